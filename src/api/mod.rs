@@ -1,0 +1,21 @@
+//! The `LeaderGroup` API: what a user writes, what the operator answers, and the names both use.
+//!
+//! This room owns the types of the custom resource, their validation, the conditions and their reasons, and the
+//! labels and annotations on pods. It knows nothing of any other room.
+
+mod conditions;
+mod duration;
+mod labels;
+mod spec;
+mod status;
+
+pub use conditions::{ConditionType, Reason};
+pub use duration::{HumanDuration, ParseDurationError};
+pub use labels::{
+    ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
+};
+pub use spec::{
+    HealthSpec, HttpGetProbe, LabelSelectorOperator, LabelSelectorRequirement, LeaderGroup, LeaderGroupSpec,
+    LockSpec, OnDelete, PodSelector, ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
+};
+pub use status::{ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodRef};
