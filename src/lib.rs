@@ -5,4 +5,5 @@
 
 pub mod api;
 pub mod election;
+pub mod lock;
 pub mod routing;
