@@ -4,3 +4,4 @@
 //! it a fencing token from a PostgreSQL lock, and labels it, so that an ordinary Service routes to it alone.
 
 pub mod api;
+pub mod cli;
