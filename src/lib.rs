@@ -6,5 +6,6 @@
 pub mod api;
 pub mod cli;
 pub mod election;
+pub mod health;
 pub mod lock;
 pub mod routing;
