@@ -80,6 +80,10 @@ crd: ## Write the CRD anew from the types, here and in the chart
 	mv "$(CRD).new" "$(CRD)"
 	cp "$(CRD)" "$(CHART)/crd-files/"
 
+.PHONY: chart-readme
+chart-readme: ## Write the table of values in the chart's README anew
+	scripts/chart-readme.sh
+
 .PHONY: bench
 bench: ## Benchmarks
 	cargo bench -p leadergroup

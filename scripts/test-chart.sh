@@ -74,10 +74,7 @@ for values in "$chart"/ci/refused/*.yaml; do
   fi
 done
 
-# Every value is described, and the chart's README lists what values.yaml says.
-while IFS= read -r key; do
-  grep -qE "^\| \`([A-Za-z]+\.)*$key(\..*)?\` \|" "$chart/README.md" || complain "charts/leadergroup/README.md: $key is missing"
-done < <(grep -A 1 -E '^ *# --' "$chart/values.yaml" | sed -nE 's/^ *([A-Za-z]+):.*/\1/p' | sort -u)
+scripts/chart-readme.sh --check || failed=1
 
 ((failed == 0)) || exit 1
 echo "chart: $(ls "$chart"/ci/*-values.yaml | wc -l) sets of values rendered, $checks checks passed"
