@@ -1,1 +1,20 @@
-//! x
+//! A real Kubernetes of several nodes on one machine, built from source, and what can be done to it.
+//!
+//! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster.
+
+pub mod cgroup;
+pub mod cleanup;
+pub mod cluster;
+pub mod command;
+pub mod control_plane;
+pub mod credentials;
+pub mod database;
+pub mod faults;
+pub mod images;
+pub mod machine;
+pub mod modules;
+pub mod network;
+pub mod node;
+pub mod provider;
+pub mod state;
+pub mod supervisor;
