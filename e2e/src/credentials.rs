@@ -53,6 +53,7 @@ impl Credentials {
             .await?;
         let key = this.text("service-account.key");
         run("openssl", ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &key]).await?;
+        run("openssl", ["pkey", "-in", &key, "-pubout", "-out", &this.text("service-account.pub")]).await?;
 
         let mut users = vec![
             User { file: "admin".to_owned(), name: "admin".to_owned(), group: "system:masters" },
