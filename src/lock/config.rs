@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::LockError;
@@ -92,7 +93,8 @@ pub struct DatabaseConfig {
     pub connection_max_lifetime: Duration,
     /// A connection without work is closed after this time.
     pub connection_max_idle_time: Duration,
-    /// PEM file of the CA that signed the server's certificate, instead of the public ones.
+    /// PEM file of the CA that signed the server's certificate; trusted besides the public ones. With it, `sslmode=require`
+    /// means `verify-ca`.
     pub ca_file: Option<PathBuf>,
     /// How long one statement, and likewise making one connection, may take. The server gets the same limit.
     pub statement_timeout: Duration,
@@ -142,18 +144,31 @@ impl DatabaseConfig {
             key: "url",
             problem: format!("{}; {URL_REMEDY}", flat(&error)),
         })?;
-        if !parameters.iter().any(|name| name.starts_with("ssl") && name.ends_with("mode")) {
+        let named_mode = parameters.iter().any(|name| name == "sslmode" || name == "ssl-mode");
+        if !named_mode {
             let local = is_local(&options);
             options = options.ssl_mode(if local { PgSslMode::Disable } else { PgSslMode::VerifyFull });
         }
         if let Some(file) = &self.ca_file {
+            options = match options.get_ssl_mode() {
+                PgSslMode::VerifyCa | PgSslMode::VerifyFull => options,
+                // The driver itself would ignore the CA here.
+                PgSslMode::Require => options.ssl_mode(PgSslMode::VerifyCa),
+                _ if !named_mode => options.ssl_mode(PgSslMode::VerifyFull),
+                _ => {
+                    return Err(config(
+                        "caFile",
+                        "has no effect with the sslmode in url; write sslmode=verify-full",
+                    ));
+                }
+            };
             options = options.ssl_root_cert(file);
         }
         if !parameters.iter().any(|name| name == "application_name") {
             options = options.application_name(APPLICATION_NAME);
         }
         let limit = self.statement_timeout.as_millis();
-        Ok(options.options([
+        Ok(options.disable_statement_logging().options([
             ("search_path", "pg_catalog".to_owned()),
             ("statement_timeout", limit.to_string()),
             // A wait for a row is never worth the whole time of a statement.
@@ -193,13 +208,13 @@ fn check_url(url: &str) -> Result<Vec<String>, LockError> {
     {
         return problem(format!("has the unknown parameter {unknown:?}; {URL_REMEDY}"));
     }
-    let named = |wanted: &[&str]| names.iter().any(|name| wanted.contains(&name.as_str()));
+    let has = |wanted: &[&str]| names.iter().any(|name| wanted.contains(&name.as_str()));
     let host = place.split('/').next().unwrap_or_default();
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    if host.is_empty() && !named(&["host", "hostaddr"]) {
+    if host.is_empty() && !has(&["host", "hostaddr"]) {
         return problem(format!("names no host; {URL_REMEDY}"));
     }
-    if place.split_once('/').is_none_or(|(_, database)| database.is_empty()) && !named(&["dbname"]) {
+    if place.split_once('/').is_none_or(|(_, database)| database.is_empty()) && !has(&["dbname"]) {
         return problem(format!("names no database; {URL_REMEDY}"));
     }
     Ok(names)

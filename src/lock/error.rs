@@ -106,12 +106,10 @@ pub enum LockError {
     },
     /// The schema was changed by a newer program in a way that this one cannot work with.
     #[error(
-        "the schema `leadergroup` is at version {found} and asks for a program that knows version {needed}; this one \
+        "the schema `leadergroup` was changed by a newer program and needs one that knows version {needed}; this one \
          knows {known}: upgrade it"
     )]
     SchemaNew {
-        /// Version found.
-        found: u32,
         /// The oldest program version that can work with it.
         needed: u32,
         /// What this program knows.
@@ -139,4 +137,61 @@ pub enum LockError {
         /// The server's message.
         message: String,
     },
+}
+
+impl LockError {
+    /// What went wrong while a connection was made.
+    pub(super) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
+        let endpoint = endpoint.to_owned();
+        match error {
+            sqlx::Error::Tls(inner) => Self::Tls { endpoint, detail: inner.to_string() },
+            sqlx::Error::Io(inner) if is_tls(inner) => Self::Tls { endpoint, detail: inner.to_string() },
+            sqlx::Error::Database(inner) => {
+                let detail = inner.message().to_owned();
+                match inner.code().as_deref() {
+                    // Too many connections, or too many for this role or database.
+                    Some("53300") => Self::NoConnection { detail },
+                    // Wrong role, wrong password, no entry in pg_hba.conf, no such database.
+                    Some("28000" | "28P01" | "3D000" | "42501") => Self::Login { endpoint, detail },
+                    _ => Self::Unreachable { endpoint, detail },
+                }
+            }
+            sqlx::Error::Configuration(inner) => Self::Unreachable { endpoint, detail: inner.to_string() },
+            other => Self::Unreachable { endpoint, detail: other.to_string() },
+        }
+    }
+
+    /// What went wrong while a statement ran.
+    pub(super) fn from_statement(error: &sqlx::Error, statement: &'static str, limit: Duration) -> Self {
+        let sqlx::Error::Database(inner) = error else {
+            return match error {
+                sqlx::Error::Io(inner) => Self::Interrupted { statement, detail: inner.to_string() },
+                other => Self::Database { statement, code: "none".to_owned(), message: other.to_string() },
+            };
+        };
+        let message = inner.message().to_owned();
+        match inner.code().as_deref().unwrap_or_default() {
+            // Statement timeout (or a cancel by an administrator), lock timeout.
+            "57014" | "55P03" => Self::Timeout { statement, after: limit },
+            // Shutdown, crash of another backend, not yet started, idle in transaction; class 08 is the connection.
+            "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
+                Self::Interrupted { statement, detail: message }
+            }
+            code if code.starts_with("08") => Self::Interrupted { statement, detail: message },
+            // The statement was prepared before the schema was changed: a new connection prepares it anew.
+            "0A000" if message.contains("cached plan") => Self::Interrupted { statement, detail: message },
+            // Read-only transaction; recovery in progress.
+            "25006" => Self::ReadOnly,
+            "55000" if message.contains("recovery") => Self::ReadOnly,
+            "42501" => Self::Privileges { detail: message },
+            // No such schema or table.
+            "3F000" | "42P01" => Self::SchemaOld { found: 0, needed: super::schema::VERSION },
+            code => Self::Database { statement, code: code.to_owned(), message },
+        }
+    }
+}
+
+/// The TLS library reports some failures of the handshake as I/O errors.
+fn is_tls(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::InvalidData
 }

@@ -41,11 +41,19 @@
 //! ```
 
 mod belief;
+mod charge;
 mod config;
 mod error;
+mod hints;
 mod model;
 mod observer;
+mod pool;
+mod read;
+mod schema;
+mod session;
 mod store;
+mod term;
+mod verdict;
 
 pub use belief::{Belief, monotonic};
 pub use config::{DatabaseConfig, Secret};

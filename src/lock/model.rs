@@ -416,6 +416,8 @@ pub struct Health {
     pub writable: bool,
     /// The schema's version; `None` before the first `migrate`.
     pub schema_version: Option<u32>,
+    /// The oldest program version that the schema can work with.
+    pub works_with: Option<u32>,
     /// The version that this program brings along.
     pub program_version: u32,
     /// Privileges that the role lacks, in words; empty when all is well.
@@ -430,14 +432,15 @@ impl Health {
         if !self.writable {
             return Err(LockError::ReadOnly);
         }
-        if self.schema_version.is_none_or(|version| version < self.program_version) {
-            return Err(LockError::SchemaOld {
-                found: self.schema_version.unwrap_or(0),
-                needed: self.program_version,
-            });
-        }
         if !self.missing_privileges.is_empty() {
             return Err(LockError::Privileges { detail: self.missing_privileges.join(", ") });
+        }
+        if let Some(needed) = self.works_with.filter(|needed| *needed > self.program_version) {
+            return Err(LockError::SchemaNew { needed, known: self.program_version });
+        }
+        let found = self.schema_version.unwrap_or(0);
+        if found < self.program_version {
+            return Err(LockError::SchemaOld { found, needed: self.program_version });
         }
         Ok(())
     }
