@@ -54,13 +54,13 @@ impl fmt::Display for SettingsError {
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct SettingsErrors(pub Vec<SettingsError>);
 
-/// The name that was probably meant, as a question to append, or nothing if none is near.
+/// The name that was probably meant, as a question in brackets to append, or nothing if none is near.
 pub(super) fn did_you_mean<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> String {
     known
         .map(|name| (distance(&found.to_lowercase(), &name.to_lowercase()), name))
         .min()
         .filter(|(distance, name)| *distance <= name.len() / 3)
-        .map_or(String::new(), |(_, name)| format!("; did you mean {name}?"))
+        .map_or(String::new(), |(_, name)| format!(" (did you mean {name}?)"))
 }
 
 /// How many characters must be inserted, removed or replaced to get from one text to the other.
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn only_a_near_name_is_offered() {
         let known = ["database.url", "database.caFile", "listen"];
-        assert_eq!(did_you_mean("database.ulr", known.into_iter()), "; did you mean database.url?");
+        assert_eq!(did_you_mean("database.ulr", known.into_iter()), " (did you mean database.url?)");
         assert_eq!(did_you_mean("colour", known.into_iter()), "");
     }
 }

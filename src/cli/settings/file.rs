@@ -17,67 +17,72 @@ pub(super) struct Found {
     pub origin: Origin,
 }
 
-/// Reads the file: what is set in it, and what is wrong with it.
-pub(super) fn read(path: &Path) -> (Vec<Found>, Vec<SettingsError>) {
-    let (mut found, mut errors) = (Vec::new(), Vec::new());
+/// Reads the file: what is set in it, and what is wrong with it, in its order.
+pub(super) fn read(path: &Path) -> Vec<Result<Found, SettingsError>> {
     let at = |line| Origin::File { path: path.to_owned(), line };
-    match std::fs::read_to_string(path) {
-        Err(error) => errors.push(SettingsError {
-            origin: Origin::Default,
-            problem: format!(
+    let refuse = |origin, problem| vec![Err(SettingsError { origin, problem })];
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => return Vec::new(),
+        Ok(text) => text,
+        Err(error) => {
+            let problem = format!(
                 "the settings file {} cannot be read ({error}): write the path of a readable file for --config or \
                  LEADERGROUP_CONFIG, or leave both out",
                 path.display()
-            ),
-        }),
-        Ok(text) if text.trim().is_empty() => {}
-        Ok(text) => match serde_saphyr::from_str::<Spanned<Node>>(&text) {
-            Err(error) => {
-                let line = error.location().map_or(1, |location| location.line());
-                // The message may quote the file, in which a password may stand: only the kind of error is shown.
-                let problem = "is not valid YAML at or before this line, or sets a key twice: write `key: value` pairs, \
-                               nested by indentation, each key once";
-                errors.push(SettingsError { origin: at(line), problem: problem.to_owned() });
-            }
-            Ok(root) => collect("", &root, &at, &mut found, &mut errors),
-        },
+            );
+            return refuse(Origin::Default, problem);
+        }
+    };
+    match serde_saphyr::from_str::<Spanned<Node>>(&text) {
+        Ok(root) => {
+            let mut found = Vec::new();
+            collect("", &root, &at, &mut found);
+            found
+        }
+        Err(error) => {
+            // Its message may quote the file, in which a password may stand, so only the place is taken from it.
+            let problem = "is not valid YAML at or before this line, or sets a key twice: write `key: value` pairs, \
+                           nested by indentation, each key once";
+            refuse(at(error.location().map_or(1, |location| location.line())), problem.to_owned())
+        }
     }
-    (found, errors)
 }
 
 fn collect(
     key: &str,
     node: &Spanned<Node>,
     at: &impl Fn(u64) -> Origin,
-    found: &mut Vec<Found>,
-    errors: &mut Vec<SettingsError>,
+    found: &mut Vec<Result<Found, SettingsError>>,
 ) {
     let origin = at(node.referenced.line());
-    let mut refuse = |problem| errors.push(SettingsError { origin: origin.clone(), problem });
-    match (&node.value, table::by_key(key)) {
-        (Node::Nothing, _) => {}
-        (Node::Text(text), Some(setting)) => found.push(Found { setting, text: text.clone(), origin }),
-        (Node::List(items), Some(setting)) if setting.list => {
-            found.push(Found { setting, text: items.join(","), origin });
+    let problem = match (&node.value, table::by_key(key)) {
+        (Node::Nothing, _) => return,
+        (Node::Text(text), Some(setting)) => {
+            return found.push(Ok(Found { setting, text: text.clone(), origin }));
         }
-        (_, Some(_)) => refuse(format!("{key} must be a single value: write `{key}: value`")),
+        (Node::List(items), Some(setting)) if setting.list => {
+            return found.push(Ok(Found { setting, text: items.join(","), origin }));
+        }
         (Node::Map(entries), None) if key.is_empty() || is_section(key) => {
             for (name, value) in entries {
                 let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
-                collect(&key, value, at, found, errors);
+                collect(&key, value, at, found);
             }
+            return;
         }
+        (_, Some(_)) => format!("{key} must be a single value: write `{key}: value`"),
         (_, None) if key.is_empty() => {
-            refuse("the file must consist of `key: value` pairs, such as `ttl: 4s`".to_owned())
+            "the file must consist of `key: value` pairs, such as `ttl: 4s`".to_owned()
         }
         (_, None) if is_section(key) => {
-            refuse(format!("{key} is a section: write its keys below it, such as {}", example(key)))
+            format!("{key} is a section: write its keys below it, such as {}", example(key))
         }
-        (_, None) => refuse(format!(
-            "unknown key {key}{}: write a key that `leadergroup run --help` lists",
+        (_, None) => format!(
+            "unknown key {key}: write a key that `leadergroup run --help` lists{}",
             did_you_mean(key, table::ALL.iter().map(|setting| setting.key))
-        )),
-    }
+        ),
+    };
+    found.push(Err(SettingsError { origin, problem }));
 }
 
 fn is_section(key: &str) -> bool {

@@ -19,7 +19,7 @@ use std::{
 pub use args::SettingsArgs;
 pub use error::{Origin, SettingsError, SettingsErrors};
 
-use crate::lock::{DatabaseConfig, Secret};
+use crate::lock::{DatabaseConfig, LockError, Secret, Store};
 use error::did_you_mean;
 use table::{ENVIRONMENT_PREFIX, Setting};
 
@@ -105,10 +105,11 @@ impl Settings {
         }
         let from_environment = sources.environment.get(CONFIG_VARIABLE).filter(|path| !path.is_empty());
         if let Some(path) = sources.config.clone().or_else(|| from_environment.map(PathBuf::from)) {
-            let (found, wrong) = file::read(&path);
-            errors.extend(wrong);
-            for value in found {
-                settings.take(value.setting, &value.text, value.origin, &mut errors);
+            for found in file::read(&path) {
+                match found {
+                    Ok(value) => settings.take(value.setting, &value.text, value.origin, &mut errors),
+                    Err(error) => errors.push(error),
+                }
             }
         }
         settings.take_environment(&sources.environment, &mut errors);
@@ -167,7 +168,7 @@ impl Settings {
                 errors.push(SettingsError {
                     origin: Origin::Environment(name.clone()),
                     problem: format!(
-                        "is no setting{}: take it out, or write a name that `leadergroup run --help` lists",
+                        "is no setting: take it out, or write a name that `leadergroup run --help` lists{}",
                         did_you_mean(name, known.iter().map(String::as_str))
                     ),
                 });
@@ -189,6 +190,8 @@ impl Settings {
                 "is not set: write --database-url, LEADERGROUP_DATABASE_URL, or `database: {url: ...}` in the settings \
                  file, like postgres://user@host:5432/name",
             );
+        } else if let Err(LockError::Config { key, problem }) = Store::new(&self.database) {
+            refuse(&format!("database.{key}"), &problem);
         }
         if self.retry_interval * 3 > self.ttl {
             refuse(
