@@ -6,6 +6,7 @@
 
 pub mod cgroup;
 pub mod cleanup;
+pub mod client;
 pub mod cluster;
 pub mod command;
 pub mod control_plane;
@@ -20,5 +21,6 @@ pub mod moment;
 pub mod network;
 pub mod node;
 pub mod provider;
+pub mod scenario;
 pub mod state;
 pub mod supervisor;
