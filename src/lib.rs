@@ -4,3 +4,8 @@
 //! it a fencing token from a PostgreSQL lock, and labels it, so that an ordinary Service routes to it alone.
 
 pub mod api;
+pub mod cli;
+pub mod election;
+pub mod health;
+pub mod lock;
+pub mod routing;

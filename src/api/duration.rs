@@ -16,8 +16,12 @@ pub struct HumanDuration(pub Duration);
 #[error("`{0}` is not a duration; write one to four numbers with a unit h, m, s or ms, such as 5s or 1m30s")]
 pub struct ParseDurationError(String);
 
-/// The pattern that the CRD's schema enforces.
-const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+/// The texts that are durations, as a regular expression. The CRD's rules enforce it rather than its schema, so that a
+/// user reads what to write instead of the expression.
+pub(super) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+
+/// Four numbers of five digits, each with a unit of two characters.
+const MAX_LENGTH: usize = 28;
 
 impl HumanDuration {
     /// A duration of whole seconds, for defaults.
@@ -62,7 +66,10 @@ impl fmt::Display for HumanDuration {
         if parts.iter().all(|(number, _)| *number == 0) {
             return f.write_str("0s");
         }
-        parts.iter().filter(|(number, _)| *number > 0).try_for_each(|(number, unit)| write!(f, "{number}{unit}"))
+        parts
+            .iter()
+            .filter(|(number, _)| *number > 0)
+            .try_for_each(|(number, unit)| write!(f, "{number}{unit}"))
     }
 }
 
@@ -88,7 +95,7 @@ impl JsonSchema for HumanDuration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": PATTERN, "maxLength": 20 })
+        json_schema!({ "type": "string", "maxLength": MAX_LENGTH })
     }
 }
 
@@ -98,7 +105,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for (text, millis) in [("0s", 0), ("5s", 5_000), ("1m30s", 90_000), ("250ms", 250), ("1h1ms", 3_600_001)] {
+        for (text, millis) in
+            [("0s", 0), ("5s", 5_000), ("1m30s", 90_000), ("250ms", 250), ("1h1ms", 3_600_001)]
+        {
             let parsed: HumanDuration = text.parse().unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(parsed.0, Duration::from_millis(millis));
             assert_eq!(parsed.to_string(), text);

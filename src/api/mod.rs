@@ -6,16 +6,22 @@
 mod conditions;
 mod duration;
 mod labels;
+mod rules;
+mod schema;
+mod selector;
 mod spec;
 mod status;
+mod validation;
 
 pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
     ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
 };
+pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
-    HealthSpec, HttpGetProbe, LabelSelectorOperator, LabelSelectorRequirement, LeaderGroup, LeaderGroupSpec,
-    LockSpec, OnDelete, PodSelector, ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
+    HealthSpec, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete, ProbePort, ProbeScheme,
+    ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
 pub use status::{ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodRef};
+pub use validation::InvalidSpec;

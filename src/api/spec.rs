@@ -1,12 +1,14 @@
 //! What a user asks for: the spec of a `LeaderGroup`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ACTIVE_VALUE, HumanDuration, LeaderGroupStatus, ROLE_LABEL, STANDBY_VALUE};
+use super::{
+    ACTIVE_VALUE, HumanDuration, LeaderGroupStatus, PodSelector, ROLE_LABEL, STANDBY_VALUE, rules, schema,
+};
 
 /// A set of pods of which exactly one is active at a time.
 ///
@@ -21,9 +23,35 @@ use super::{ACTIVE_VALUE, HumanDuration, LeaderGroupStatus, ROLE_LABEL, STANDBY_
     shortname = "lg",
     namespaced,
     status = "LeaderGroupStatus",
-    derive = "PartialEq"
+    derive = "PartialEq",
+    doc = "A set of pods of which exactly one is active at a time: labelled, routed to and holding the fencing token.",
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("metadata.name must be at most 63 characters: write a shorter name"),
+    printcolumn(name = "Active", type_ = "string", json_path = ".status.active.pod", description = "The active pod"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.active.node", description = "The node it is on"),
+    printcolumn(name = "Token", type_ = "integer", json_path = ".status.token", description = "The fencing token"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.ready",
+        description = "How many pods could be active, of how many"
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
+        description = "The reason of the condition Ready"
+    ),
+    printcolumn(
+        name = "Since",
+        type_ = "date",
+        json_path = ".status.active.since",
+        description = "For how long the pod has been active"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = rules::spec)]
 pub struct LeaderGroupSpec {
     /// Which pods of the group's namespace belong to it. Immutable.
     pub selector: PodSelector,
@@ -44,56 +72,22 @@ pub struct LeaderGroupSpec {
     pub paused: bool,
 }
 
-/// A label selector, as in a Deployment. It must not be empty.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct PodSelector {
-    /// Labels that a pod must carry with just these values.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub match_labels: BTreeMap<String, String>,
-    /// Further requirements on the pods' labels; all must hold.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub match_expressions: Vec<LabelSelectorRequirement>,
-}
-
-/// One requirement of a label selector.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
-pub struct LabelSelectorRequirement {
-    /// The label's key.
-    pub key: String,
-    /// How the label's value relates to `values`.
-    pub operator: LabelSelectorOperator,
-    /// The values to compare with: at least one for In and NotIn, none for Exists and DoesNotExist.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<String>,
-}
-
-/// How a label's value relates to the values of a requirement.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
-pub enum LabelSelectorOperator {
-    /// The label is there, with one of the values.
-    In,
-    /// The label is not there, or has none of the values.
-    NotIn,
-    /// The label is there.
-    Exists,
-    /// The label is not there.
-    DoesNotExist,
-}
-
 /// How the group's lock is kept.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(transform = rules::lock)]
 pub struct LockSpec {
-    /// How long the active pod may stay silent before another takes over: the price of a hang or a lost node.
+    /// How long the active pod may stay silent before another takes over: the price of a hang or a lost node. From 1s
+    /// to 1h, written like 5s or 1m30s.
     pub ttl: HumanDuration,
-    /// How often each pod is probed. At most a third of `ttl`.
+    /// How often each pod is probed: from 100ms to a third of `ttl`.
     pub retry_interval: HumanDuration,
     /// How long to wait after a holder was lost without a clean end before the next pod is promoted, for workloads that
-    /// need time to notice that they lost the lock.
+    /// need time to notice that they lost the lock. From 0s to 1h.
     pub lock_delay: HumanDuration,
-    /// The row of the lock table. Immutable. Default: `<kube-system UID>/<namespace>/<name>`.
+    /// The row of the lock table: 1 to 255 printable ASCII characters. Immutable. Default: `<kube-system UID>/<namespace>/<name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxLength" = 255))]
     pub key: Option<String>,
 }
 
@@ -111,18 +105,21 @@ impl Default for LockSpec {
 /// How the operator tells a working pod from a broken one.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(transform = rules::health)]
 pub struct HealthSpec {
     /// The container whose readinessProbe is carried out. Default: the pod's `kubectl.kubernetes.io/default-container`,
     /// else its first container that has a readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxLength" = 63))]
     pub container: Option<String>,
     /// A probe to use in place of the pod's own readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
-    /// How long one probe may take. Default: the readinessProbe's own timeout, at most `lock.retryInterval`.
+    /// How long one probe may take, at most `lock.ttl`. Default: the readinessProbe's own timeout, at most `lock.retryInterval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<HumanDuration>,
-    /// How many explicit refusals in a row make a pod failing.
+    /// How many explicit refusals in a row make a pod failing, and how many probes must at least have gone unanswered
+    /// before a pod counts as silent: 1 to 10.
     pub failure_threshold: u32,
 }
 
@@ -135,6 +132,7 @@ impl Default for HealthSpec {
 /// A probe, always sent to the pod's own address. Exactly one kind is set.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = rules::probe)]
 pub struct ProbeSpec {
     /// An HTTP GET that answers with a status from 200 to 399.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,11 +145,14 @@ pub struct ProbeSpec {
 /// An HTTP GET.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = rules::http_get)]
 pub struct HttpGetProbe {
     /// The path. Default: `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxLength" = 1024))]
     pub path: Option<String>,
     /// The port, by number or by the name it has in the container.
+    #[schemars(schema_with = "schema::port")]
     pub port: ProbePort,
     /// HTTP or HTTPS; a certificate is not verified, as the kubelet does not either.
     #[serde(default)]
@@ -160,8 +161,10 @@ pub struct HttpGetProbe {
 
 /// A TCP connection.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
+#[schemars(transform = rules::port)]
 pub struct TcpSocketProbe {
     /// The port, by number or by the name it has in the container.
+    #[schemars(schema_with = "schema::port")]
     pub port: ProbePort,
 }
 
@@ -182,12 +185,17 @@ pub enum ProbeScheme {
 /// How the winner is marked.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(transform = rules::routing)]
 pub struct RoutingSpec {
-    /// The label that tells the active pod from the standbys. Immutable.
+    /// The label that tells the active pod from the standbys; a Service has it in its selector. It must not be part of
+    /// the selector of this group or of the pods' owner. Immutable.
+    #[schemars(extend("maxLength" = 317))]
     pub role_label: String,
     /// The role label's value on the active pod.
+    #[schemars(extend("maxLength" = 63))]
     pub active_value: String,
     /// The role label's value on every other pod.
+    #[schemars(extend("maxLength" = 63))]
     pub standby_value: String,
 }
 

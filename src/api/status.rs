@@ -4,11 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::HumanDuration;
+use super::{ConditionType, HumanDuration, Reason, schema};
 
 /// What the operator last saw and did. Written on change only.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(transform = schema::status)]
 pub struct LeaderGroupStatus {
     /// The generation of the spec that this status speaks of; -1 before the operator has seen the group.
     pub observed_generation: i64,
@@ -27,10 +28,13 @@ pub struct LeaderGroupStatus {
     pub ready: String,
     /// The last changes of holder, the newest first; at most 10.
     pub history: Vec<HistoryEntry>,
-    /// Accepted, Active, Redundant, Routed, LockStoreReachable, Ready, Stalled.
+    /// Accepted, Active, Redundant, Routed, `LockStoreReachable`, Ready, Stalled.
+    #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
+/// What the API server shows before the operator has seen the group. `Ready` is Unknown there, so that nothing that
+/// waits for the group takes an object without a status for a finished one.
 impl Default for LeaderGroupStatus {
     fn default() -> Self {
         Self {
@@ -42,7 +46,14 @@ impl Default for LeaderGroupStatus {
             members: 0,
             ready: String::new(),
             history: Vec::new(),
-            conditions: Vec::new(),
+            conditions: vec![Condition {
+                type_: ConditionType::Ready.to_string(),
+                status: "Unknown".to_owned(),
+                reason: Reason::Pending.to_string(),
+                message: "the operator has not seen this group yet; if this stays, is it running?".to_owned(),
+                last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+                observed_generation: None,
+            }],
         }
     }
 }
@@ -58,6 +69,7 @@ pub struct ActivePod {
     /// The node it runs on.
     pub node: String,
     /// When it was labelled active.
+    #[schemars(schema_with = "schema::time")]
     pub since: Time,
 }
 
@@ -105,6 +117,7 @@ pub struct HistoryEntry {
     /// Why, in one CamelCase word.
     pub reason: String,
     /// When the new pod was labelled.
+    #[schemars(schema_with = "schema::time")]
     pub at: Time,
     /// From the decision to the new pod's label.
     pub duration: HumanDuration,
