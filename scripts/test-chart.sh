@@ -88,5 +88,15 @@ while IFS= read -r key; do
   grep -qF -- "\`$key\`" docs/settings.md || complain "docs/settings.md does not name the setting $key"
 done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
 
+
+# The operator has every metric that alerts and dashboard use. Registered without the prefix of all of them, and without the
+# endings that counters and histograms get.
+while IFS= read -r metric; do
+  checks=$((checks + 1))
+  grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
+    complain "the chart's alerts or dashboard use leadergroup_$metric, which src/telemetry does not register"
+done < <(grep -ohE 'leadergroup_[a-z_]+[a-z]' "$chart/templates/metrics.yaml" "$chart/dashboards/leadergroup.json" |
+  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count)$//' | grep -vx dashboard | sort -u)
+
 ((failed == 0)) || exit 1
 echo "chart: $(ls "$chart"/ci/*-values.yaml | wc -l) sets of values rendered, $checks checks passed"
