@@ -72,8 +72,9 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 }
 
 /// Runs a replica until it is told to stop.
-async fn operate(_settings: Settings, _shutdown: CancellationToken) -> anyhow::Result<()> {
-    anyhow::bail!("this version has no operator yet; the commands crd, migrate and version work")
+async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
+    tracing_subscriber::fmt().init();
+    Ok(leadergroup::operator::run(settings, shutdown).await?)
 }
 
 async fn migrate(settings: Settings) -> anyhow::Result<()> {
