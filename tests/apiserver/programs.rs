@@ -4,14 +4,14 @@ use std::{env, fs, path::PathBuf, time::SystemTime};
 
 /// The program, under any of its names: in the folder that the environment names, else the newest one in the cache.
 pub fn find(names: &[&str]) -> PathBuf {
-    let named = ["LEADERGROUP_BIN_DIR", "KUBEBUILDER_ASSETS"].iter().find_map(|variable| {
+    let chosen = ["LEADERGROUP_BIN_DIR", "KUBEBUILDER_ASSETS"].iter().find_map(|variable| {
         let folder = PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?);
         let program = names.iter().map(|name| folder.join(name)).find(|path| path.is_file());
         Some(program.unwrap_or_else(|| {
             panic!("{} has no {}; unset {variable}", folder.display(), names.join(" or "))
         }))
     });
-    named.or_else(|| newest_in_cache(names)).unwrap_or_else(|| {
+    chosen.or_else(|| newest_in_cache(names)).unwrap_or_else(|| {
         panic!(
             "{} is not there: run `make build-cluster`, or set KUBEBUILDER_ASSETS to a folder with it",
             names[0]
