@@ -5,4 +5,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod election;
+pub mod health;
 pub mod lock;
+pub mod routing;

@@ -44,6 +44,8 @@ pub enum Reason {
     ProbeRefused,
     /// Nothing was heard of the pod for the lock's ttl.
     Silent,
+    /// A change that a fault had interrupted was finished.
+    Resumed,
     /// The database lost commits; the active pod keeps its role under a higher token.
     LostCommits,
     /// The selector matches no pod.
