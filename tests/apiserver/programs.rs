@@ -21,10 +21,11 @@ pub fn find(names: &[&str]) -> PathBuf {
 
 /// The cache holds a folder for each version of each family of programs.
 fn newest_in_cache(names: &[&str]) -> Option<PathBuf> {
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache =
-        env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()).map(PathBuf::from).or_else(home)?;
-    let folders = fs::read_dir(cache.join("leadergroup/bin")).ok()?;
+    let set = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("LEADERGROUP_CACHE")
+        .or_else(|| Some(set("XDG_CACHE_HOME")?.join("leadergroup")))
+        .or_else(|| Some(set("HOME")?.join(".cache/leadergroup")))?;
+    let folders = fs::read_dir(cache.join("bin")).ok()?;
     let programs =
         folders.flatten().flat_map(|folder| names.iter().map(move |name| folder.path().join(name)));
     let built = |path: &PathBuf| {
