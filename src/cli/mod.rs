@@ -12,7 +12,8 @@ pub use settings::{
 };
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
-/// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed to.
+/// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed
+/// to.
 #[derive(Debug, Parser)]
 #[command(name = "leadergroup", version, propagate_version = true)]
 pub struct Cli {
