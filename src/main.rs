@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, crd_yaml};
+use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
 use leadergroup::lock::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
+        Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
         Command::Run(args) => with_settings(args.settings, |settings| {
             if args.print_config {
                 print!("{settings}");
@@ -81,6 +82,15 @@ async fn migrate(settings: Settings) -> anyhow::Result<()> {
     let store = Store::new(&settings.database)?;
     store.migrate().await?;
     println!("the tables are those of this version");
+    Ok(())
+}
+
+async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
+    let client = kube::Client::try_default()
+        .await
+        .context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")?;
+    let groups = uninstall(client, &args).await?;
+    println!("the operator is stopped, and {groups} groups are let go");
     Ok(())
 }
 

@@ -92,7 +92,8 @@ async fn run(action: Action) -> Result<()> {
 fn print_environment(cluster: &Cluster) -> Result<()> {
     let kubectl = cluster.program("kubectl")?;
     let helm = cluster.program("helm")?;
-    let folders = [kubectl, helm].map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
+    let folders = [kubectl, helm]
+        .map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
     let mut out = std::io::stdout().lock();
     writeln!(out, "export KUBECONFIG='{}'", cluster.kubeconfig().display())?;
     writeln!(out, "export PATH='{}':\"$PATH\"", folders.join(":"))?;
@@ -118,7 +119,11 @@ async fn status() -> Result<()> {
     let mut out = std::io::stdout().lock();
     for daemon in cluster.daemons().await? {
         let state = daemon.pid.map_or_else(|| "not running".to_owned(), |pid| format!("process {pid}"));
-        let restarts = if daemon.restarts == 0 { String::new() } else { format!(", restarted {} times", daemon.restarts) };
+        let restarts = if daemon.restarts == 0 {
+            String::new()
+        } else {
+            format!(", restarted {} times", daemon.restarts)
+        };
         writeln!(out, "{:<28} {state}{restarts}", daemon.name)?;
     }
     for node in cluster.nodes().iter().filter(|node| !cluster.has_power(&node.name)) {
