@@ -1,15 +1,21 @@
 //! Before the first daemon and after the last: whether this machine can run a cluster, and removing everything of one.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::cgroup::Cgroups;
 use crate::command::run;
+use crate::machine::wait_until;
 use crate::network;
 use crate::node;
 use crate::state::{Lock, RUN_DIR};
+
+/// The longest that removing files may take.
+const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Fails with the remedy when this machine cannot run a cluster.
 pub async fn check_machine() -> Result<Cgroups> {
@@ -45,12 +51,15 @@ pub async fn remove_all() -> Result<()> {
         // Only if it is still empty: otherwise somebody else uses it by now.
         let _ = fs::remove_dir(path);
     }
-    match fs::remove_dir_all(RUN_DIR) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+    // Somebody who was just killed may have added a file meanwhile.
+    wait_until("the run folder to be removed", REMOVE_LIMIT, async || match fs::remove_dir_all(RUN_DIR) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {RUN_DIR}"))
         }
-        _ => Ok(()),
-    }
+        _ => Ok(true),
+    })
+    .await
 }
 
 /// Makes the run folder, an empty folder for logs, and the folders over which the nodes mount their own.
