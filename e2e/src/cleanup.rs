@@ -80,10 +80,11 @@ pub fn leftovers() -> Vec<String> {
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     found.extend(mounts.lines().filter(|line| line.contains(RUN_DIR)).map(|line| format!("mount {line}")));
-    for path in [RUN_DIR, "/sys/class/net/lg-host"] {
-        if Path::new(path).exists() {
-            found.push(path.to_owned());
-        }
+    if network::host_link_exists() {
+        found.push("the host's link to the cluster".to_owned());
+    }
+    if Path::new(RUN_DIR).exists() {
+        found.push(RUN_DIR.to_owned());
     }
     found.extend(processes().into_iter().map(|text| format!("process {text}")));
     found
