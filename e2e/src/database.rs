@@ -48,7 +48,8 @@ impl Database {
         fs::write(&password_file, &self.password)?;
         let mut initdb = Command::new("setpriv");
         initdb
-            .args(["--reuid", USER, "--regid", USER, "--init-groups", "--"])
+            // The change of user would take back that it ends with this process.
+            .args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"])
             .arg(bin.join("initdb"))
             .args([
                 "--username=postgres",

@@ -124,6 +124,10 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
             lines.push_str(&format!("route add {pods} via {}\n", node.address));
         }
     }
+    if machine.pods.is_some() {
+        // Only so that there is a route at all, as a default route is elsewhere: kube-proxy's rules decide.
+        lines.push_str(&format!("route add {SERVICE_RANGE} dev eth0\n"));
+    }
     batch(&namespace, &lines).await?;
     if machine.pods.is_some() {
         let set = "echo 1 > /proc/sys/net/ipv4/ip_forward";
@@ -132,15 +136,15 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
     Ok(())
 }
 
-/// Removes a machine's namespace with all that is in it. The processes in it must have ended.
+/// Removes a machine's cable and its namespace with all that is in it. The processes in it must have ended.
 pub async fn remove_machine(machine: &str) -> Result<()> {
+    // The cable first: the kernel removes a namespace's devices some time later, and the port's name is needed again.
+    if link_exists(machine).await {
+        run("ip", ["-n", SWITCH, "link", "delete", machine]).await?;
+    }
     let namespace = namespace(machine);
     if Path::new("/run/netns").join(&namespace).exists() {
         run("ip", ["netns", "delete", &namespace]).await?;
-    }
-    // The kernel removes a namespace's devices some time later; the name of the port is needed again before.
-    if link_exists(machine).await {
-        run("ip", ["-n", SWITCH, "link", "delete", machine]).await?;
     }
     Ok(())
 }
@@ -190,12 +194,12 @@ fn switch_net() -> String {
 
 /// Removes every namespace of ours and the host's cable, whatever of them exists.
 pub async fn remove_all() -> Result<()> {
+    if host_link_exists() {
+        // Of a namespace that is just being removed it may go by itself.
+        let _ = run("ip", ["link", "delete", HOST_LINK]).await;
+    }
     for name in namespaces() {
         run("ip", ["netns", "delete", &name]).await?;
-    }
-    // Goes with the switch, but only after a while.
-    if run("ip", ["link", "show", "dev", HOST_LINK]).await.is_ok() {
-        let _ = run("ip", ["link", "delete", HOST_LINK]).await;
     }
     // `ip netns add` turned the folder into a mount point; when it is empty, nobody else uses it.
     let folder = Path::new("/run/netns");
@@ -204,6 +208,13 @@ pub async fn remove_all() -> Result<()> {
         let _ = std::fs::remove_dir(folder);
     }
     Ok(())
+}
+
+/// Whether the host has a cable into a cluster's network.
+pub fn host_link_exists() -> bool {
+    // Not /sys/class/net, which shows the namespace that it was mounted in.
+    let devices = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    devices.lines().any(|line| line.trim_start().starts_with(&format!("{HOST_LINK}:")))
 }
 
 /// Our network namespaces that exist now.
