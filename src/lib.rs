@@ -10,3 +10,4 @@ pub mod health;
 pub mod lock;
 pub mod operator;
 pub mod routing;
+pub mod telemetry;
