@@ -1,4 +1,4 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env | demo`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use leadergroup_e2e::cleanup;
+use leadergroup_e2e::client::CallArgs;
 use leadergroup_e2e::cluster::{Cluster, Config};
 use leadergroup_e2e::command::progress;
+use leadergroup_e2e::demo;
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::modules;
 use leadergroup_e2e::state::{self, Lock, socket};
@@ -46,8 +48,13 @@ enum Action {
     Down,
     /// Say whether a cluster runs, and list its daemons.
     Status,
+    /// Show it live: a node loses power under the active pod. Ends with the cluster taken down unless KEEP=1 is set.
+    Demo,
     /// Print how to point kubectl at the cluster, as shell commands: `eval "$(leadergroup-e2e env)"`.
     Env,
+    /// Call a Service again and again, one line of JSON a call; started by tests inside a node's network.
+    #[command(hide = true)]
+    Call(CallArgs),
     /// The process behind a cluster; started by `up`.
     #[command(hide = true)]
     Supervise,
@@ -85,6 +92,8 @@ async fn run(action: Action) -> Result<()> {
         Action::Down => down().await,
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
+        Action::Call(args) => args.run().await,
+        Action::Demo => demo::run().await,
         Action::Supervise => supervise().await,
     }
 }
@@ -92,7 +101,8 @@ async fn run(action: Action) -> Result<()> {
 fn print_environment(cluster: &Cluster) -> Result<()> {
     let kubectl = cluster.program("kubectl")?;
     let helm = cluster.program("helm")?;
-    let folders = [kubectl, helm].map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
+    let folders = [kubectl, helm]
+        .map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
     let mut out = std::io::stdout().lock();
     writeln!(out, "export KUBECONFIG='{}'", cluster.kubeconfig().display())?;
     writeln!(out, "export PATH='{}':\"$PATH\"", folders.join(":"))?;
@@ -118,7 +128,11 @@ async fn status() -> Result<()> {
     let mut out = std::io::stdout().lock();
     for daemon in cluster.daemons().await? {
         let state = daemon.pid.map_or_else(|| "not running".to_owned(), |pid| format!("process {pid}"));
-        let restarts = if daemon.restarts == 0 { String::new() } else { format!(", restarted {} times", daemon.restarts) };
+        let restarts = if daemon.restarts == 0 {
+            String::new()
+        } else {
+            format!(", restarted {} times", daemon.restarts)
+        };
         writeln!(out, "{:<28} {state}{restarts}", daemon.name)?;
     }
     for node in cluster.nodes().iter().filter(|node| !cluster.has_power(&node.name)) {
