@@ -271,6 +271,7 @@ impl Cluster {
         wait_until("the API server to be ready", READY_LIMIT, async || {
             let request = http::Request::get("/readyz").body(Vec::new())?;
             let answer = tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await;
+            self.machines.check_daemons().await?;
             Ok(matches!(answer, Ok(Ok(text)) if text == "ok"))
         })
         .await

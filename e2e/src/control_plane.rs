@@ -53,7 +53,7 @@ pub async fn start_api_server(machines: &Machines, credentials: &Credentials) ->
         "--authorization-mode=Node,RBAC".to_owned(),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
-        format!("--service-account-key-file={}", credentials.text("service-account.key")),
+        format!("--service-account-key-file={}", credentials.text("service-account.pub")),
         format!("--service-account-signing-key-file={}", credentials.text("service-account.key")),
         format!("--kubelet-client-certificate={}", credentials.text("kubelet-client.crt")),
         format!("--kubelet-client-key={}", credentials.text("kubelet-client.key")),
