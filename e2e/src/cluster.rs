@@ -94,11 +94,8 @@ impl Cluster {
     /// The cluster that runs on this machine already, started by this process or another.
     pub fn attach() -> Result<Self> {
         let state = State::load()?;
-        let machines = Machines {
-            programs: state.programs.clone(),
-            cgroups: Cgroups::find()?,
-            logs: state.logs.clone(),
-        };
+        let machines =
+            Machines { programs: state.programs.clone(), cgroups: Cgroups::find()?, logs: state.logs.clone() };
         Ok(Self { state, machines, supervisor: None })
     }
 
@@ -121,9 +118,7 @@ impl Cluster {
     pub async fn stop(mut self) -> Result<()> {
         ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await?;
         if let Some(mut supervisor) = self.supervisor.take() {
-            tokio::time::timeout(DOWN_LIMIT, supervisor.wait())
-                .await
-                .context("the supervisor does not end")??;
+            tokio::time::timeout(DOWN_LIMIT, supervisor.wait()).await.context("the supervisor does not end")??;
         }
         Ok(())
     }
@@ -146,10 +141,7 @@ impl Cluster {
     /// The node of that name.
     pub fn node(&self, name: &str) -> Result<&Machine> {
         let names = || self.nodes().iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
-        self.nodes()
-            .iter()
-            .find(|node| node.name == name)
-            .with_context(|| format!("no node {name:?}, only {}", names()))
+        self.nodes().iter().find(|node| node.name == name).with_context(|| format!("no node {name:?}, only {}", names()))
     }
 
     /// The database server.
@@ -222,8 +214,7 @@ impl Cluster {
 
     async fn bring_up(&self) -> Result<()> {
         let nodes = &self.state.nodes;
-        let machines: Vec<Machine> =
-            [Machine::control(), Machine::database()].into_iter().chain(nodes.clone()).collect();
+        let machines: Vec<Machine> = [Machine::control(), Machine::database()].into_iter().chain(nodes.clone()).collect();
         let network = async {
             network::create_switch(nodes).await?;
             try_join_all(machines.iter().map(|machine| network::create_machine(machine, nodes))).await
@@ -237,10 +228,7 @@ impl Cluster {
             let starts = nodes.iter().map(|machine| async {
                 let node = self.as_node(machine);
                 node.write_proxy_settings(&credentials, self.state.config.proxy_min_sync_period)?;
-                wait_until("containerd", READY_LIMIT, async || {
-                    Ok(node.folder().join("run/containerd.sock").exists())
-                })
-                .await?;
+                wait_until("containerd", READY_LIMIT, async || Ok(node.folder().join("run/containerd.sock").exists())).await?;
                 node.start_kubelet(&credentials).await
             });
             tokio::try_join!(try_join_all(starts), self.create_storage())?;
@@ -294,10 +282,7 @@ impl Cluster {
             "provisioner": "kubernetes.io/no-provisioner",
             "volumeBindingMode": "WaitForFirstConsumer",
         }))?;
-        Api::all(client.clone())
-            .create(&PostParams::default(), &class)
-            .await
-            .context("creating the StorageClass")?;
+        Api::all(client.clone()).create(&PostParams::default(), &class).await.context("creating the StorageClass")?;
         let volumes: Api<PersistentVolume> = Api::all(client);
         for machine in self.nodes() {
             for number in 1..=VOLUMES {
@@ -323,8 +308,7 @@ impl Cluster {
 
 /// A client by a kubeconfig file.
 pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
-    let kubeconfig =
-        kube::config::Kubeconfig::read_from(kubeconfig).context("reading the kubeconfig file")?;
+    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).context("reading the kubeconfig file")?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
     Ok(kube::Client::try_from(config)?)
 }
@@ -352,9 +336,7 @@ async fn start_supervisor() -> Result<Child> {
         .context("cannot start the supervisor")?;
     let mut line = String::new();
     let mut stdout = BufReader::new(supervisor.stdout.take().context("no stdout")?);
-    tokio::time::timeout(DOWN_LIMIT, stdout.read_line(&mut line))
-        .await
-        .context("the supervisor says nothing")??;
+    tokio::time::timeout(DOWN_LIMIT, stdout.read_line(&mut line)).await.context("the supervisor says nothing")??;
     match line.trim() {
         "ready" => Ok(supervisor),
         "" => bail!("the supervisor ended at once: see {}", logs.join("supervisor.log").display()),
@@ -370,7 +352,5 @@ fn supervisor_program() -> Result<PathBuf> {
         return Ok(this);
     }
     let beside = this.ancestors().skip(1).take(2).map(|folder| folder.join(NAME)).find(|path| path.is_file());
-    beside.with_context(|| {
-        format!("{NAME} is not beside {}: build it with `cargo build -p {NAME}`", this.display())
-    })
+    beside.with_context(|| format!("{NAME} is not beside {}: build it with `cargo build -p {NAME}`", this.display()))
 }

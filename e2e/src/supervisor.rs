@@ -22,8 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 /// How soon a daemon that ended by itself is started again.
 const RESTART_DELAY: Duration = Duration::from_millis(500);
 /// Signals that a daemon may ignore at its start are given back their default meaning by `env`.
-const WRAPPER: &str =
-    r#"for file in $LG_CGROUPS; do echo $$ > "$file" || exit 71; done; unset LG_CGROUPS; exec "$@""#;
+const WRAPPER: &str = r#"for file in $LG_CGROUPS; do echo $$ > "$file" || exit 71; done; unset LG_CGROUPS; exec "$@""#;
 
 /// A daemon and how to start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -127,10 +126,7 @@ enum Event {
 pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<Answer> {
     let talk = async {
         let mut stream = UnixStream::connect(socket).await.with_context(|| {
-            format!(
-                "the test cluster's supervisor does not listen on {}: is the cluster up?",
-                socket.display()
-            )
+            format!("the test cluster's supervisor does not listen on {}: is the cluster up?", socket.display())
         })?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
@@ -142,10 +138,7 @@ pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<An
         }
         Ok(serde_json::from_str(&answer)?)
     };
-    match tokio::time::timeout(limit, talk)
-        .await
-        .context("the test cluster's supervisor does not answer")??
-    {
+    match tokio::time::timeout(limit, talk).await.context("the test cluster's supervisor does not answer")?? {
         Answer::Failed(why) => bail!("{why}"),
         answer => Ok(answer),
     }
@@ -156,11 +149,9 @@ pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<An
 /// called when requests are taken.
 pub async fn serve(socket: &Path, ready: impl FnOnce()) -> Result<Option<Reply>> {
     // Processes that lose their parent (the shims of containers) become our children, and are reaped.
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .context("cannot become a subreaper")?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot become a subreaper")?;
     let _ = fs::remove_file(socket);
-    let listener =
-        UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
+    let listener = UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
     let (events, mut inbox) = mpsc::channel(64);
     tokio::spawn(accept(listener, events.clone()));
 
@@ -297,11 +288,7 @@ fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>) {
             (_, Some(signal)) => format!("signal {signal}"),
             _ => "unknown".to_owned(),
         };
-        eprintln!(
-            "{} ended: {how}{}",
-            entry.daemon.name,
-            if entry.restart { ", starting it again" } else { "" }
-        );
+        eprintln!("{} ended: {how}{}", entry.daemon.name, if entry.restart { ", starting it again" } else { "" });
         if entry.restart {
             let (events, name) = (events.clone(), entry.daemon.name.clone());
             tokio::spawn(async move {
