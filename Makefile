@@ -31,7 +31,14 @@ check: fmt-check ## The fast loop: formats, lints, unit tests
 
 .PHONY: cluster
 cluster: prerequisites e2e-build ## Start the test cluster and print how to point kubectl at it
-	"$(E2E)" up
+	"$(E2E)" build
+	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup"
+	@echo
+	@echo 'The lines above point kubectl at the cluster; `eval "$$($(E2E) env)"` prints them again and runs them.'
+	@echo 'The nodes have the images of the operator, busybox and PostgreSQL. To install the operator:'
+	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
+	@echo '    --set postgresql.image.tag=15 --set postgresql.persistence.enabled=false --wait'
+	@echo '`make cluster-down` takes the cluster down.'
 
 .PHONY: cluster-down
 cluster-down: e2e-build ## Stop the test cluster and remove all that it left

@@ -23,6 +23,8 @@ need conntrack command -v conntrack
 need iptables command -v iptables
 need nftables command -v nft
 need iproute2 command -v ip
+need mount command -v mount
+need openssl command -v openssl
 need util-linux command -v nsenter
 need containernetworking-plugins exists '/usr/lib/cni/bridge'
 need busybox-static static_busybox

@@ -76,5 +76,27 @@ done
 
 scripts/chart-readme.sh --check || failed=1
 
+# The program knows every variable that the chart sets (it refuses others at start), and the documents name every setting.
+operator=${LEADERGROUP:-${CARGO_TARGET_DIR:-target}/debug/leadergroup}
+help=$("$operator" run --help)
+while IFS= read -r variable; do
+  checks=$((checks + 1))
+  grep -qF -- "[env: $variable]" <<<"$help" || complain "the chart sets $variable, which is no setting of the operator"
+done < <(grep -ohE '\bLEADERGROUP_[A-Z_]+' "$out"/*.yaml | sort -u)
+while IFS= read -r key; do
+  checks=$((checks + 1))
+  grep -qF -- "\`$key\`" docs/settings.md || complain "docs/settings.md does not name the setting $key"
+done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
+
+
+# The operator has every metric that alerts and dashboard use. Registered without the prefix of all of them, and without the
+# endings that counters and histograms get.
+while IFS= read -r metric; do
+  checks=$((checks + 1))
+  grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
+    complain "the chart's alerts or dashboard use leadergroup_$metric, which src/telemetry does not register"
+done < <(grep -ohE 'leadergroup_[a-z_]+[a-z]' "$chart/templates/metrics.yaml" "$chart/dashboards/leadergroup.json" |
+  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count)$//' | grep -vx dashboard | sort -u)
+
 ((failed == 0)) || exit 1
 echo "chart: $(ls "$chart"/ci/*-values.yaml | wc -l) sets of values rendered, $checks checks passed"
