@@ -1,6 +1,6 @@
 //! One scenario: a namespace with a workload, and what its story is told in.
 
-use std::{rc::Rc, time::Duration};
+use std::{ops::RangeInclusive, rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::api::{
@@ -18,7 +18,7 @@ use super::operator::is_ready;
 use super::{IMAGE, Line, Measured, PORT, Stage, Workload, eventually, ms};
 use crate::{
     client::Client,
-    history::{History, Promotion, Recorder, check},
+    history::{History, Promotion, Recorder, check, role_changes},
     moment::Moment,
 };
 
@@ -41,8 +41,8 @@ pub struct Scenario {
     pub namespace: String,
     /// What it deployed.
     pub workload: Workload,
-    /// Promotions that are no change of holder by a fault: 1, the first.
-    pub other_promotions: usize,
+    /// How many promotions there may be beside the measured changes of holder: 1, the first.
+    pub other_promotions: RangeInclusive<usize>,
     pub(super) started: Moment,
     recorder: Option<Recorder>,
     changes: Vec<Measured>,
@@ -101,7 +101,7 @@ impl Scenario {
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             workload,
-            other_promotions: 1,
+            other_promotions: 1..=1,
             started: Moment::now(),
             recorder: None,
             changes: Vec::new(),
@@ -356,6 +356,22 @@ impl Scenario {
         Ok(after)
     }
 
+    /// Fails if any pod's role changed after a revision.
+    pub async fn no_role_changed(&self, after: i64) -> Result<()> {
+        let changes = role_changes(&self.objects().await?, &self.routing(), after);
+        ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
+        Ok(())
+    }
+
+    /// Deletes the active pod to see that failover works (again), and waits until all is settled.
+    pub async fn still_fails_over(&mut self, after: &str) -> Result<Active> {
+        let before = self.settled(STARTED).await?;
+        let at = Moment::now();
+        self.pods().delete(&before.pod, &DeleteParams::default()).await?;
+        self.failover(&format!("deleted after {after}"), &before, at, None, &["PodDeleted"]).await?;
+        self.settled(STARTED).await
+    }
+
     async fn promotion_of(&self, active: &Active) -> Result<Promotion> {
         let checked = check(&self.objects().await?);
         let found =
@@ -380,11 +396,13 @@ impl Scenario {
         let history = self.history().await?;
         let checked = check(&history);
         checked.ok_or_dump(&history, &self.dump_folder()?.join("history.jsonl"))?;
-        let expected = self.changes.len() + self.other_promotions;
-        if checked.promotions.len() != expected {
-            let list: Vec<_> =
-                checked.promotions.iter().map(|p| (p.revision, p.token, p.pod.as_str())).collect();
-            bail!("{expected} promotions were expected, these were made (revision, token, pod): {list:?}");
+        let (measured, others) = (self.changes.len(), &self.other_promotions);
+        if !checked.promotions.len().checked_sub(measured).is_some_and(|rest| others.contains(&rest)) {
+            let list: Vec<_> = checked.promotions.iter().map(|p| (p.revision, p.token, p.pod.as_str())).collect();
+            bail!(
+                "{measured} changes of holder were measured, and beside them {others:?} promotions may be; \
+                 these were made (revision, token, pod): {list:?}"
+            );
         }
         self.stage.report.add(Line {
             scenario: self.name.clone(),
