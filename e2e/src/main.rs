@@ -13,9 +13,13 @@ use leadergroup_e2e::cluster::{Cluster, Config};
 use leadergroup_e2e::command::progress;
 use leadergroup_e2e::demo;
 use leadergroup_e2e::images::{self, Image};
+use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::modules;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
+
+/// The longest that taking a cluster down may take.
+const DOWN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A real Kubernetes of several nodes on this machine, for tests.
 #[derive(Parser)]
@@ -114,8 +118,10 @@ fn print_environment(cluster: &Cluster) -> Result<()> {
 async fn down() -> Result<()> {
     let started = Instant::now();
     if Lock::holder()?.is_some() {
-        let asked = supervisor::ask(&socket(), &Request::Shutdown, Duration::from_secs(120)).await;
-        asked.context("the cluster's supervisor holds the lock but cannot be asked to end")?;
+        // It may be taking the cluster down already, and then it cannot be asked any more.
+        let asked = supervisor::ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await;
+        let free = wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none())).await;
+        free.with_context(|| format!("asking it to: {asked:?}"))?;
     }
     let _lock = Lock::take()?;
     cleanup::remove_all().await?;
@@ -147,17 +153,18 @@ async fn supervise() -> Result<()> {
     let prepared = async {
         let lock = Lock::take()?;
         cleanup::remove_all().await.context("cleaning up after an earlier cluster")?;
-        cleanup::prepare()?;
-        Ok::<_, anyhow::Error>(lock)
+        let logs = state::logs()?;
+        cleanup::prepare(&logs)?;
+        Ok::<_, anyhow::Error>((lock, logs.join("supervisor.log")))
     };
-    let lock = match prepared.await {
-        Ok(lock) => lock,
+    let (lock, log) = match prepared.await {
+        Ok(prepared) => prepared,
         Err(error) => {
             println!("{error:#}");
             return Err(error);
         }
     };
-    let reply = supervisor::serve(&socket(), || println!("ready")).await;
+    let reply = supervisor::serve(&socket(), &log, || println!("ready")).await;
     let removed = cleanup::remove_all().await;
     drop(lock);
     let removed = removed.map_or_else(|error| Answer::Failed(format!("{error:#}")), |()| Answer::Done);
