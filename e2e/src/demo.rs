@@ -22,8 +22,8 @@ const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 /// The name of the objects in `examples/`.
 const NAME: &str = "hello";
 const NAMESPACE: &str = "default";
-const STARTED: Duration = Duration::from_secs(180);
-const NODE_BACK: Duration = Duration::from_secs(180);
+const STARTED: Duration = Duration::from_mins(3);
+const NODE_BACK: Duration = Duration::from_mins(3);
 
 /// Shows it. With `KEEP` set in the environment the cluster stays; one that was there before stays in any case.
 pub async fn run() -> Result<()> {
@@ -39,7 +39,7 @@ pub async fn run() -> Result<()> {
         note("the first time Kubernetes is built from source, which takes several minutes")?;
     }
     let start = Instant::now();
-    let cluster = Cluster::attach_or_start().await?;
+    let cluster = Box::pin(Cluster::attach_or_start()).await?;
     note(&format!("up after {:.1} s", start.elapsed().as_secs_f64()))?;
 
     heading(2, "The operator: helm install leadergroup charts/leadergroup")?;

@@ -26,7 +26,7 @@ use crate::moment::Moment;
 
 /// How long one try to reach etcd may take, and how long it may be away altogether.
 const CONNECT: Duration = Duration::from_secs(3);
-const AWAY: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(100);
 /// A single answer of etcd is far smaller; anything larger is not etcd.
 const LONGEST_LINE: usize = 64 << 20;

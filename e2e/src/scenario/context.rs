@@ -26,10 +26,10 @@ use crate::{
 /// operator's evidence. Not a limit on how fast it is; that is what the report is for.
 pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// For pods to start on a busy machine.
-pub const STARTED: Duration = Duration::from_secs(120);
+pub const STARTED: Duration = Duration::from_mins(2);
 
 /// No scenario takes this long unless it hangs.
-const LONGEST: Duration = Duration::from_secs(240);
+const LONGEST: Duration = Duration::from_mins(4);
 
 /// A scenario that is being played.
 pub struct Scenario {
@@ -118,12 +118,9 @@ impl Scenario {
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("creating {namespace}"))?;
-        let recorder = match &stage.recorder {
-            Some(_) => None,
-            None => {
-                let url = stage.provider.database_url_in_cluster();
-                Some(Recorder::of_api(stage.kube.clone(), &namespace, url.as_deref()).await?)
-            }
+        let recorder = if stage.recorder.is_some() { None } else {
+            let url = stage.provider.database_url_in_cluster();
+            Some(Recorder::of_api(stage.kube.clone(), &namespace, url.as_deref()).await?)
         };
         Ok(Self { recorder, ..Self::existing(stage, name, &namespace, workload) })
     }
@@ -258,17 +255,14 @@ impl Scenario {
         let service = self.services().get(&self.workload.name).await?;
         let address = service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")?;
         let target = format!("{address}:{PORT}");
-        match self.stage.provider.faults() {
-            Some(cluster) => {
-                let program = self.stage.program.to_str().context("the program's path is no text")?;
-                let mut command = cluster.command_on(node, program);
-                command.args(["call", &target]);
-                Client::spawn(&format!("{} on {node}", self.name), command)
-            }
-            None => {
-                let name = format!("client-{node}");
-                Client::in_pod(self.stage.kube.clone(), &self.namespace, &name, IMAGE, target.parse()?).await
-            }
+        if let Some(cluster) = self.stage.provider.faults() {
+            let program = self.stage.program.to_str().context("the program's path is no text")?;
+            let mut command = cluster.command_on(node, program);
+            command.args(["call", &target]);
+            Client::spawn(&format!("{} on {node}", self.name), command)
+        } else {
+            let name = format!("client-{node}");
+            Client::in_pod(self.stage.kube.clone(), &self.namespace, &name, IMAGE, target.parse()?).await
         }
     }
 

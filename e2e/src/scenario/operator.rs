@@ -19,7 +19,7 @@ pub const RELEASE: &str = "leadergroup";
 /// The release's namespace.
 pub const NAMESPACE: &str = "leadergroup-system";
 const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
-const HELM: Duration = Duration::from_secs(180);
+const HELM: Duration = Duration::from_mins(3);
 
 /// The operator's release.
 #[derive(Clone)]
@@ -119,7 +119,8 @@ impl Operator {
                 let params = LogParams { tail_lines: Some(lines), previous, ..LogParams::default() };
                 // A container that was never restarted, or not started yet, has no such log.
                 if let Ok(log) = self.pods().logs(&name, &params).await {
-                    text.push_str(&format!("==> {name}{}\n{log}\n", if previous { " (before)" } else { "" }));
+                    let before = if previous { " (before)" } else { "" };
+                    text += &format!("==> {name}{before}\n{log}\n");
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::{command::progress, moment::Moment};
 /// How many scenarios are played side by side. On two cores more would only make each slower.
 const SIDE_BY_SIDE: usize = 5;
 /// No scenario takes this long unless it hangs. A single one ends itself before, with a look at why.
-const LONGEST: Duration = Duration::from_secs(360);
+const LONGEST: Duration = Duration::from_mins(6);
 
 /// What a scenario needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

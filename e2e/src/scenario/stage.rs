@@ -21,7 +21,7 @@ use crate::{
     provider::Provider,
 };
 
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(2);
 
 /// What scenarios share.
 pub struct Stage {
@@ -129,7 +129,7 @@ pub async fn build_operator() -> Result<PathBuf> {
         .args(["build", "--quiet", "--package", "leadergroup", "--bin", "leadergroup"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .kill_on_drop(true);
-    command::output(build, Duration::from_secs(1800)).await.context("building the operator")?;
+    command::output(build, Duration::from_mins(30)).await.context("building the operator")?;
     beside("leadergroup")
 }
 

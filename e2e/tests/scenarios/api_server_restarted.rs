@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload};
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "api-server-restarted", Workload::default(), async |s| {
         let active = s.elect().await?;
         let revision = s.revision().await?;

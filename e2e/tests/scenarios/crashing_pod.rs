@@ -8,7 +8,7 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "crashing-pod", Workload::default(), async |s| {
         let mut active = s.elect().await?;
         let node = s.another_node(&active.node)?;

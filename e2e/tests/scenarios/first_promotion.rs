@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload};
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "first-promotion", Workload::default(), async |s| {
         let nodes: Vec<String> = match s.stage.provider.faults() {
             Some(cluster) => cluster.nodes().iter().map(|node| node.name.clone()).collect(),

@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, ListParams};
 use leadergroup::api::STAMP_ANNOTATION;
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "group-deleted", Workload::default(), async |s| {
         let before = s.elect().await?;
         let name = s.workload.name.clone();

@@ -54,7 +54,9 @@ fn main() -> ExitCode {
     let chosen = |entry: &Entry| wanted.is_empty() || wanted.iter().any(|part| entry.name.contains(part.as_str()));
     let entries: Vec<Entry> = entries().into_iter().filter(chosen).collect();
     if std::env::args().any(|arg| arg == "--list") {
-        entries.iter().for_each(|entry| println!("{}: test", entry.name));
+        for entry in &entries {
+            println!("{}: test", entry.name);
+        }
         return ExitCode::SUCCESS;
     }
     if entries.is_empty() {
@@ -73,7 +75,8 @@ fn main() -> ExitCode {
 #[tokio::main]
 async fn run(entries: Vec<Entry>) -> Result<()> {
     let operator = build_operator().await?;
-    let stage = Stage::start(Provider::from_environment().await?, &beside("leadergroup-e2e")?, &operator).await?;
+    let provider = Box::pin(Provider::from_environment()).await?;
+    let stage = Stage::start(provider, &beside("leadergroup-e2e")?, &operator).await?;
     let failed = run_all(&stage, entries).await;
     let report = target_folder()?.join("e2e-report.json");
     stage.report.write(&report)?;

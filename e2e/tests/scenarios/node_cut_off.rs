@@ -9,7 +9,7 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-cut-off", Workload::default(), async |s| {
         let before = s.elect().await?;
         let node = s.another_node(&before.node)?;

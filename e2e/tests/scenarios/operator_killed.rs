@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually};
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "operator-killed", Workload::default(), async |s| {
         let active = s.elect().await?;
         let stage = Rc::clone(&s.stage);

@@ -6,9 +6,9 @@ use std::{rc::Rc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually, throughout};
 
-const AWAY: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_mins(1);
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "postgres-away", Workload::default(), async |s| {
         let active = s.elect().await?;
         let revision = s.revision().await?;

@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 use serde_json::json;
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "scaled-to-zero", Workload::default(), async |s| {
         let before = s.elect().await?;
         scale(s, 0).await?;

@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 use serde_json::json;
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let workload = Workload { replicas: 0, ..Workload::default() };
     Scenario::play(stage, "selector-matches-nothing", workload, async |s| {
         s.groups().create(&PostParams::default(), &s.workload.group("web")?).await?;

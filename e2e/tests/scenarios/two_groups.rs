@@ -9,7 +9,7 @@ use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 
 const YOUNGER: &str = "younger";
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "two-groups", Workload::default(), async |s| {
         let before = s.elect().await?;
         // The API server dates objects by whole seconds.
