@@ -7,7 +7,7 @@ use kube::Client;
 
 use super::{ApiCollector, EtcdCollector, History, TermCollector};
 
-const CATCH_UP: Duration = Duration::from_secs(60);
+const CATCH_UP: Duration = Duration::from_mins(1);
 
 /// Records until it is dropped.
 pub struct Recorder {

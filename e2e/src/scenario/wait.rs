@@ -70,7 +70,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_to_hold_throughout_fails_at_once_when_it_does_not() {
         let mut looks = 0;
-        let held = throughout("calm", Duration::from_secs(60), async || {
+        let held = throughout("calm", Duration::from_mins(1), async || {
             looks += 1;
             ensure!(looks < 3, "noise");
             Ok(())
