@@ -1,4 +1,26 @@
-//! The end-to-end side of LeaderGroup: a real cluster, a checker of its history, a client, and the scenarios.
+//! A real Kubernetes of several nodes on one machine, built from source, what can be done to it, and the scenarios that
+//! LeaderGroup must survive on it.
+//!
+//! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`] checks
+//! what happened, [`client`] calls a Service meanwhile, [`scenario`] brings the three together.
 
+pub mod cgroup;
+pub mod cleanup;
+pub mod client;
+pub mod cluster;
+pub mod command;
+pub mod control_plane;
+pub mod credentials;
+pub mod database;
+pub mod faults;
 pub mod history;
+pub mod images;
+pub mod machine;
+pub mod modules;
 pub mod moment;
+pub mod network;
+pub mod node;
+pub mod provider;
+pub mod scenario;
+pub mod state;
+pub mod supervisor;

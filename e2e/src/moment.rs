@@ -38,3 +38,11 @@ impl fmt::Display for Moment {
         write!(f, "{}.{:03}", self.0 / 1_000_000_000, self.0 / 1_000_000 % 1000)
     }
 }
+
+impl From<std::time::Instant> for Moment {
+    /// The same moment: `Instant` reads the same clock, but keeps the number to itself.
+    fn from(instant: std::time::Instant) -> Self {
+        let now = Self::now();
+        Self(now.0.saturating_sub(u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX)))
+    }
+}

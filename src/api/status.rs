@@ -44,7 +44,7 @@ impl Default for LeaderGroupStatus {
             declaration: Declaration::default(),
             eligible: 0,
             members: 0,
-            ready: String::new(),
+            ready: "0/0".to_owned(),
             history: Vec::new(),
             conditions: vec![Condition {
                 type_: ConditionType::Ready.to_string(),

@@ -14,6 +14,7 @@ mod evidence;
 mod facts;
 mod node;
 mod probe;
+mod prober;
 mod probes;
 
 pub use clock::Monotonic;
@@ -21,3 +22,4 @@ pub use evidence::{PodEvidence, ProbeOutcome, Refusal, Standing, Thresholds, Ver
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeKind, ProbeRefusal, ResolvedProbe};
+pub use prober::{ProbeEvent, ProbeStep, Prober, Target};

@@ -47,3 +47,37 @@ impl Belief {
         self.until
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn belief_lasts_from_the_attempt_s_start_and_never_shrinks_by_a_late_answer() {
+        let second = Duration::from_secs;
+        let mut belief = Belief::new(second(5), second(1));
+        assert!(!belief.holds(second(0)));
+        belief.renewed(second(10));
+        assert!(belief.holds(second(10)) && belief.holds(Duration::from_millis(13_999)));
+        assert!(!belief.holds(second(14)));
+        belief.renewed(second(12));
+        belief.renewed(second(11));
+        assert_eq!(belief.until(), Some(second(16)));
+        belief.lost();
+        assert!(!belief.holds(second(12)));
+    }
+
+    #[test]
+    fn a_margin_above_the_ttl_leaves_no_belief() {
+        let mut belief = Belief::new(Duration::from_secs(1), Duration::from_secs(2));
+        belief.renewed(Duration::from_secs(10));
+        assert!(!belief.holds(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let before = monotonic();
+        assert!(before > Duration::ZERO);
+        assert!(monotonic() >= before);
+    }
+}

@@ -175,7 +175,7 @@ impl DatabaseConfig {
             ("lock_timeout", (limit / 2).max(1).to_string()),
             ("idle_in_transaction_session_timeout", (limit * 2).to_string()),
             // Notices a client that went away while a statement of it runs, and frees the rows it has locked.
-            ("client_connection_check_interval", limit.to_string()),
+            ("client_connection_check_interval", (limit / 4).max(1).to_string()),
             ("tcp_user_timeout", (limit * 2).to_string()),
             ("tcp_keepalives_idle", "10".to_owned()),
             ("tcp_keepalives_interval", "5".to_owned()),
@@ -245,4 +245,87 @@ fn flat(error: &sqlx::Error) -> String {
         other => other.to_string(),
     };
     format!("is not a valid PostgreSQL URL ({text})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> DatabaseConfig {
+        DatabaseConfig { url: url.into(), ..DatabaseConfig::default() }
+    }
+
+    fn problem(config: &DatabaseConfig) -> (&'static str, String) {
+        match config.connect_options() {
+            Err(LockError::Config { key, problem }) => (key, problem),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_with_the_remedy_and_without_the_password() {
+        for (url, expected) in [
+            ("", "is not set"),
+            ("mysql://app:hunter2@db/app", "does not start with postgres://"),
+            ("app:hunter2@db/app", "does not start with postgres://"),
+            ("postgres://app:hunter2@db:port/app", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@db:99999/app", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@/app", "names no host"),
+            ("postgres://app:hunter2@db", "names no database"),
+            ("postgres://app:hunter2@db/", "names no database"),
+            ("postgres://app:hunter2@db/app?sslmode=on", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@db/app?ssl_mode=verify-full", "unknown parameter \"ssl_mode\""),
+            ("postgres://app@db/app?passwort=hunter2", "unknown parameter \"passwort\""),
+        ] {
+            let (key, problem) = problem(&config(url));
+            assert_eq!(key, "url", "{url}");
+            assert!(problem.contains(expected), "{url}: {problem}");
+            assert!(problem.contains("write postgres://"), "{url}: {problem}");
+            assert!(!problem.contains("hunter2"), "{url}: {problem}");
+        }
+    }
+
+    #[test]
+    fn bad_numbers_are_refused_by_name() {
+        let good = config("postgres://app@db/app");
+        assert!(good.connect_options().is_ok());
+        let few = DatabaseConfig { max_open_connections: 2, ..good.clone() };
+        assert_eq!(problem(&few).0, "maxOpenConnections");
+        for timeout in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(1)] {
+            let config = DatabaseConfig { statement_timeout: timeout, ..good.clone() };
+            assert_eq!(problem(&config).0, "statementTimeout");
+        }
+        let config = DatabaseConfig { connection_max_lifetime: Duration::ZERO, ..good.clone() };
+        assert_eq!(problem(&config).0, "connectionMaxLifetime");
+        let config = DatabaseConfig { connection_max_idle_time: Duration::ZERO, ..good };
+        assert_eq!(problem(&config).0, "connectionMaxIdleTime");
+    }
+
+    #[test]
+    fn another_machine_has_to_prove_who_it_is() {
+        let mode = |url: &str, ca: Option<&str>| {
+            let config = DatabaseConfig { ca_file: ca.map(PathBuf::from), ..config(url) };
+            config.connect_options().map(|options| format!("{:?}", options.get_ssl_mode()))
+        };
+        let is = |mode: &str| Ok(mode.to_owned());
+        assert_eq!(mode("postgres://app@db.example/app", None), is("VerifyFull"));
+        assert_eq!(mode("postgres://app@10.0.0.7/app", None), is("VerifyFull"));
+        assert_eq!(mode("postgres://app@db.example/app?sslmode=disable", None), is("Disable"));
+        assert_eq!(mode("postgres://app@db.example/app?sslmode=require", None), is("Require"));
+        assert_eq!(mode("postgres://app@127.0.0.1/app", None), is("Disable"));
+        assert_eq!(mode("postgres://app@[::1]/app", None), is("Disable"));
+        assert_eq!(mode("postgres://app@localhost/app", None), is("Disable"));
+        assert_eq!(mode("postgres:///app?host=/run/postgresql", None), is("Disable"));
+        assert_eq!(mode("postgres://app@localhost.example/app", None), is("VerifyFull"));
+        // Whoever names a CA wants it to be used.
+        assert_eq!(mode("postgres://app@localhost/app", Some("/ca.pem")), is("VerifyFull"));
+        assert_eq!(mode("postgres://app@db/app?sslmode=require", Some("/ca.pem")), is("VerifyCa"));
+        assert!(mode("postgres://app@db/app?sslmode=prefer", Some("/ca.pem")).is_err());
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let shown = format!("{:?}", config("postgres://app:hunter2@db/app"));
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
 }

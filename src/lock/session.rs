@@ -16,8 +16,12 @@ const MARK_DEAD_WAITING: Statement =
     Statement { name: "death mark", sql: include_str!("sql/mark_dead_waiting.sql") };
 const CLOSE: Statement = Statement { name: "close", sql: include_str!("sql/close.sql") };
 
-/// How often a death mark that found a session in the middle of a change is tried again, waiting for it.
-const WAITING_MARKS: usize = 1;
+/// What a try to mark sessions dead came to.
+#[derive(Debug, Default)]
+struct Marked {
+    dead: Vec<SessionId>,
+    busy: Vec<(SessionId, u64)>,
+}
 
 impl Store {
     /// Makes a new session. Others may mark it dead when its heartbeat has not been seen to move for `ttl`. The name is
@@ -79,35 +83,48 @@ impl Store {
 
     /// Marks sessions dead whose counter still is as observed, and returns those that are dead now, by whomever. A
     /// session whose counter moved on lives. From now on nothing that a dead session sends has any effect.
+    ///
+    /// A session in the middle of a change cannot be marked before the change ends. When there is nothing else to do that
+    /// is waited for, but not for longer than half a statement's time; then it is missing from the answer and observed on.
     pub async fn mark_dead(&self, observed: &[(SessionId, u64)]) -> Result<Vec<SessionId>, LockError> {
-        let mut dead = Vec::with_capacity(observed.len());
+        if observed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let first = self.try_mark_dead(MARK_DEAD, observed).await?;
+        if !first.dead.is_empty() || first.busy.is_empty() {
+            return Ok(first.dead);
+        }
+        match self.try_mark_dead(MARK_DEAD_WAITING, &first.busy).await {
+            Ok(second) => Ok(second.dead),
+            Err(LockError::Timeout { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn try_mark_dead(
+        &self,
+        statement: Statement,
+        observed: &[(SessionId, u64)],
+    ) -> Result<Marked, LockError> {
+        let ids: Vec<_> = observed.iter().map(|(id, _)| id.as_uuid()).collect();
+        let beats: Vec<_> = observed.iter().map(|(_, beat)| i64::try_from(*beat).unwrap_or(-1)).collect();
+        let rows = self.rows(statement, Bind::new().with(ids)?.with(beats)?).await?;
+        let mut marked = Marked::default();
         let mut newly = false;
-        let mut left = observed.to_vec();
-        for attempt in 0..=WAITING_MARKS {
-            if left.is_empty() {
-                break;
+        for row in &rows {
+            let id = SessionId::from(get::<uuid::Uuid>(row, "id")?);
+            newly |= get::<bool>(row, "marked")?;
+            if get(row, "dead")? {
+                marked.dead.push(id);
+            } else if get(row, "unchanged")? {
+                // Neither dead nor moved on: some transaction has the row locked.
+                marked.busy.extend(observed.iter().filter(|(observed, _)| *observed == id));
             }
-            let statement = if attempt == 0 { MARK_DEAD } else { MARK_DEAD_WAITING };
-            let ids: Vec<_> = left.iter().map(|(id, _)| id.as_uuid()).collect();
-            let beats: Vec<_> = left.iter().map(|(_, beat)| i64::try_from(*beat).unwrap_or(-1)).collect();
-            let rows = self.rows(statement, Bind::new().with(ids)?.with(beats)?).await?;
-            // Neither dead nor moved on: some transaction has the row locked. Worth a bounded wait.
-            let mut busy = Vec::new();
-            for row in &rows {
-                let id = SessionId::from(get::<uuid::Uuid>(row, "id")?);
-                newly |= get::<bool>(row, "marked")?;
-                if get(row, "dead")? {
-                    dead.push(id);
-                } else if get(row, "unchanged")? {
-                    busy.push(id);
-                }
-            }
-            left.retain(|(id, _)| busy.contains(id));
         }
         if newly {
             self.notify().await;
         }
-        Ok(dead)
+        Ok(marked)
     }
 
     /// The normal end: the charge of all the session's keys becomes free at once, holders and tokens stay, and others get

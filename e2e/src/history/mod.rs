@@ -9,6 +9,7 @@ mod api_watch;
 mod check;
 mod etcd;
 mod objects;
+mod recorder;
 mod report;
 mod roles;
 mod terms;
@@ -27,6 +28,7 @@ pub use api_watch::ApiCollector;
 pub use check::{Checked, Invariant, Promotion, Violation, check};
 pub use etcd::{EtcdCollector, current_revision};
 pub use objects::{GroupView, Object, PodView, ServiceView, SliceView};
+pub use recorder::Recorder;
 pub use roles::{RoleChange, role_changes};
 pub use terms::TermCollector;
 

@@ -55,6 +55,7 @@ create table leadergroup.term (
     token bigint not null,
     grant_id uuid not null,
     group_id text not null,
+    session uuid not null,
     owner_uid text not null,
     owner_namespace text not null,
     owner_name text not null,

@@ -49,8 +49,9 @@ changed as (
     returning l.key
 ),
 recorded as (
-    insert into leadergroup.term (key, token, grant_id, group_id, owner_uid, owner_namespace, owner_name, reason)
-    select j.key, j.next, a.grant_id, j.group_id, a.owner_uid, a.owner_namespace, a.owner_name, a.reason
+    insert into leadergroup.term
+        (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason)
+    select j.key, j.next, a.grant_id, j.group_id, $1, a.owner_uid, a.owner_namespace, a.owner_name, a.reason
     from judged as j join asked as a on a.place = j.place
     where j.verdict = 'grant'
 )

@@ -1,4 +1,5 @@
--- As mark_dead.sql, but waits for sessions in the middle of a change (bounded by lock_timeout) instead of skipping them.
+-- As mark_dead.sql, but waits (bounded by lock_timeout) for sessions in the middle of a change instead of skipping them.
+with observed as materialized (
     select id, beat from unnest($1::uuid[], $2::bigint[]) as o (id, beat)
 ),
 victims as materialized (

@@ -1,0 +1,300 @@
+//! Control groups: every process of the test cluster lives below one of our own, a subgroup for each machine.
+//!
+//! That is what makes a power-off atomic (freeze, kill, thaw), what makes freezing a pod possible, and what makes the
+//! clean-up complete even when nothing is known of a dead predecessor but the name of its group.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The name of the group that holds everything, in every hierarchy.
+pub const ROOT: &str = "leadergroup-e2e";
+/// The subgroup of a machine's own daemons, beside the kubelet's `kubepods`.
+const SYSTEM: &str = "system";
+/// The controllers without which a kubelet does not start or a fault cannot be injected.
+const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "freezer"];
+/// How long killed processes may take to disappear.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+
+/// The mounted hierarchies of this machine.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    /// Mount points: one for each version 1 hierarchy, or the only one of version 2.
+    mounts: Vec<PathBuf>,
+    /// The hierarchy that freezes (and that is walked to find processes).
+    freezer: PathBuf,
+    version2: bool,
+}
+
+impl Cgroups {
+    /// Finds the hierarchies, and fails with the remedy when one that is needed is missing.
+    pub fn find() -> Result<Self> {
+        let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
+        let mut mounts = Vec::new();
+        let mut missing: Vec<&str> = NEEDED.to_vec();
+        let mut freezer = None;
+        let mut unified = None;
+        for line in table.lines() {
+            let (Some(mount), Some((kind, options))) = (line.split(' ').nth(4), filesystem(line)) else { continue };
+            let mount = PathBuf::from(mount);
+            match kind {
+                "cgroup" => {
+                    let controllers: Vec<&str> = options.split(',').collect();
+                    missing.retain(|needed| !controllers.contains(needed));
+                    if controllers.contains(&"freezer") {
+                        freezer = Some(mount.clone());
+                    }
+                    if !mounts.contains(&mount) {
+                        mounts.push(mount);
+                    }
+                }
+                "cgroup2" => unified = Some(mount),
+                _ => {}
+            }
+        }
+        if let (Some(freezer), true) = (freezer, missing.is_empty()) {
+            return Ok(Self { mounts, freezer, version2: false });
+        }
+        if let Some(mount) = unified {
+            let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
+            // Version 2 freezes without a controller for it.
+            missing.retain(|needed| *needed != "freezer" && !controllers.split_whitespace().any(|has| has == *needed));
+            if missing.is_empty() {
+                return Ok(Self { mounts: vec![mount.clone()], freezer: mount, version2: true });
+            }
+        }
+        bail!(
+            "the test cluster needs the cgroup controllers {}, and this machine lacks {}: mount them (version 1), or \
+             start the machine or container with access to them (version 2, `--privileged --cgroupns=host`)",
+            NEEDED.join(", "),
+            missing.join(", ")
+        )
+    }
+
+    /// Makes the groups of a machine in every hierarchy and returns the files into which a process writes its id to
+    /// belong to that machine.
+    pub fn create_machine(&self, machine: &str) -> Result<Vec<PathBuf>> {
+        let mut entries = Vec::new();
+        for mount in &self.mounts {
+            let mut path = mount.clone();
+            for part in [ROOT, machine, SYSTEM] {
+                if self.version2 {
+                    pass_controllers_on(&path)?;
+                }
+                let parent = path.clone();
+                path.push(part);
+                create(&path)?;
+                // A new cpuset is empty, and nothing can enter it before it has processors and memory.
+                for file in ["cpuset.cpus", "cpuset.mems"] {
+                    if !self.version2 && path.join(file).exists() {
+                        let value = read(&parent.join(file))?;
+                        write(&path.join(file), value.trim())?;
+                    }
+                }
+            }
+            entries.push(path.join("cgroup.procs"));
+        }
+        Ok(entries)
+    }
+
+    /// The group of one machine in the hierarchy that freezes.
+    pub fn machine(&self, machine: &str) -> PathBuf {
+        self.freezer.join(ROOT).join(machine)
+    }
+
+    /// The group of a pod, on whatever machine it is.
+    pub fn pod(&self, uid: &str) -> Result<PathBuf> {
+        let name = format!("pod{uid}");
+        let all = groups(&self.freezer.join(ROOT));
+        all.into_iter().find(|path| path.file_name().is_some_and(|last| last == name.as_str())).with_context(|| {
+            format!("no pod with the UID {uid} runs on a node of the test cluster (no cgroup {name})")
+        })
+    }
+
+    /// The groups of a pod's containers: those of the pod without the one of its sandbox ("pause").
+    pub fn containers(&self, pod_uid: &str) -> Result<Vec<PathBuf>> {
+        let pod = self.pod(pod_uid)?;
+        let mut containers = Vec::new();
+        for group in groups(&pod) {
+            let pids = own_processes(&group);
+            let is_sandbox = pids.iter().any(|pid| {
+                fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).is_ok_and(|comm| comm.trim() == "pause")
+            });
+            if !pids.is_empty() && !is_sandbox {
+                containers.push(group);
+            }
+        }
+        Ok(containers)
+    }
+
+    /// Stops every process below `group` from running, until [`Cgroups::thaw`]. Returns once they all stand still.
+    pub async fn freeze(&self, group: &Path) -> Result<()> {
+        if self.version2 {
+            write(&group.join("cgroup.freeze"), "1")?;
+            return wait_for(group, "freeze", || {
+                Ok(read(&group.join("cgroup.events"))?.lines().any(|line| line == "frozen 1"))
+            })
+            .await;
+        }
+        write(&group.join("freezer.state"), "FROZEN")?;
+        // A version 1 group can be caught half way by a task in an uninterruptible call; writing again makes it retry.
+        wait_for(group, "freeze", || {
+            let state = read(&group.join("freezer.state"))?;
+            if state.trim() == "FREEZING" {
+                write(&group.join("freezer.state"), "FROZEN")?;
+            }
+            Ok(state.trim() == "FROZEN")
+        })
+        .await
+    }
+
+    /// Lets the processes of a frozen group run again.
+    pub fn thaw(&self, group: &Path) -> Result<()> {
+        if self.version2 { write(&group.join("cgroup.freeze"), "0") } else { write(&group.join("freezer.state"), "THAWED") }
+    }
+
+    /// Kills every process below `group` at one moment (none of them runs any more code once this has begun to kill),
+    /// and returns when they are all gone. A group that does not exist counts as killed.
+    pub async fn kill(&self, group: &Path) -> Result<()> {
+        if !group.exists() {
+            return Ok(());
+        }
+        // A freeze that does not complete must not keep the processes alive: they are killed all the same.
+        let _ = self.freeze(group).await;
+        let deadline = Instant::now() + KILL_LIMIT;
+        loop {
+            let pids = processes(group);
+            for pid in &pids {
+                // It may be gone already.
+                let _ = kill_process(*pid, Signal::KILL);
+            }
+            for path in groups(group).iter().rev().map(PathBuf::as_path).chain([group]) {
+                let _ = self.thaw(path);
+            }
+            if pids.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let ids: Vec<String> = pids.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
+                bail!("processes {} in {} survive SIGKILL", ids.join(", "), group.display());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Removes the groups of a machine (or of all, with `None`) in every hierarchy. They must hold no process.
+    pub async fn remove(&self, machine: Option<&str>) -> Result<()> {
+        for mount in &self.mounts {
+            let mut top = mount.join(ROOT);
+            if let Some(machine) = machine {
+                top.push(machine);
+            }
+            // The kernel lets go of a group a moment after its last process has ended.
+            let deadline = Instant::now() + KILL_LIMIT;
+            while let Err(error) = remove_tree(&top) {
+                if Instant::now() > deadline {
+                    return Err(error).with_context(|| format!("cannot remove the cgroup {}", top.display()));
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups of ours that exist now (to tell that nothing is left).
+    pub fn leftovers(&self) -> Vec<PathBuf> {
+        self.mounts.iter().map(|mount| mount.join(ROOT)).filter(|path| path.exists()).collect()
+    }
+}
+
+/// All processes below a group, it included.
+pub fn processes(group: &Path) -> Vec<Pid> {
+    let mut all = own_processes(group);
+    for below in groups(group) {
+        all.extend(own_processes(&below));
+    }
+    all
+}
+
+/// Sends a signal to every process below a group, for example `Signal::STOP`. Returns how many there were.
+pub fn signal(group: &Path, signal: Signal) -> usize {
+    // A process that has just ended needs no signal.
+    processes(group).into_iter().filter(|pid| kill_process(*pid, signal).is_ok()).count()
+}
+
+fn own_processes(group: &Path) -> Vec<Pid> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).filter_map(Pid::from_raw).collect()
+}
+
+/// The groups below `group`, parents before children.
+fn groups(group: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![group.to_path_buf()];
+    while let Some(path) = open.pop() {
+        let Ok(entries) = fs::read_dir(&path) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.push(entry.path());
+                open.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn remove_tree(top: &Path) -> io::Result<()> {
+    for path in groups(top).iter().rev().map(PathBuf::as_path).chain([top]) {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Version 2: lets the children of `group` use the controllers.
+fn pass_controllers_on(group: &Path) -> Result<()> {
+    let available = read(&group.join("cgroup.controllers"))?;
+    let wanted: Vec<String> = available.split_whitespace().map(|name| format!("+{name}")).collect();
+    write(&group.join("cgroup.subtree_control"), &wanted.join(" "))
+}
+
+async fn wait_for(group: &Path, what: &str, mut reached: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + KILL_LIMIT;
+    while !reached()? {
+        if Instant::now() > deadline {
+            bail!("{} did not {what} within {} s", group.display(), KILL_LIMIT.as_secs());
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
+}
+
+/// The type and the super options of a line of mountinfo, which stand after its separator.
+fn filesystem(line: &str) -> Option<(&str, &str)> {
+    let mut fields = line.split_once(" - ")?.1.split(' ');
+    let kind = fields.next()?;
+    Some((kind, fields.nth(1)?))
+}
+
+fn create(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error)
+            .with_context(|| format!("cannot create the cgroup {}: are cgroups writable here?", path.display())),
+        _ => Ok(()),
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn write(path: &Path, value: &str) -> Result<()> {
+    fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
+}

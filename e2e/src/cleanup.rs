@@ -1,0 +1,97 @@
+//! Before the first daemon and after the last: whether this machine can run a cluster, and removing everything of one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cgroup::Cgroups;
+use crate::command::run;
+use crate::network;
+use crate::node;
+use crate::state::{Lock, RUN_DIR};
+
+/// Fails with the remedy when this machine cannot run a cluster.
+pub async fn check_machine() -> Result<Cgroups> {
+    if !cfg!(target_os = "linux") {
+        bail!("the test cluster needs Linux");
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!("the test cluster needs root (it makes network namespaces, cgroups and mounts): run it as root");
+    }
+    let cgroups = Cgroups::find()?;
+    if Lock::holder()?.is_none() && network::namespaces().is_empty() {
+        let routes = run("ip", ["-4", "route", "show"]).await.unwrap_or_default();
+        if let Some(route) = routes.lines().find(|line| line.starts_with("198.18.") || line.starts_with("198.19.")) {
+            if !route.contains("lg-host") {
+                bail!("the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}");
+            }
+        }
+    }
+    Ok(cgroups)
+}
+
+/// Removes everything that a cluster leaves: processes, namespaces, links, mounts, cgroups and files (not the logs).
+/// Whatever of it is not there is no error. Nobody else may be using the cluster.
+pub async fn remove_all() -> Result<()> {
+    if let Ok(cgroups) = Cgroups::find() {
+        let group = cgroups.machine("");
+        cgroups.kill(&group).await.context("killing the cluster's processes")?;
+        cgroups.remove(None).await?;
+    }
+    network::remove_all().await?;
+    let created = fs::read_to_string(created_file()).unwrap_or_default();
+    for path in created.lines().map(Path::new) {
+        // Only if it is still empty: otherwise somebody else uses it by now.
+        let _ = fs::remove_dir(path);
+    }
+    match fs::remove_dir_all(RUN_DIR) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {RUN_DIR}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes the run folder and the folders over which the nodes mount their own.
+pub fn prepare() -> Result<()> {
+    fs::create_dir_all(RUN_DIR).with_context(|| format!("cannot create {RUN_DIR}"))?;
+    let created = node::create_mount_points()?;
+    let text: String = created.iter().map(|path| format!("{}\n", path.display())).collect();
+    fs::write(created_file(), text).context("cannot note what was created")
+}
+
+/// What is left of a cluster on this machine: nothing, after one was taken down.
+pub fn leftovers() -> Vec<String> {
+    let mut found: Vec<String> = network::namespaces().iter().map(|name| format!("network namespace {name}")).collect();
+    if let Ok(cgroups) = Cgroups::find() {
+        found.extend(cgroups.leftovers().iter().map(|path| format!("cgroup {}", path.display())));
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    found.extend(mounts.lines().filter(|line| line.contains(RUN_DIR)).map(|line| format!("mount {line}")));
+    for path in [RUN_DIR, "/sys/class/net/lg-host"] {
+        if Path::new(path).exists() {
+            found.push(path.to_owned());
+        }
+    }
+    found.extend(processes().into_iter().map(|text| format!("process {text}")));
+    found
+}
+
+/// Processes whose command line shows that they belong to a cluster.
+fn processes() -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let Ok(command) = fs::read(entry.path().join("cmdline")) else { continue };
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        if command.contains(RUN_DIR) || command.contains("-address /run/containerd/containerd.sock") {
+            found.push(format!("{}: {command}", entry.file_name().to_string_lossy()));
+        }
+    }
+    found
+}
+
+fn created_file() -> PathBuf {
+    Path::new(RUN_DIR).join("created-folders")
+}

@@ -1,0 +1,79 @@
+//! Running the programs that the test cluster is made with (`ip`, `nft`, `ctr`, ...): each with a time limit and an
+//! error that says what was run and what it answered.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+/// How long a small command may take before it counts as stuck. Generous: the machine may be busy compiling.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs a program and returns what it printed on its standard output.
+pub async fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(args);
+    output(command, LIMIT).await
+}
+
+/// Runs a program with `input` on its standard input.
+pub async fn run_with_input<S: AsRef<OsStr>>(
+    program: &str,
+    args: impl IntoIterator<Item = S>,
+    input: &str,
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(args);
+    finish(command, Some(input), LIMIT).await
+}
+
+/// Runs a prepared command to its end and returns its standard output; fails on a non-zero exit, a signal, or when it
+/// takes longer than `limit` (it is killed then).
+pub async fn output(command: Command, limit: Duration) -> Result<String> {
+    finish(command, None, limit).await
+}
+
+/// The same with `input` on standard input, which an error does not repeat.
+pub async fn output_with_input(command: Command, input: &str, limit: Duration) -> Result<String> {
+    finish(command, Some(input), limit).await
+}
+
+async fn finish(mut command: Command, input: Option<&str>, limit: Duration) -> Result<String> {
+    let text = {
+        let std = command.as_std();
+        let words: Vec<_> = std::iter::once(std.get_program()).chain(std.get_args()).collect();
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    };
+    command
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().with_context(|| format!("cannot run `{text}`"))?;
+    let stdin = child.stdin.take();
+    let work = async move {
+        if let (Some(mut stdin), Some(input)) = (stdin, input) {
+            // A program that ends without reading all of its input says why on stderr, which is the better message.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await
+    };
+    let output = tokio::time::timeout(limit, work)
+        .await
+        .with_context(|| format!("`{text}` did not end within {} s", limit.as_secs()))?
+        .with_context(|| format!("cannot wait for `{text}`"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{text}` failed ({}): {}", output.status, stderr.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A line of progress for whoever started the command and waits. Goes to stderr, so that stdout stays usable.
+pub fn progress(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,147 @@
+//! The PostgreSQL server: Debian's, on a machine of its own, with a database for the operator.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::Signal;
+use tokio::process::Command;
+
+use crate::command::{output, output_with_input, run};
+use crate::machine::{Machines, wait_until};
+use crate::modules::postgres_bin;
+use crate::network::{DATABASE, DATABASE_ADDRESS};
+use crate::state::RUN_DIR;
+
+const DAEMON: &str = "postgres";
+/// The account of Debian's package.
+const USER: &str = "postgres";
+/// The role, and the database, of the operator.
+const NAME: &str = "leadergroup";
+/// Making a database takes a second or two; on a busy machine more.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The database server and its faults.
+#[derive(Debug, Clone)]
+pub struct Database {
+    machines: Machines,
+    password: String,
+}
+
+impl Database {
+    pub(crate) fn new(machines: Machines, password: String) -> Self {
+        Self { machines, password }
+    }
+
+    /// Makes the data folder, starts the server, and creates the operator's role and database.
+    pub(crate) async fn create(&self) -> Result<()> {
+        let (bin, data) = (postgres_bin()?, data());
+        let folder = Path::new(RUN_DIR).join("postgres");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        run("chown", [&format!("{USER}:"), &folder.display().to_string()]).await?;
+        // The file must be readable for initdb, which does not run as root, and for nobody else.
+        let password_file = folder.join("password");
+        fs::write(&password_file, "")?;
+        run("chown", [&format!("{USER}:"), &password_file.display().to_string()]).await?;
+        run("chmod", ["600", &password_file.display().to_string()]).await?;
+        fs::write(&password_file, &self.password)?;
+        let mut initdb = Command::new("setpriv");
+        initdb
+            .args(["--reuid", USER, "--regid", USER, "--init-groups", "--"])
+            .arg(bin.join("initdb"))
+            .args(["--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
+            .arg(format!("--pwfile={}", password_file.display()))
+            .arg(format!("--pgdata={}", data.display()))
+            .current_dir("/");
+        output(initdb, LIMIT).await.context("making the database")?;
+        let hba = data.join("pg_hba.conf");
+        let mut rules = fs::read_to_string(&hba)?;
+        rules.push_str("\nhost all all 198.18.0.0/15 scram-sha-256\n");
+        fs::write(&hba, rules)?;
+        let mut argv: Vec<String> =
+            ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups", "--"].map(str::to_owned).into();
+        argv.push(bin.join("postgres").display().to_string());
+        argv.extend(["-D".to_owned(), data.display().to_string()]);
+        for setting in [
+            format!("listen_addresses={DATABASE_ADDRESS}"),
+            format!("unix_socket_directories={}", folder.display()),
+            "log_line_prefix=%m [%p] %u ".to_owned(),
+        ] {
+            argv.extend(["-c".to_owned(), setting]);
+        }
+        self.machines.start_in(DATABASE, DAEMON, None, argv, true).await?;
+        self.ready().await?;
+        let password = &self.password;
+        self.sql("postgres", &format!("CREATE ROLE {NAME} LOGIN PASSWORD '{password}'")).await?;
+        self.sql("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}")).await?;
+        Ok(())
+    }
+
+    /// Waits until the server takes connections.
+    pub async fn ready(&self) -> Result<()> {
+        let program = postgres_bin()?.join("pg_isready").display().to_string();
+        wait_until("PostgreSQL to take connections", LIMIT, async || {
+            Ok(run(&program, ["-q", "-t", "2", "-h", DATABASE_ADDRESS]).await.is_ok())
+        })
+        .await
+    }
+
+    /// Runs SQL as the superuser and returns the rows, one a line, columns separated by `|`.
+    pub async fn sql(&self, database: &str, statement: &str) -> Result<String> {
+        let mut psql = Command::new(postgres_bin()?.join("psql"));
+        psql.args(["--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-h", DATABASE_ADDRESS, "-U", "postgres", "-d", database])
+            .env("PGPASSWORD", &self.password)
+            .env("PGCONNECT_TIMEOUT", "5");
+        // Not as an argument: a statement may hold a password.
+        output_with_input(psql, statement, LIMIT).await
+    }
+
+    /// The connection URL of the operator's role. Good from the host and from every pod.
+    pub fn url(&self) -> String {
+        format!("postgres://{NAME}:{}@{DATABASE_ADDRESS}:5432/{NAME}", self.password)
+    }
+
+    /// The connection URL of the superuser.
+    pub fn admin_url(&self) -> String {
+        format!("postgres://postgres:{}@{DATABASE_ADDRESS}:5432/{NAME}", self.password)
+    }
+
+    /// Shuts the server down in order: sessions are ended, everything is written ("fast").
+    pub async fn stop(&self) -> Result<()> {
+        self.machines.end(DAEMON, Signal::INT).await
+    }
+
+    /// Kills the server at once ("immediate"): every process of its machine, so that it must recover at its next start.
+    pub async fn kill(&self) -> Result<()> {
+        self.machines.disown(DATABASE).await?;
+        self.machines.cgroups.kill(&self.machines.cgroups.machine(DATABASE)).await?;
+        self.machines.end(DAEMON, Signal::KILL).await
+    }
+
+    /// Starts the server again, and waits until it takes connections.
+    pub async fn start(&self) -> Result<()> {
+        self.machines.start_again(DAEMON).await?;
+        self.ready().await
+    }
+
+    /// Stop and start.
+    pub async fn restart(&self) -> Result<()> {
+        self.stop().await?;
+        self.start().await
+    }
+
+    /// Makes the server stand still, connections open ("slow as a stone"), until [`Database::resume`].
+    pub async fn pause(&self) -> Result<()> {
+        self.machines.cgroups.freeze(&self.machines.cgroups.machine(DATABASE)).await
+    }
+
+    /// Lets a paused server go on.
+    pub fn resume(&self) -> Result<()> {
+        self.machines.cgroups.thaw(&self.machines.cgroups.machine(DATABASE))
+    }
+}
+
+fn data() -> PathBuf {
+    Path::new(RUN_DIR).join("postgres/data")
+}

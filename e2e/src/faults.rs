@@ -1,0 +1,242 @@
+//! Faults: what can be done to a running cluster, and how to undo it.
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::process::Command;
+
+use crate::cgroup;
+use crate::cluster::Cluster;
+use crate::control_plane::{API_SERVER_DAEMON, ETCD_DAEMON};
+use crate::machine::Machines;
+use crate::network;
+
+/// The API server and its faults.
+#[derive(Debug)]
+pub struct ApiServer<'a> {
+    cluster: &'a Cluster,
+}
+
+impl ApiServer<'_> {
+    /// Ends it in order.
+    pub async fn stop(&self) -> Result<()> {
+        self.machines().end(API_SERVER_DAEMON, Signal::TERM).await
+    }
+
+    /// Kills it.
+    pub async fn kill(&self) -> Result<()> {
+        self.machines().end(API_SERVER_DAEMON, Signal::KILL).await
+    }
+
+    /// Starts it again, and waits until it is ready.
+    pub async fn start(&self) -> Result<()> {
+        self.machines().start_again(API_SERVER_DAEMON).await?;
+        self.cluster.api_server_ready().await
+    }
+
+    /// Makes it stand still, connections open, until [`ApiServer::resume`].
+    pub async fn pause(&self) -> Result<()> {
+        self.machines().signal(API_SERVER_DAEMON, Signal::STOP, false).await
+    }
+
+    /// Lets it go on.
+    pub async fn resume(&self) -> Result<()> {
+        self.machines().signal(API_SERVER_DAEMON, Signal::CONT, false).await
+    }
+
+    /// Kills etcd, and with it what the API server can answer; [`ApiServer::start_etcd`] brings it back.
+    pub async fn kill_etcd(&self) -> Result<()> {
+        self.machines().end(ETCD_DAEMON, Signal::KILL).await
+    }
+
+    /// Starts etcd again, and waits until the API server is ready.
+    pub async fn start_etcd(&self) -> Result<()> {
+        self.machines().start_again(ETCD_DAEMON).await?;
+        self.cluster.api_server_ready().await
+    }
+
+    fn machines(&self) -> &Machines {
+        &self.cluster.machines
+    }
+}
+
+impl Cluster {
+    /// The API server.
+    pub fn api_server(&self) -> ApiServer<'_> {
+        ApiServer { cluster: self }
+    }
+
+    /// Takes a node's power away: from one moment to the next nothing on it runs or answers any more, and nobody is told.
+    /// Returns the moment at which it was off.
+    pub async fn power_off(&self, node: &str) -> Result<Instant> {
+        self.node(node)?;
+        if !self.has_power(node) {
+            bail!("{node} is powered off already");
+        }
+        self.machines.disown(node).await?;
+        let group = self.machines.cgroups.machine(node);
+        // The cable first: what ends must not say good-bye.
+        network::set_cable(node, false).await?;
+        let moment = Instant::now();
+        self.machines.cgroups.kill(&group).await.with_context(|| format!("powering {node} off"))?;
+        network::remove_machine(node).await?;
+        self.machines.cgroups.remove(Some(node)).await?;
+        fs::write(off_mark(node), "").with_context(|| format!("cannot note that {node} is off"))?;
+        Ok(moment)
+    }
+
+    /// Gives a node its power back: it boots, finds its disk as it was, and its kubelet starts its pods again. Returns
+    /// when its daemons run; Ready it is a little later ([`Cluster::nodes_ready`]).
+    pub async fn power_on(&self, node: &str) -> Result<()> {
+        let machine = self.node(node)?;
+        if self.has_power(node) {
+            bail!("{node} has power already");
+        }
+        network::create_machine(machine, self.nodes()).await?;
+        let node = self.as_node(machine);
+        node.start_containerd().await?;
+        node.start_kubelet(&self.credentials()).await?;
+        fs::remove_file(off_mark(&machine.name)).context("cannot note that the node is on")
+    }
+
+    /// Whether a node was not powered off.
+    pub fn has_power(&self, node: &str) -> bool {
+        !off_mark(node).exists()
+    }
+
+    /// Pulls a node's cable: its pods go on running, but nobody reaches them, nor do they reach anybody elsewhere.
+    pub async fn cut_off(&self, node: &str) -> Result<Instant> {
+        self.node(node)?;
+        network::set_cable(node, false).await?;
+        Ok(Instant::now())
+    }
+
+    /// Plugs a node's cable in again.
+    pub async fn reconnect(&self, node: &str) -> Result<()> {
+        self.node(node)?;
+        network::set_cable(node, true).await
+    }
+
+    /// Drops everything between two machines, both ways. A machine is a node, [`network::CONTROL`],
+    /// [`network::DATABASE`] or [`network::HOST`].
+    pub async fn cut_path(&self, one: &str, other: &str) -> Result<()> {
+        network::cut(one, other, None).await?;
+        network::cut(other, one, None).await
+    }
+
+    /// Takes a [`Cluster::cut_path`] back.
+    pub async fn heal_path(&self, one: &str, other: &str) -> Result<()> {
+        network::heal(one, other, None).await?;
+        network::heal(other, one, None).await
+    }
+
+    /// Drops what goes from one machine to the other, one way only; with a port only TCP to that port.
+    pub async fn cut_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+        network::cut(from, to, port).await
+    }
+
+    /// Takes a [`Cluster::cut_one_way`] back.
+    pub async fn heal_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+        network::heal(from, to, port).await
+    }
+
+    /// Makes every process of a node stand still, kernel and network excepted (a machine that hangs).
+    pub async fn freeze_node(&self, node: &str) -> Result<Instant> {
+        self.node(node)?;
+        self.machines.cgroups.freeze(&self.machines.cgroups.machine(node)).await?;
+        Ok(Instant::now())
+    }
+
+    /// Lets a frozen node go on.
+    pub fn thaw_node(&self, node: &str) -> Result<()> {
+        self.node(node)?;
+        self.machines.cgroups.thaw(&self.machines.cgroups.machine(node))
+    }
+
+    /// Makes every process of a pod stand still, its connections open. Returns the moment at which they all did.
+    pub async fn freeze_pod(&self, uid: &str) -> Result<Instant> {
+        let pod = self.machines.cgroups.pod(uid)?;
+        self.machines.cgroups.freeze(&pod).await?;
+        Ok(Instant::now())
+    }
+
+    /// Lets a frozen pod go on.
+    pub fn thaw_pod(&self, uid: &str) -> Result<()> {
+        self.machines.cgroups.thaw(&self.machines.cgroups.pod(uid)?)
+    }
+
+    /// Stops the processes of a pod's containers with SIGSTOP. Returns how many.
+    pub fn pause(&self, pod_uid: &str) -> Result<usize> {
+        self.signal_containers(pod_uid, Signal::STOP)
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self, pod_uid: &str) -> Result<usize> {
+        self.signal_containers(pod_uid, Signal::CONT)
+    }
+
+    /// Kills the processes of a pod's containers with SIGKILL, as a crash would; the kubelet starts them again.
+    pub fn kill_pod(&self, uid: &str) -> Result<usize> {
+        self.signal_containers(uid, Signal::KILL)
+    }
+
+    fn signal_containers(&self, pod_uid: &str, signal: Signal) -> Result<usize> {
+        let containers = self.machines.cgroups.containers(pod_uid)?;
+        let count = containers.iter().map(|group| cgroup::signal(group, signal)).sum();
+        if count == 0 {
+            bail!("the pod {pod_uid} has no running container");
+        }
+        Ok(count)
+    }
+
+    /// A command that runs in a machine's network (not in its mounts), for example a client that calls a Service from
+    /// a node. Complete it with arguments.
+    pub fn command_on(&self, machine: &str, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", network::namespace(machine))).arg("--").arg(program).kill_on_drop(true);
+        command
+    }
+
+    /// Undoes every fault that is still there: cut paths, pulled cables, powered-off nodes, stopped servers. Frozen and
+    /// stopped pods are their test's to thaw. Waits until all nodes are Ready.
+    pub async fn heal(&self, limit: Duration) -> Result<()> {
+        network::heal_all().await?;
+        let cgroups = &self.machines.cgroups;
+        for name in [network::CONTROL, network::DATABASE] {
+            network::set_cable(name, true).await?;
+            if cgroups.machine(name).exists() {
+                cgroups.thaw(&cgroups.machine(name))?;
+            }
+        }
+        let running: Vec<String> =
+            self.daemons().await?.into_iter().filter(|daemon| daemon.pid.is_some()).map(|daemon| daemon.name).collect();
+        for name in [ETCD_DAEMON, API_SERVER_DAEMON] {
+            if running.iter().any(|one| one == name) {
+                self.machines.signal(name, Signal::CONT, false).await?;
+            } else {
+                self.machines.start_again(name).await?;
+            }
+        }
+        if !running.iter().any(|one| one == "postgres") {
+            self.database().start().await?;
+        }
+        self.database().ready().await?;
+        self.api_server_ready().await?;
+        for node in self.nodes() {
+            if self.has_power(&node.name) {
+                network::set_cable(&node.name, true).await?;
+                cgroups.thaw(&cgroups.machine(&node.name))?;
+            } else {
+                self.power_on(&node.name).await?;
+            }
+        }
+        self.nodes_ready(limit).await
+    }
+}
+
+/// The file that says that a node was powered off.
+fn off_mark(node: &str) -> PathBuf {
+    Path::new(crate::state::RUN_DIR).join(format!("{node}.off"))
+}

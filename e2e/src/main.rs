@@ -1,0 +1,154 @@
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env`.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use leadergroup_e2e::cleanup;
+use leadergroup_e2e::cluster::{Cluster, Config};
+use leadergroup_e2e::command::progress;
+use leadergroup_e2e::images::{self, Image};
+use leadergroup_e2e::modules;
+use leadergroup_e2e::state::{self, Lock, socket};
+use leadergroup_e2e::supervisor::{self, Answer, Request};
+
+/// A real Kubernetes of several nodes on this machine, for tests.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Install missing Debian packages and build the cluster's programs into the cache.
+    Build,
+    /// Start a cluster that stays until `down`.
+    Up {
+        /// How many nodes.
+        #[arg(long, default_value_t = 3)]
+        nodes: u8,
+        /// Give every node an image of the operator, made from this program.
+        #[arg(long, value_name = "PROGRAM")]
+        operator: Option<PathBuf>,
+        /// The name of the operator's image.
+        #[arg(long, default_value = images::OPERATOR)]
+        operator_image: String,
+        /// kube-proxy's minSyncPeriod in milliseconds; 1000 is what kube-proxy's users have.
+        #[arg(long, default_value_t = 1000)]
+        proxy_min_sync_period_ms: u64,
+    },
+    /// Take the cluster down, and remove whatever a dead one left.
+    Down,
+    /// Say whether a cluster runs, and list its daemons.
+    Status,
+    /// Print how to point kubectl at the cluster, as shell commands: `eval "$(leadergroup-e2e env)"`.
+    Env,
+    /// The process behind a cluster; started by `up`.
+    #[command(hide = true)]
+    Supervise,
+}
+
+fn main() -> ExitCode {
+    let action = Arguments::parse().command;
+    match run(action) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            progress(&format!("leadergroup-e2e: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn run(action: Action) -> Result<()> {
+    match action {
+        Action::Build => {
+            modules::ensure_packages().await?;
+            modules::build(&state::cache()?).await?;
+            Ok(())
+        }
+        Action::Up { nodes, operator, operator_image, proxy_min_sync_period_ms } => {
+            let config = Config {
+                nodes,
+                proxy_min_sync_period: Duration::from_millis(proxy_min_sync_period_ms),
+                images: operator.iter().map(|path| Image::operator(&operator_image, path)).collect(),
+            };
+            let cluster = Cluster::start(config).await?;
+            print_environment(&cluster)?;
+            cluster.detach().await
+        }
+        Action::Down => down().await,
+        Action::Status => status().await,
+        Action::Env => print_environment(&Cluster::attach()?),
+        Action::Supervise => supervise().await,
+    }
+}
+
+fn print_environment(cluster: &Cluster) -> Result<()> {
+    let kubectl = cluster.program("kubectl")?;
+    let helm = cluster.program("helm")?;
+    let folders = [kubectl, helm].map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "export KUBECONFIG='{}'", cluster.kubeconfig().display())?;
+    writeln!(out, "export PATH='{}':\"$PATH\"", folders.join(":"))?;
+    writeln!(out, "export DATABASE_URL='{}'", cluster.database_url())?;
+    writeln!(out, "export ETCD_URL='{}'", cluster.etcd_url())?;
+    Ok(())
+}
+
+async fn down() -> Result<()> {
+    let started = Instant::now();
+    if Lock::holder()?.is_some() {
+        let asked = supervisor::ask(&socket(), &Request::Shutdown, Duration::from_secs(120)).await;
+        asked.context("the cluster's supervisor holds the lock but cannot be asked to end")?;
+    }
+    let _lock = Lock::take()?;
+    cleanup::remove_all().await?;
+    progress(&format!("the cluster is down after {:.1} s", started.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+async fn status() -> Result<()> {
+    let cluster = Cluster::attach()?;
+    let mut out = std::io::stdout().lock();
+    for daemon in cluster.daemons().await? {
+        let state = daemon.pid.map_or_else(|| "not running".to_owned(), |pid| format!("process {pid}"));
+        let restarts = if daemon.restarts == 0 { String::new() } else { format!(", restarted {} times", daemon.restarts) };
+        writeln!(out, "{:<28} {state}{restarts}", daemon.name)?;
+    }
+    for node in cluster.nodes().iter().filter(|node| !cluster.has_power(&node.name)) {
+        writeln!(out, "{} is powered off", node.name)?;
+    }
+    writeln!(out, "logs: {}", cluster.logs().display())?;
+    Ok(())
+}
+
+/// The supervisor: everything it says to whoever started it is one line on standard output.
+async fn supervise() -> Result<()> {
+    let prepared = async {
+        let lock = Lock::take()?;
+        cleanup::remove_all().await.context("cleaning up after an earlier cluster")?;
+        cleanup::prepare()?;
+        Ok::<_, anyhow::Error>(lock)
+    };
+    let lock = match prepared.await {
+        Ok(lock) => lock,
+        Err(error) => {
+            println!("{error:#}");
+            return Err(error);
+        }
+    };
+    let reply = supervisor::serve(&socket(), || println!("ready")).await;
+    let removed = cleanup::remove_all().await;
+    drop(lock);
+    let removed = removed.map_or_else(|error| Answer::Failed(format!("{error:#}")), |()| Answer::Done);
+    if let Some(reply) = reply? {
+        reply.send_now(removed).await;
+    }
+    Ok(())
+}

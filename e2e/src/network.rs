@@ -1,0 +1,216 @@
+//! The network: a namespace for each machine, joined by a bridge ("the switch") in a namespace of its own, with one
+//! cable from the host. No default route leads out, so nothing of a test ever leaves this machine.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{run, run_with_input};
+
+/// The namespace of the switch, and the bridge within.
+const SWITCH: &str = "lg-switch";
+/// All namespaces of ours begin so.
+const PREFIX: &str = "lg-";
+/// The host's end of its cable, and the name of its port on the switch.
+const HOST_LINK: &str = "lg-host";
+/// The host's name among the machines, for cutting paths.
+pub const HOST: &str = "host";
+/// The host's address in the cluster's network.
+pub const HOST_ADDRESS: &str = "198.18.0.1";
+/// The machine of etcd and of Kubernetes' control plane.
+pub const CONTROL: &str = "control";
+/// The machine of the PostgreSQL server.
+pub const DATABASE: &str = "database";
+/// The address of [`CONTROL`].
+pub const CONTROL_ADDRESS: &str = "198.18.0.10";
+/// The address of [`DATABASE`].
+pub const DATABASE_ADDRESS: &str = "198.18.0.20";
+/// All pods of all nodes.
+pub const POD_RANGE: &str = "198.18.64.0/18";
+/// The `ClusterIP`s.
+pub const SERVICE_RANGE: &str = "198.19.0.0/20";
+/// The most nodes that the addresses suffice for.
+pub const MAX_NODES: u8 = 60;
+
+/// A machine of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name, for a node also the node's name in Kubernetes.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// The addresses of its pods, for a node.
+    pub pods: Option<String>,
+}
+
+impl Machine {
+    /// The machine of the control plane.
+    pub fn control() -> Self {
+        Self { name: CONTROL.to_owned(), address: CONTROL_ADDRESS.to_owned(), pods: None }
+    }
+
+    /// The machine of the database.
+    pub fn database() -> Self {
+        Self { name: DATABASE.to_owned(), address: DATABASE_ADDRESS.to_owned(), pods: None }
+    }
+
+    /// The node of that number, from 1.
+    pub fn node(number: u8) -> Self {
+        Self {
+            name: format!("node-{number}"),
+            address: format!("198.18.0.{}", 30 + number),
+            pods: Some(format!("198.18.{}.0/24", 64 + number)),
+        }
+    }
+
+    /// The network namespace of this machine.
+    pub fn namespace(&self) -> String {
+        namespace(&self.name)
+    }
+}
+
+/// The network namespace of the machine of that name.
+pub fn namespace(machine: &str) -> String {
+    format!("{PREFIX}{machine}")
+}
+
+/// Makes the switch and the host's cable. `nodes` are the machines behind which the host finds the pods.
+pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
+    run("ip", ["netns", "add", SWITCH]).await.context("cannot create network namespaces: is this root on Linux?")?;
+    batch(
+        SWITCH,
+        "link set lo up\nlink add br0 type bridge forward_delay 0\nlink set br0 up\n",
+    )
+    .await?;
+    run("ip", ["link", "add", HOST_LINK, "type", "veth", "peer", "name", HOST, "netns", SWITCH]).await?;
+    batch(SWITCH, &format!("link set {HOST} master br0\nlink set {HOST} up\n")).await?;
+    run("ip", ["address", "add", &format!("{HOST_ADDRESS}/24"), "dev", HOST_LINK]).await?;
+    run("ip", ["link", "set", HOST_LINK, "up"]).await?;
+    for node in nodes {
+        if let Some(pods) = &node.pods {
+            run("ip", ["route", "add", pods, "via", &node.address]).await?;
+        }
+    }
+    run_with_input(
+        "ip",
+        ["netns", "exec", SWITCH, "nft", "-f", "-"],
+        "table bridge faults {
+           set paths { type ifname . ifname; }
+           set ports { type ifname . ifname . inet_service; }
+           chain forward {
+             type filter hook forward priority 0; policy accept;
+             iifname . oifname @paths drop
+             meta protocol ip iifname . oifname . tcp dport @ports drop
+           }
+         }",
+    )
+    .await?;
+    Ok(())
+}
+
+/// Makes a machine's namespace and plugs it into the switch. `nodes` are the machines behind which it finds pods.
+pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> {
+    let (namespace, name) = (machine.namespace(), &machine.name);
+    run("ip", ["netns", "add", &namespace]).await?;
+    run("ip", ["link", "add", "eth0", "netns", &namespace, "type", "veth", "peer", "name", name, "netns", SWITCH]).await?;
+    batch(SWITCH, &format!("link set {name} master br0\nlink set {name} up\n")).await?;
+    let mut lines = format!("link set lo up\naddress add {}/24 dev eth0\nlink set eth0 up\n", machine.address);
+    for node in nodes.iter().filter(|node| *node != machine) {
+        if let Some(pods) = &node.pods {
+            lines.push_str(&format!("route add {pods} via {}\n", node.address));
+        }
+    }
+    batch(&namespace, &lines).await?;
+    if machine.pods.is_some() {
+        let set = "echo 1 > /proc/sys/net/ipv4/ip_forward";
+        run("nsenter", [&format!("--net=/run/netns/{namespace}"), "sh", "-c", set]).await?;
+    }
+    Ok(())
+}
+
+/// Removes a machine's namespace with all that is in it. The processes in it must have ended.
+pub async fn remove_machine(machine: &str) -> Result<()> {
+    let namespace = namespace(machine);
+    if Path::new("/run/netns").join(&namespace).exists() {
+        run("ip", ["netns", "delete", &namespace]).await?;
+    }
+    // The kernel removes a namespace's devices some time later; the name of the port is needed again before.
+    if link_exists(machine).await {
+        run("ip", ["-n", SWITCH, "link", "delete", machine]).await?;
+    }
+    Ok(())
+}
+
+/// Pulls a machine's cable, or plugs it in again.
+pub async fn set_cable(machine: &str, plugged: bool) -> Result<()> {
+    let state = if plugged { "up" } else { "down" };
+    run("ip", ["-n", SWITCH, "link", "set", machine, state]).await?;
+    Ok(())
+}
+
+/// Whether a machine's cable is in the switch.
+pub async fn link_exists(machine: &str) -> bool {
+    run("ip", ["-n", SWITCH, "link", "show", "dev", machine]).await.is_ok()
+}
+
+/// Drops every frame from one machine to the other from now on (one way; [`HOST`] is a machine here), or with a port
+/// only TCP to that port.
+pub async fn cut(from: &str, to: &str, port: Option<u16>) -> Result<()> {
+    element("add", from, to, port).await
+}
+
+/// Takes back a [`cut`] of the same arguments.
+pub async fn heal(from: &str, to: &str, port: Option<u16>) -> Result<()> {
+    element("delete", from, to, port).await
+}
+
+/// Takes back all cuts.
+pub async fn heal_all() -> Result<()> {
+    let text = "flush set bridge faults paths\nflush set bridge faults ports\n";
+    run_with_input("nsenter", [&switch_net(), "nft", "-f", "-"], text).await?;
+    Ok(())
+}
+
+async fn element(verb: &str, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+    let text = match port {
+        None => format!("{verb} element bridge faults paths {{ \"{from}\" . \"{to}\" }}\n"),
+        Some(port) => format!("{verb} element bridge faults ports {{ \"{from}\" . \"{to}\" . {port} }}\n"),
+    };
+    run_with_input("nsenter", [&switch_net(), "nft", "-f", "-"], &text).await?;
+    Ok(())
+}
+
+fn switch_net() -> String {
+    format!("--net=/run/netns/{SWITCH}")
+}
+
+/// Removes every namespace of ours and the host's cable, whatever of them exists.
+pub async fn remove_all() -> Result<()> {
+    for name in namespaces() {
+        run("ip", ["netns", "delete", &name]).await?;
+    }
+    // Goes with the switch, but only after a while.
+    if run("ip", ["link", "show", "dev", HOST_LINK]).await.is_ok() {
+        let _ = run("ip", ["link", "delete", HOST_LINK]).await;
+    }
+    // `ip netns add` turned the folder into a mount point; when it is empty, nobody else uses it.
+    let folder = Path::new("/run/netns");
+    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
+        let _ = run("umount", [folder]).await;
+        let _ = std::fs::remove_dir(folder);
+    }
+    Ok(())
+}
+
+/// Our network namespaces that exist now.
+pub fn namespaces() -> Vec<String> {
+    let Ok(entries) = Path::new("/run/netns").read_dir() else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(PREFIX)).collect()
+}
+
+async fn batch(namespace: &str, lines: &str) -> Result<()> {
+    run_with_input("ip", ["-n", namespace, "-batch", "-"], lines).await?;
+    Ok(())
+}
