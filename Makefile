@@ -37,7 +37,7 @@ cluster: root prerequisites e2e-build ## Start the test cluster and print how to
 	@echo 'The lines above point kubectl at the cluster; `eval "$$($(E2E) env)"` prints them again and runs them.'
 	@echo 'The nodes have the images of the operator, busybox and PostgreSQL. To install the operator:'
 	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
-	@echo '    --set postgresql.image.tag=15 --set postgresql.persistence.enabled=false --wait'
+	@echo '    --set postgresql.image.tag=15 --wait'
 	@echo '`make cluster-down` takes the cluster down.'
 
 .PHONY: cluster-down
@@ -97,7 +97,7 @@ bench: ## Benchmarks
 
 .PHONY: docs
 docs: ## Build the library's documentation
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items -p leadergroup
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup
 	@echo "open $(CARGO_TARGET_DIR)/doc/leadergroup/index.html"
 
 .PHONY: root
