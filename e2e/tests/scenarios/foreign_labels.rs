@@ -18,11 +18,13 @@ pub async fn play(stage: &Rc<Stage>) -> Result<()> {
         let standby = members.iter().find(|pod| pod.metadata.uid.as_deref() != Some(before.uid.as_str()));
         let standby = standby.and_then(|pod| pod.metadata.name.as_deref()).context("there is no standby")?;
 
-        let (role, stamp) = (format!("{ROLE_LABEL}=active"), format!("{STAMP_ANNOTATION}=x/{}", before.token));
+        let (role, stamp) =
+            (format!("{ROLE_LABEL}=active"), format!("{STAMP_ANNOTATION}=x/{}", before.token));
         refused(s, &["label", "pod", standby, "--overwrite", &role], OTHERS).await?;
         refused(s, &["annotate", "pod", standby, "--overwrite", &stamp], OTHERS).await?;
         let labels = json!({ "metadata": { "labels": { ROLE_LABEL: "active" } } }).to_string();
-        refused(s, &["patch", "pod", standby, "--subresource=status", "--type=merge", "-p", &labels], OTHERS).await?;
+        refused(s, &["patch", "pod", standby, "--subresource=status", "--type=merge", "-p", &labels], OTHERS)
+            .await?;
         refused(s, &["run", "intruder", "--image", IMAGE, "--labels", &role], OTHERS).await?;
         refused(s, &["run", "intruder", "--image", IMAGE, "--annotations", &stamp], OTHERS).await?;
         // A binding's labels would be copied to the pod.
@@ -39,12 +41,16 @@ pub async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
 
         let account = format!("--as=system:serviceaccount:{OPERATOR_NAMESPACE}:{RELEASE}");
-        let image = json!({ "spec": { "containers": [{ "name": "web", "image": "example.com/other" }] } }).to_string();
+        let image = json!({ "spec": { "containers": [{ "name": "web", "image": "example.com/other" }] } })
+            .to_string();
         let finalizer = json!({ "metadata": { "finalizers": ["example.com/stuck"] } }).to_string();
         for (args, why) in [
             (&["label", "pod", standby, "--overwrite", "app=other"][..], "may change no labels of pods but"),
             (&["label", "pod", standby, "app-"], "may change no labels of pods but"),
-            (&["annotate", "pod", standby, "example.com/a=b"], "may change no annotations of pods but its own"),
+            (
+                &["annotate", "pod", standby, "example.com/a=b"],
+                "may change no annotations of pods but its own",
+            ),
             (&["patch", "pod", standby, "-p", &image], "may not change what runs in a pod"),
             (&["patch", "pod", standby, "-p", &finalizer], "may change neither owners nor finalizers"),
         ] {
@@ -54,7 +60,9 @@ pub async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(s.settled(STARTED).await? == before, "the active pod changed");
         s.no_role_changed(revision).await?;
 
-        s.stage.run_kubectl(&["--namespace", &s.namespace, "label", "pod", standby, &format!("{ROLE_LABEL}-")]).await?;
+        s.stage
+            .run_kubectl(&["--namespace", &s.namespace, "label", "pod", standby, &format!("{ROLE_LABEL}-")])
+            .await?;
         ensure!(s.settled(STARTED).await? == before, "the active pod changed after a standby lost its label");
         Ok(())
     })
