@@ -25,6 +25,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 pub struct Cgroups {
     /// Mount points: one for each version 1 hierarchy, or the only one of version 2.
     mounts: Vec<PathBuf>,
+    /// The version 2 hierarchy beside those of version 1, in which container runtimes make groups too.
+    hybrid: Option<PathBuf>,
     /// The hierarchy that freezes (and that is walked to find processes).
     freezer: PathBuf,
     version2: bool,
@@ -57,14 +59,14 @@ impl Cgroups {
             }
         }
         if let (Some(freezer), true) = (freezer, missing.is_empty()) {
-            return Ok(Self { mounts, freezer, version2: false });
+            return Ok(Self { mounts, hybrid: unified, freezer, version2: false });
         }
         if let Some(mount) = unified {
             let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
             // Version 2 freezes without a controller for it.
             missing.retain(|needed| *needed != "freezer" && !controllers.split_whitespace().any(|has| has == *needed));
             if missing.is_empty() {
-                return Ok(Self { mounts: vec![mount.clone()], freezer: mount, version2: true });
+                return Ok(Self { mounts: vec![mount.clone()], hybrid: None, freezer: mount, version2: true });
             }
         }
         bail!(
@@ -188,7 +190,7 @@ impl Cgroups {
 
     /// Removes the groups of a machine (or of all, with `None`) in every hierarchy. They must hold no process.
     pub async fn remove(&self, machine: Option<&str>) -> Result<()> {
-        for mount in &self.mounts {
+        for mount in self.mounts.iter().chain(&self.hybrid) {
             let mut top = mount.join(ROOT);
             if let Some(machine) = machine {
                 top.push(machine);
@@ -207,7 +209,7 @@ impl Cgroups {
 
     /// The groups of ours that exist now (to tell that nothing is left).
     pub fn leftovers(&self) -> Vec<PathBuf> {
-        self.mounts.iter().map(|mount| mount.join(ROOT)).filter(|path| path.exists()).collect()
+        self.mounts.iter().chain(&self.hybrid).map(|mount| mount.join(ROOT)).filter(|path| path.exists()).collect()
     }
 }
 

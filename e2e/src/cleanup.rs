@@ -53,8 +53,10 @@ pub async fn remove_all() -> Result<()> {
     }
 }
 
-/// Makes the run folder and the folders over which the nodes mount their own.
-pub fn prepare() -> Result<()> {
+/// Makes the run folder, an empty folder for logs, and the folders over which the nodes mount their own.
+pub fn prepare(logs: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(logs);
+    fs::create_dir_all(logs).with_context(|| format!("cannot create {}", logs.display()))?;
     fs::create_dir_all(RUN_DIR).with_context(|| format!("cannot create {RUN_DIR}"))?;
     let created = node::create_mount_points()?;
     let text: String = created.iter().map(|path| format!("{}\n", path.display())).collect();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use futures::future::try_join_all;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, ServiceAccount};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, PostParams};
@@ -30,6 +31,8 @@ use crate::supervisor::{Request, ask};
 
 /// The longest that taking a cluster down may take.
 const DOWN_LIMIT: Duration = Duration::from_secs(120);
+/// How often it is checked during the start that all daemons still run.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// How a cluster is to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -67,6 +70,10 @@ impl Cluster {
         let cgroups = crate::cleanup::check_machine().await?;
         modules::ensure_packages().await?;
         let programs = modules::build(&state::cache()?).await?;
+        // One that is being taken down is no obstacle, one that runs is: the lock says so.
+        if Lock::holder()?.is_some() && !socket().exists() {
+            wait_until("an earlier cluster to be taken down", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none())).await?;
+        }
         let started = Instant::now();
         let supervisor = start_supervisor().await?;
         let machines = Machines { programs: programs.clone(), cgroups, logs: state::logs()? };
@@ -204,6 +211,17 @@ impl Cluster {
         .await
     }
 
+    /// Waits until a node's kubelet gives a new sign of life. After a power-on the condition Ready may still be that of
+    /// before the power-off; this tells.
+    pub async fn sign_of_life(&self, node: &str, limit: Duration) -> Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-node-lease");
+        let renewed = async || -> Result<_> {
+            Ok(leases.get_opt(node).await?.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time))
+        };
+        let before = renewed().await?;
+        wait_until(&format!("a sign of life of {node}"), limit, async || Ok(renewed().await? != before)).await
+    }
+
     pub(crate) fn credentials(&self) -> Credentials {
         Credentials::at(&Path::new(RUN_DIR).join("credentials"))
     }
@@ -245,11 +263,23 @@ impl Cluster {
             Ok::<_, anyhow::Error>(())
         };
         let database = self.database();
-        tokio::try_join!(control, containerds, database.create())?;
-        self.nodes_ready(READY_LIMIT).await?;
-        control_plane::dns_ready().await?;
-        self.service_account_ready().await?;
-        self.machines.check_daemons().await?;
+        let work = async {
+            tokio::try_join!(control, containerds, database.create())?;
+            self.nodes_ready(READY_LIMIT).await?;
+            control_plane::dns_ready().await?;
+            self.service_account_ready().await
+        };
+        // A daemon that ends would only show as a long wait for something else.
+        let watch = async {
+            loop {
+                tokio::time::sleep(CHECK_EVERY).await;
+                self.machines.check_daemons().await?;
+            }
+        };
+        tokio::select! {
+            result = work => result?,
+            failed = watch => return failed,
+        }
         self.state.save()
     }
 
@@ -259,7 +289,6 @@ impl Cluster {
         wait_until("the API server to be ready", READY_LIMIT, async || {
             let request = http::Request::get("/readyz").body(Vec::new())?;
             let answer = tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await;
-            self.machines.check_daemons().await?;
             Ok(matches!(answer, Ok(Ok(text)) if text == "ok"))
         })
         .await
@@ -321,16 +350,12 @@ pub fn is_ready(node: &ApiNode) -> bool {
 
 /// Starts the supervisor, and returns when it has cleaned up after a predecessor and takes requests.
 async fn start_supervisor() -> Result<Child> {
-    let logs = state::logs()?;
-    let _ = fs::remove_dir_all(&logs);
-    fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-    let log = fs::File::create(logs.join("supervisor.log"))?;
     let mut supervisor = Command::new(supervisor_program()?)
         .arg("supervise")
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(log)
+        .stderr(Stdio::null())
         .process_group(0)
         .spawn()
         .context("cannot start the supervisor")?;
@@ -339,7 +364,7 @@ async fn start_supervisor() -> Result<Child> {
     tokio::time::timeout(DOWN_LIMIT, stdout.read_line(&mut line)).await.context("the supervisor says nothing")??;
     match line.trim() {
         "ready" => Ok(supervisor),
-        "" => bail!("the supervisor ended at once: see {}", logs.join("supervisor.log").display()),
+        "" => bail!("the supervisor ended at once: run `{} supervise` to see why", supervisor_program()?.display()),
         problem => bail!("{problem}"),
     }
 }

@@ -59,6 +59,8 @@ pub async fn start_api_server(machines: &Machines, credentials: &Credentials) ->
         format!("--kubelet-client-key={}", credentials.text("kubelet-client.key")),
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
         "--allow-privileged=true".to_owned(),
+        // No kube-proxy runs on this machine: webhooks are called at their pods' addresses.
+        "--enable-aggregator-routing=true".to_owned(),
         format!("--cert-dir={}", credentials.text("generated")),
     ];
     machines.start(CONTROL, API_SERVER_DAEMON, "kube-apiserver", &api_server, true).await

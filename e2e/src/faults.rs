@@ -224,14 +224,17 @@ impl Cluster {
         }
         self.database().ready().await?;
         self.api_server_ready().await?;
+        let mut booted = Vec::new();
         for node in self.nodes() {
             if self.has_power(&node.name) {
                 network::set_cable(&node.name, true).await?;
                 cgroups.thaw(&cgroups.machine(&node.name))?;
             } else {
                 self.power_on(&node.name).await?;
+                booted.push(self.sign_of_life(&node.name, limit));
             }
         }
+        futures::future::try_join_all(booted).await?;
         self.nodes_ready(limit).await
     }
 }

@@ -12,6 +12,7 @@ pub mod command;
 pub mod control_plane;
 pub mod credentials;
 pub mod database;
+pub mod demo;
 pub mod faults;
 pub mod history;
 pub mod images;

@@ -1,4 +1,4 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env | demo`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,12 +8,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use leadergroup_e2e::cleanup;
+use leadergroup_e2e::client::CallArgs;
 use leadergroup_e2e::cluster::{Cluster, Config};
 use leadergroup_e2e::command::progress;
+use leadergroup_e2e::demo;
 use leadergroup_e2e::images::{self, Image};
+use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::modules;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
+
+/// The longest that taking a cluster down may take.
+const DOWN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A real Kubernetes of several nodes on this machine, for tests.
 #[derive(Parser)]
@@ -46,8 +52,13 @@ enum Action {
     Down,
     /// Say whether a cluster runs, and list its daemons.
     Status,
+    /// Show it live: a node loses power under the active pod. Ends with the cluster taken down unless KEEP=1 is set.
+    Demo,
     /// Print how to point kubectl at the cluster, as shell commands: `eval "$(leadergroup-e2e env)"`.
     Env,
+    /// Call a Service again and again, one line of JSON a call; started by tests inside a node's network.
+    #[command(hide = true)]
+    Call(CallArgs),
     /// The process behind a cluster; started by `up`.
     #[command(hide = true)]
     Supervise,
@@ -85,6 +96,8 @@ async fn run(action: Action) -> Result<()> {
         Action::Down => down().await,
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
+        Action::Call(args) => args.run().await,
+        Action::Demo => demo::run().await,
         Action::Supervise => supervise().await,
     }
 }
@@ -92,7 +105,8 @@ async fn run(action: Action) -> Result<()> {
 fn print_environment(cluster: &Cluster) -> Result<()> {
     let kubectl = cluster.program("kubectl")?;
     let helm = cluster.program("helm")?;
-    let folders = [kubectl, helm].map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
+    let folders = [kubectl, helm]
+        .map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
     let mut out = std::io::stdout().lock();
     writeln!(out, "export KUBECONFIG='{}'", cluster.kubeconfig().display())?;
     writeln!(out, "export PATH='{}':\"$PATH\"", folders.join(":"))?;
@@ -104,8 +118,10 @@ fn print_environment(cluster: &Cluster) -> Result<()> {
 async fn down() -> Result<()> {
     let started = Instant::now();
     if Lock::holder()?.is_some() {
-        let asked = supervisor::ask(&socket(), &Request::Shutdown, Duration::from_secs(120)).await;
-        asked.context("the cluster's supervisor holds the lock but cannot be asked to end")?;
+        // It may be taking the cluster down already, and then it cannot be asked any more.
+        let asked = supervisor::ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await;
+        let free = wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none())).await;
+        free.with_context(|| format!("asking it to: {asked:?}"))?;
     }
     let _lock = Lock::take()?;
     cleanup::remove_all().await?;
@@ -118,7 +134,11 @@ async fn status() -> Result<()> {
     let mut out = std::io::stdout().lock();
     for daemon in cluster.daemons().await? {
         let state = daemon.pid.map_or_else(|| "not running".to_owned(), |pid| format!("process {pid}"));
-        let restarts = if daemon.restarts == 0 { String::new() } else { format!(", restarted {} times", daemon.restarts) };
+        let restarts = if daemon.restarts == 0 {
+            String::new()
+        } else {
+            format!(", restarted {} times", daemon.restarts)
+        };
         writeln!(out, "{:<28} {state}{restarts}", daemon.name)?;
     }
     for node in cluster.nodes().iter().filter(|node| !cluster.has_power(&node.name)) {
@@ -133,17 +153,18 @@ async fn supervise() -> Result<()> {
     let prepared = async {
         let lock = Lock::take()?;
         cleanup::remove_all().await.context("cleaning up after an earlier cluster")?;
-        cleanup::prepare()?;
-        Ok::<_, anyhow::Error>(lock)
+        let logs = state::logs()?;
+        cleanup::prepare(&logs)?;
+        Ok::<_, anyhow::Error>((lock, logs.join("supervisor.log")))
     };
-    let lock = match prepared.await {
-        Ok(lock) => lock,
+    let (lock, log) = match prepared.await {
+        Ok(prepared) => prepared,
         Err(error) => {
             println!("{error:#}");
             return Err(error);
         }
     };
-    let reply = supervisor::serve(&socket(), || println!("ready")).await;
+    let reply = supervisor::serve(&socket(), &log, || println!("ready")).await;
     let removed = cleanup::remove_all().await;
     drop(lock);
     let removed = removed.map_or_else(|error| Answer::Failed(format!("{error:#}")), |()| Answer::Done);

@@ -14,11 +14,9 @@ impl Moment {
     /// Now.
     pub fn now() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-        Self(
-            u64::try_from(nanos)
-                .expect("the monotonic clock starts at zero and counts nanoseconds for centuries"),
-        )
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+        Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
     /// How long after `earlier` this is; zero if it is not after it.

@@ -121,6 +121,10 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
             lines.push_str(&format!("route add {pods} via {}\n", node.address));
         }
     }
+    if machine.pods.is_some() {
+        // Only so that there is a route at all, as a default route is elsewhere: kube-proxy's rules decide.
+        lines.push_str(&format!("route add {SERVICE_RANGE} dev eth0\n"));
+    }
     batch(&namespace, &lines).await?;
     if machine.pods.is_some() {
         let set = "echo 1 > /proc/sys/net/ipv4/ip_forward";

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// How soon a daemon that ended by itself is started again.
 const RESTART_DELAY: Duration = Duration::from_millis(500);
-/// Signals that a daemon may ignore at its start are given back their default meaning by `env`.
+/// Enters the cgroups before anything else, so that no process of a machine is ever outside of them.
 const WRAPPER: &str = r#"for file in $LG_CGROUPS; do echo $$ > "$file" || exit 71; done; unset LG_CGROUPS; exec "$@""#;
 
 /// A daemon and how to start it.
@@ -50,12 +51,22 @@ pub enum Request {
     Start(Daemon),
     /// Start a daemon once more as it was described before.
     StartAgain(String),
-    /// Send a signal (its number). With `stop`, the daemon is not started again when it ends of it.
-    Signal { name: String, number: i32, stop: bool },
+    /// Send a signal.
+    Signal {
+        /// The daemon.
+        name: String,
+        /// The signal's number.
+        number: i32,
+        /// The daemon is not started again when it ends of it.
+        stop: bool,
+    },
     /// Answer when the daemon does not run (any more).
     WaitEnd(String),
     /// From now on no daemon of this machine is started again by itself.
-    Disown { machine: String },
+    Disown {
+        /// The machine's name.
+        machine: String,
+    },
     /// All daemons.
     List,
     /// Keep the cluster when the owner ends.
@@ -146,8 +157,9 @@ pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<An
 
 /// Serves until the cluster is to be taken down. Returns the request to answer when that has been done, if there was one.
 /// The end of standard input (the owner has gone) is a reason too, unless [`Request::Detach`] came first. `ready` is
-/// called when requests are taken.
-pub async fn serve(socket: &Path, ready: impl FnOnce()) -> Result<Option<Reply>> {
+/// called when requests are taken. What the daemons do by themselves is written to `log`.
+pub async fn serve(socket: &Path, log: &Path, ready: impl FnOnce()) -> Result<Option<Reply>> {
+    let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     // Processes that lose their parent (the shims of containers) become our children, and are reaped.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot become a subreaper")?;
     let _ = fs::remove_file(socket);
@@ -164,14 +176,14 @@ pub async fn serve(socket: &Path, ready: impl FnOnce()) -> Result<Option<Reply>>
     ready();
     loop {
         tokio::select! {
-            _ = children.recv() => reap(&mut daemons, &events),
+            _ = children.recv() => reap(&mut daemons, &events, &mut log),
             _ = terminate.recv() => return Ok(None),
             _ = interrupt.recv() => return Ok(None),
             // The terminal of a cluster that stays has been closed: nothing to do with us.
             _ = hangup.recv() => {}
             () = async { match &mut owner { Some(gone) => { let _ = gone.await; } None => std::future::pending().await } } => {
                 return Ok(None);
-            }
+            },
             event = inbox.recv() => match event {
                 Some(Event::Request(Request::Shutdown, reply)) => return Ok(Some(reply)),
                 Some(Event::Request(Request::Detach, reply)) => {
@@ -187,7 +199,7 @@ pub async fn serve(socket: &Path, ready: impl FnOnce()) -> Result<Option<Reply>>
                         entry.restarts += 1;
                         match spawn(&entry.daemon) {
                             Ok(pid) => entry.pid = Some(pid),
-                            Err(error) => eprintln!("{name}: cannot be started again: {error:#}"),
+                            Err(error) => say(&mut log, &format!("{name} cannot be started again: {error:#}")),
                         }
                     }
                 }
@@ -276,7 +288,7 @@ fn spawn(daemon: &Daemon) -> Result<Pid> {
 }
 
 /// Reaps every child that has ended, the adopted ones included.
-fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>) {
+fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>, log: &mut File) {
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
         let Some(entry) = daemons.values_mut().find(|entry| entry.pid == Some(pid)) else { continue };
         entry.pid = None;
@@ -288,7 +300,8 @@ fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>) {
             (_, Some(signal)) => format!("signal {signal}"),
             _ => "unknown".to_owned(),
         };
-        eprintln!("{} ended: {how}{}", entry.daemon.name, if entry.restart { ", starting it again" } else { "" });
+        let then = if entry.restart { ", starting it again" } else { "" };
+        say(log, &format!("{} ended: {how}{then}", entry.daemon.name));
         if entry.restart {
             let (events, name) = (events.clone(), entry.daemon.name.clone());
             tokio::spawn(async move {
@@ -299,13 +312,17 @@ fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>) {
     }
 }
 
+fn say(log: &mut File, text: &str) {
+    // There is nowhere else to say that the log cannot be written.
+    let _ = writeln!(log, "{} {text}", jiff::Timestamp::now());
+}
+
 async fn accept(listener: UnixListener, events: mpsc::Sender<Event>) {
     while let Ok((stream, _)) = listener.accept().await {
         let events = events.clone();
         tokio::spawn(async move {
-            if let Err(error) = converse(stream, events).await {
-                eprintln!("request: {error:#}");
-            }
+            // Whoever asked notices by itself that there is no answer.
+            let _ = converse(stream, events).await;
         });
     }
 }

@@ -60,7 +60,8 @@ impl Group {
     /// silent, else the oldest.
     pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
         let former = former.and_then(|pod| self.member(&pod.uid));
-        let lost_node = former.filter(|member| member.standing == Standing::Silent).and_then(|m| m.node.as_ref());
+        let lost_node =
+            former.filter(|member| member.standing == Standing::Silent).and_then(|m| m.node.as_ref());
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
             (member.role != Role::Active, on_lost_node, member.created, member.pod.uid.clone())
@@ -165,7 +166,8 @@ impl Group {
                 && !matches!(member.standing, Standing::Ended(_))
                 && (member.role != Role::Standby || !member.stamped_by_us || member.stamp != Some(token))
         };
-        let pods: Vec<_> = self.world.members.iter().filter(unstamped).map(|member| member.pod.clone()).collect();
+        let pods: Vec<_> =
+            self.world.members.iter().filter(unstamped).map(|member| member.pod.clone()).collect();
         if pods.is_empty() {
             return;
         }

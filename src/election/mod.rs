@@ -11,8 +11,8 @@
 //! wrong on the way leads back to one place: read the row and the declaration anew, and decide from what they say
 //! (`resume.rs`). Taking over from another replica is that same path.
 
-mod event;
 mod evaluate;
+mod event;
 mod group;
 mod resume;
 mod step;

@@ -39,7 +39,8 @@ impl Group {
         if lost {
             return self.regain(now, effects);
         }
-        let finished = self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
+        let finished =
+            self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
         self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };
     }
 
@@ -73,7 +74,9 @@ impl Group {
         let declared = self.declared.token == self.row.token;
         let member = self.member(&holder.uid);
         let promoted = declared
-            && member.is_some_and(|m| m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token));
+            && member.is_some_and(|m| {
+                m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
+            });
         let eligible = member.is_some_and(|m| m.standing == Standing::Eligible);
         if promoted || eligible {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };

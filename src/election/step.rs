@@ -117,7 +117,9 @@ impl Group {
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
                 self.emit(Effect::Finished(finished), effects);
             }
-            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => self.failures = 0,
+            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
+                self.failures = 0
+            }
             // An outcome that the phase does not know is a fault of the caller; reading anew is always right.
             (_, _) => self.back_off(now),
         }
@@ -255,7 +257,10 @@ impl Group {
 
     /// Those that read as active without being the holder.
     pub(super) fn strays(&self, holder: &str) -> impl Iterator<Item = &Member> {
-        self.world.members.iter().filter(move |member| member.role == Role::Active && member.pod.uid != holder)
+        self.world
+            .members
+            .iter()
+            .filter(move |member| member.role == Role::Active && member.pod.uid != holder)
     }
 
     pub(super) fn retire(&mut self, step: Retirement, effects: &mut Effects) {

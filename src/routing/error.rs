@@ -42,7 +42,9 @@ pub enum RoutingError {
 fn remedy(code: u16) -> &'static str {
     match code {
         401 => "; check the operator's service account",
-        403 => "; give the operator's service account this permission (the chart's roles do), or look for an admission policy that forbids it",
+        403 => {
+            "; give the operator's service account this permission (the chart's roles do), or look for an admission policy that forbids it"
+        }
         _ => "",
     }
 }

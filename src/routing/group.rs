@@ -53,7 +53,9 @@ impl Router {
         }
         Ok(match self.group(group).await? {
             None => Declared::GroupGone,
-            Some(found) if found.status.as_ref().is_some_and(|status| status.declaration == *next) => Declared::Done,
+            Some(found) if found.status.as_ref().is_some_and(|status| status.declaration == *next) => {
+                Declared::Done
+            }
             Some(_) => Declared::Outdated,
         })
     }

@@ -19,7 +19,7 @@ use tokio::time;
 use super::{Call, Client};
 use crate::moment::Moment;
 
-const STARTS_WITHIN: Duration = Duration::from_secs(120);
+const STARTS_WITHIN: Duration = Duration::from_mins(2);
 
 impl Client {
     /// Starts a pod in `namespace` that calls `target`. It ends with its namespace.

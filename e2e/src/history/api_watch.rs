@@ -30,7 +30,7 @@ use crate::moment::Moment;
 
 const WATCH_SECONDS: u32 = 10;
 /// How long the API server may be away, and how often it is asked again.
-const AWAY: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Records the objects of one namespace.

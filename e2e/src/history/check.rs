@@ -201,7 +201,7 @@ impl<'a> Checker<'a> {
             Kind::Service => drop(self.services.remove(name)),
             Kind::EndpointSlice => drop(self.slices.remove(name)),
             Kind::LeaderGroup => {
-                self.groups.retain(|_, group| (&group.namespace, &group.name) != (&name.0, &name.1))
+                self.groups.retain(|_, group| (&group.namespace, &group.name) != (&name.0, &name.1));
             }
         }
     }
@@ -433,7 +433,7 @@ impl<'a> Checker<'a> {
             let granted = by_key.get(promotion.key.as_str()).and_then(|terms| terms.iter().find(wanted));
             let object = format!("pod {}", promotion.pod);
             let mut wrong = |text: String| {
-                found.push((Invariant::GrantedAndDeclared, promotion.revision, object.clone(), text))
+                found.push((Invariant::GrantedAndDeclared, promotion.revision, object.clone(), text));
             };
             let Some(granted) = granted else {
                 wrong(format!("the lock never granted token {} of {} to it", promotion.token, promotion.key));

@@ -26,7 +26,7 @@ use crate::moment::Moment;
 
 /// How long one try to reach etcd may take, and how long it may be away altogether.
 const CONNECT: Duration = Duration::from_secs(3);
-const AWAY: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(100);
 /// A single answer of etcd is far smaller; anything larger is not etcd.
 const LONGEST_LINE: usize = 64 << 20;
@@ -59,8 +59,9 @@ impl Drop for EtcdCollector {
 }
 
 impl EtcdCollector {
-    /// Starts at the store's first revision. `etcd` is the client address, as in `198.18.0.1:2379`.
+    /// Starts at the store's first revision. `etcd` is the client URL, as in `http://198.18.0.10:2379`.
     pub fn start(etcd: &str) -> Self {
+        let etcd = etcd.trim_start_matches("http://").trim_end_matches('/');
         let shared = Arc::new(Mutex::new(Recorded::default()));
         // Revision 1 is the empty store.
         let (progress_tx, progress) = watch::channel(Progress::SeenTo(1));
@@ -114,7 +115,7 @@ fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
     recorded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The store's revision now.
+/// The store's revision now. `etcd` is an address with a port.
 pub async fn current_revision(etcd: &str) -> Result<i64> {
     #[derive(Deserialize)]
     struct Answer {

@@ -7,7 +7,7 @@ use kube::Client;
 
 use super::{ApiCollector, EtcdCollector, History, TermCollector};
 
-const CATCH_UP: Duration = Duration::from_secs(60);
+const CATCH_UP: Duration = Duration::from_mins(1);
 
 /// Records until it is dropped.
 pub struct Recorder {
@@ -23,7 +23,10 @@ enum Objects {
 impl Recorder {
     /// Records a cluster of our own, from the first revision of its store on.
     pub fn of_etcd(etcd: &str, database_url: &str) -> Self {
-        Self { objects: Objects::Etcd(EtcdCollector::start(etcd)), terms: Some(TermCollector::start(database_url)) }
+        Self {
+            objects: Objects::Etcd(EtcdCollector::start(etcd)),
+            terms: Some(TermCollector::start(database_url)),
+        }
     }
 
     /// Records one namespace of somebody's cluster from now on. Without a database that can be reached from here,

@@ -29,9 +29,8 @@ pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec
     for change in &history.changes {
         let to = match &change.state {
             Some(Object::Pod(pod)) => pod.role(routing).map(str::to_owned),
-            Some(_) => continue,
             None if change.id.kind == super::Kind::Pod => None,
-            None => continue,
+            Some(_) | None => continue,
         };
         let name = (change.id.namespace.clone(), change.id.name.clone());
         let from = roles.insert(name, to.clone()).flatten();

@@ -62,14 +62,23 @@ impl Report {
     /// The table.
     pub fn table(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rows = vec![["scenario", "fault", "reason", "failover ms", "gap ms", "lost", "stale", "revisions"].map(String::from)];
+        let mut rows = vec![
+            ["scenario", "fault", "reason", "failover ms", "gap ms", "lost", "stale", "revisions"]
+                .map(String::from),
+        ];
         for line in lines.iter() {
             let number = |n: Option<usize>| n.map_or_else(|| "-".into(), |n| n.to_string());
             let revisions = line.revisions.to_string();
             if line.changes.is_empty() {
                 let [none, empty] = ["none", ""].map(String::from);
                 rows.push([
-                    line.scenario.clone(), none, empty.clone(), empty.clone(), empty.clone(), empty.clone(), empty,
+                    line.scenario.clone(),
+                    none,
+                    empty.clone(),
+                    empty.clone(),
+                    empty.clone(),
+                    empty.clone(),
+                    empty,
                     revisions.clone(),
                 ]);
             }
@@ -86,7 +95,8 @@ impl Report {
                 ]);
             }
         }
-        let widths: [usize; 8] = std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
+        let widths: [usize; 8] =
+            std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
         let mut text = String::new();
         for row in &rows {
             let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
@@ -99,7 +109,8 @@ impl Report {
     /// Writes the lines as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::write(path, serde_json::to_vec_pretty(&*lines)?).with_context(|| format!("writing {}", path.display()))
+        fs::write(path, serde_json::to_vec_pretty(&*lines)?)
+            .with_context(|| format!("writing {}", path.display()))
     }
 }
 
@@ -110,9 +121,27 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_has_every_change() {
         let report = Report::default();
-        let change = Measured { fault: "power-off".into(), reason: "Silent".into(), failover_ms: 5100, lost: Some(7), ..Measured::default() };
-        report.add(Line { scenario: "node".into(), seconds: 1.0, revisions: 10, changes: vec![change.clone(), change], notes: vec![] });
-        report.add(Line { scenario: "quiet".into(), seconds: 1.0, revisions: 3, changes: vec![], notes: vec![] });
+        let change = Measured {
+            fault: "power-off".into(),
+            reason: "Silent".into(),
+            failover_ms: 5100,
+            lost: Some(7),
+            ..Measured::default()
+        };
+        report.add(Line {
+            scenario: "node".into(),
+            seconds: 1.0,
+            revisions: 10,
+            changes: vec![change.clone(), change],
+            notes: vec![],
+        });
+        report.add(Line {
+            scenario: "quiet".into(),
+            seconds: 1.0,
+            revisions: 3,
+            changes: vec![],
+            notes: vec![],
+        });
         let table = report.table();
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), 4);

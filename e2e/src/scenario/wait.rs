@@ -13,7 +13,11 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Looks until there is something to see. An error is a reason why it is not there yet; the last one is reported when
 /// the time is up.
-pub async fn eventually<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+pub async fn eventually<T>(
+    what: &str,
+    within: Duration,
+    mut look: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
     let start = Moment::now();
     loop {
         let error = match time::timeout(LOOK, look()).await {
@@ -29,7 +33,11 @@ pub async fn eventually<T>(what: &str, within: Duration, mut look: impl AsyncFnM
 }
 
 /// Looks again and again for as long as `during`, and fails as soon as the condition does not hold.
-pub async fn throughout(what: &str, during: Duration, mut look: impl AsyncFnMut() -> Result<()>) -> Result<()> {
+pub async fn throughout(
+    what: &str,
+    during: Duration,
+    mut look: impl AsyncFnMut() -> Result<()>,
+) -> Result<()> {
     let start = Moment::now();
     while Moment::now().since(start) < during {
         look().await.map_err(|error| error.context(format!("{what} did not hold")))?;
@@ -53,7 +61,8 @@ mod tests {
             Ok(looks)
         });
         assert_eq!(seen.await.ok(), Some(3));
-        let never = eventually("a miracle", Duration::ZERO, async || -> Result<()> { Err(anyhow!("none today")) });
+        let never =
+            eventually("a miracle", Duration::ZERO, async || -> Result<()> { Err(anyhow!("none today")) });
         let error = format!("{:#}", never.await.expect_err("it never holds"));
         assert_eq!(error, "waited 0 s in vain for a miracle: none today");
     }
@@ -61,7 +70,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_to_hold_throughout_fails_at_once_when_it_does_not() {
         let mut looks = 0;
-        let held = throughout("calm", Duration::from_secs(60), async || {
+        let held = throughout("calm", Duration::from_mins(1), async || {
             looks += 1;
             ensure!(looks < 3, "noise");
             Ok(())
