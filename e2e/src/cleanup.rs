@@ -23,14 +23,20 @@ pub async fn check_machine() -> Result<Cgroups> {
         bail!("the test cluster needs Linux");
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("the test cluster needs root (it makes network namespaces, cgroups and mounts): run it as root");
+        bail!(
+            "the test cluster needs root (it makes network namespaces, cgroups and mounts): run it as root"
+        );
     }
     let cgroups = Cgroups::find()?;
     if Lock::holder()?.is_none() && network::namespaces().is_empty() {
         let routes = run("ip", ["-4", "route", "show"]).await.unwrap_or_default();
-        if let Some(route) = routes.lines().find(|line| line.starts_with("198.18.") || line.starts_with("198.19.")) {
+        if let Some(route) =
+            routes.lines().find(|line| line.starts_with("198.18.") || line.starts_with("198.19."))
+        {
             if !route.contains("lg-host") {
-                bail!("the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}");
+                bail!(
+                    "the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}"
+                );
             }
         }
     }
@@ -74,7 +80,8 @@ pub fn prepare(logs: &Path) -> Result<()> {
 
 /// What is left of a cluster on this machine: nothing, after one was taken down.
 pub fn leftovers() -> Vec<String> {
-    let mut found: Vec<String> = network::namespaces().iter().map(|name| format!("network namespace {name}")).collect();
+    let mut found: Vec<String> =
+        network::namespaces().iter().map(|name| format!("network namespace {name}")).collect();
     if let Ok(cgroups) = Cgroups::find() {
         found.extend(cgroups.leftovers().iter().map(|path| format!("cgroup {}", path.display())));
     }

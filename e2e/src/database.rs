@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 use crate::command::{output, output_with_input, run};
+use crate::credentials::Credentials;
 use crate::machine::{Machines, wait_until};
 use crate::modules::postgres_bin;
 use crate::network::{DATABASE, DATABASE_ADDRESS};
@@ -35,7 +36,7 @@ impl Database {
     }
 
     /// Makes the data folder, starts the server, and creates the operator's role and database.
-    pub(crate) async fn create(&self) -> Result<()> {
+    pub(crate) async fn create(&self, credentials: &Credentials) -> Result<()> {
         let (bin, data) = (postgres_bin()?, data());
         let folder = Path::new(RUN_DIR).join("postgres");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -51,11 +52,23 @@ impl Database {
             // The change of user would take back that it ends with this process.
             .args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"])
             .arg(bin.join("initdb"))
-            .args(["--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
+            .args([
+                "--username=postgres",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ])
             .arg(format!("--pwfile={}", password_file.display()))
             .arg(format!("--pgdata={}", data.display()))
             .current_dir("/");
         output(initdb, LIMIT).await.context("making the database")?;
+        for (from, to) in [("postgres.crt", "server.crt"), ("postgres.key", "server.key")] {
+            let to = data.join(to);
+            fs::copy(credentials.path(from), &to)
+                .with_context(|| format!("cannot write {}", to.display()))?;
+            run("chown", [&format!("{USER}:"), &to.display().to_string()]).await?;
+        }
         let hba = data.join("pg_hba.conf");
         let mut rules = fs::read_to_string(&hba)?;
         rules.push_str("\nhost all all 198.18.0.0/15 scram-sha-256\n");
@@ -67,6 +80,8 @@ impl Database {
         for setting in [
             format!("listen_addresses={DATABASE_ADDRESS}"),
             format!("unix_socket_directories={}", folder.display()),
+            // Clients may use it; none must.
+            "ssl=on".to_owned(),
             "log_line_prefix=%m [%p] %u ".to_owned(),
         ] {
             argv.extend(["-c".to_owned(), setting]);
@@ -91,9 +106,20 @@ impl Database {
     /// Runs SQL as the superuser and returns the rows, one a line, columns separated by `|`.
     pub async fn sql(&self, database: &str, statement: &str) -> Result<String> {
         let mut psql = Command::new(postgres_bin()?.join("psql"));
-        psql.args(["--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-h", DATABASE_ADDRESS, "-U", "postgres", "-d", database])
-            .env("PGPASSWORD", &self.password)
-            .env("PGCONNECT_TIMEOUT", "5");
+        psql.args([
+            "--no-psqlrc",
+            "-qAt",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            DATABASE_ADDRESS,
+            "-U",
+            "postgres",
+            "-d",
+            database,
+        ])
+        .env("PGPASSWORD", &self.password)
+        .env("PGCONNECT_TIMEOUT", "5");
         // Not as an argument: a statement may hold a password.
         output_with_input(psql, statement, LIMIT).await
     }

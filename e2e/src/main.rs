@@ -33,7 +33,7 @@ struct Arguments {
 enum Action {
     /// Install missing Debian packages and build the cluster's programs into the cache.
     Build,
-    /// Start a cluster that stays until `down`.
+    /// Start a cluster that stays until `down`, or use the one that runs.
     Up {
         /// How many nodes.
         #[arg(long, default_value_t = 3)]
@@ -90,7 +90,7 @@ enum Fault {
     KillApiServer,
     /// Start the API server again.
     StartApiServer,
-    /// Undo all of it but frozen pods, and wait until the nodes are Ready.
+    /// Undo all of it, and wait until the nodes are Ready.
     Heal,
 }
 
@@ -119,6 +119,13 @@ async fn run(action: Action) -> Result<()> {
                 proxy_min_sync_period: Duration::from_millis(proxy_min_sync_period_ms),
                 images: operator.iter().map(|path| Image::operator(&operator_image, path)).collect(),
             };
+            if let Ok(running) = Cluster::attach() {
+                progress("a cluster is running already: using it as it is");
+                for image in &config.images {
+                    running.load_image(image).await?;
+                }
+                return print_environment(&running);
+            }
             let cluster = Cluster::start(config).await?;
             print_environment(&cluster)?;
             cluster.detach().await
@@ -134,7 +141,8 @@ async fn run(action: Action) -> Result<()> {
 fn print_environment(cluster: &Cluster) -> Result<()> {
     let kubectl = cluster.program("kubectl")?;
     let helm = cluster.program("helm")?;
-    let folders = [kubectl, helm].map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
+    let folders = [kubectl, helm]
+        .map(|path| path.parent().map(|folder| folder.display().to_string()).unwrap_or_default());
     let mut out = std::io::stdout().lock();
     writeln!(out, "export KUBECONFIG='{}'", cluster.kubeconfig().display())?;
     writeln!(out, "export PATH='{}':\"$PATH\"", folders.join(":"))?;
@@ -167,7 +175,9 @@ async fn down() -> Result<()> {
     if Lock::holder()?.is_some() {
         // It may be taking the cluster down already, and then it cannot be asked any more.
         let asked = supervisor::ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await;
-        let free = wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none())).await;
+        let free =
+            wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none()))
+                .await;
         free.with_context(|| format!("asking it to: {asked:?}"))?;
     }
     let _lock = Lock::take()?;
@@ -181,7 +191,11 @@ async fn status() -> Result<()> {
     let mut out = std::io::stdout().lock();
     for daemon in cluster.daemons().await? {
         let state = daemon.pid.map_or_else(|| "not running".to_owned(), |pid| format!("process {pid}"));
-        let restarts = if daemon.restarts == 0 { String::new() } else { format!(", restarted {} times", daemon.restarts) };
+        let restarts = if daemon.restarts == 0 {
+            String::new()
+        } else {
+            format!(", restarted {} times", daemon.restarts)
+        };
         writeln!(out, "{:<28} {state}{restarts}", daemon.name)?;
     }
     for node in cluster.nodes().iter().filter(|node| !cluster.has_power(&node.name)) {
@@ -208,6 +222,8 @@ async fn supervise() -> Result<()> {
         }
     };
     let reply = supervisor::serve(&socket(), &log, || println!("ready")).await;
+    // Nobody can ask any more: that is how others see that this cluster is going.
+    let _ = std::fs::remove_file(socket());
     let removed = cleanup::remove_all().await;
     drop(lock);
     let removed = removed.map_or_else(|error| Answer::Failed(format!("{error:#}")), |()| Answer::Done);

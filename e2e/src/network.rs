@@ -77,12 +77,10 @@ pub fn namespace(machine: &str) -> String {
 
 /// Makes the switch and the host's cable. `nodes` are the machines behind which the host finds the pods.
 pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
-    run("ip", ["netns", "add", SWITCH]).await.context("cannot create network namespaces: is this root on Linux?")?;
-    batch(
-        SWITCH,
-        "link set lo up\nlink add br0 type bridge forward_delay 0\nlink set br0 up\n",
-    )
-    .await?;
+    run("ip", ["netns", "add", SWITCH])
+        .await
+        .context("cannot create network namespaces: is this root on Linux?")?;
+    batch(SWITCH, "link set lo up\nlink add br0 type bridge forward_delay 0\nlink set br0 up\n").await?;
     run("ip", ["link", "add", HOST_LINK, "type", "veth", "peer", "name", HOST, "netns", SWITCH]).await?;
     batch(SWITCH, &format!("link set {HOST} master br0\nlink set {HOST} up\n")).await?;
     run("ip", ["address", "add", &format!("{HOST_ADDRESS}/24"), "dev", HOST_LINK]).await?;
@@ -113,9 +111,14 @@ pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
 pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> {
     let (namespace, name) = (machine.namespace(), &machine.name);
     run("ip", ["netns", "add", &namespace]).await?;
-    run("ip", ["link", "add", "eth0", "netns", &namespace, "type", "veth", "peer", "name", name, "netns", SWITCH]).await?;
+    run(
+        "ip",
+        ["link", "add", "eth0", "netns", &namespace, "type", "veth", "peer", "name", name, "netns", SWITCH],
+    )
+    .await?;
     batch(SWITCH, &format!("link set {name} master br0\nlink set {name} up\n")).await?;
-    let mut lines = format!("link set lo up\naddress add {}/24 dev eth0\nlink set eth0 up\n", machine.address);
+    let mut lines =
+        format!("link set lo up\naddress add {}/24 dev eth0\nlink set eth0 up\n", machine.address);
     for node in nodes.iter().filter(|node| *node != machine) {
         if let Some(pods) = &node.pods {
             lines.push_str(&format!("route add {pods} via {}\n", node.address));
