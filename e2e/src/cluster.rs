@@ -30,7 +30,7 @@ use crate::state::{self, Lock, RUN_DIR, State, socket};
 use crate::supervisor::{Request, ask};
 
 /// The longest that taking a cluster down may take.
-const DOWN_LIMIT: Duration = Duration::from_secs(120);
+const DOWN_LIMIT: Duration = Duration::from_mins(2);
 /// How often it is checked during the start that all daemons still run.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
@@ -319,7 +319,7 @@ impl Cluster {
         .await
     }
 
-    /// A default StorageClass and volumes on each node, so that a chart's PersistentVolumeClaim is bound.
+    /// A default `StorageClass` and volumes on each node, so that a chart's `PersistentVolumeClaim` is bound.
     async fn create_storage(&self) -> Result<()> {
         let client = self.client().await?;
         let class: StorageClass = serde_json::from_value(json!({

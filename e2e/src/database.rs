@@ -21,7 +21,7 @@ const USER: &str = "postgres";
 /// The role, and the database, of the operator.
 const NAME: &str = "leadergroup";
 /// Making a database takes a second or two; on a busy machine more.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// The database server and its faults.
 #[derive(Debug, Clone)]

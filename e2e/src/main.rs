@@ -17,9 +17,9 @@ use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
 
 /// The longest that taking a cluster down may take.
-const DOWN_LIMIT: Duration = Duration::from_secs(120);
+const DOWN_LIMIT: Duration = Duration::from_mins(2);
 /// The longest that nodes may take to be Ready again.
-const HEAL_LIMIT: Duration = Duration::from_secs(120);
+const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
 /// A real Kubernetes of several nodes on this machine, for tests.
 #[derive(Parser)]

@@ -19,7 +19,7 @@ pub const KUBERNETES_VERSION: &str = "v1.36.3";
 /// How often the long build says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// The longest that one family may take to build.
-const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+const BUILD_LIMIT: Duration = Duration::from_hours(1);
 /// The oldest Go that builds the modules.
 const GO_MINIMUM: (u32, u32) = (1, 26);
 
@@ -296,7 +296,7 @@ pub async fn ensure_packages() -> Result<()> {
         command.args(["-q", "-y"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
         command
     };
-    let limit = Duration::from_secs(900);
+    let limit = Duration::from_mins(15);
     output(apt(&["update"]), limit).await?;
     let mut install = vec!["install", "--no-install-recommends"];
     install.extend(&missing);

@@ -13,7 +13,7 @@ use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::network::{CONTROL_ADDRESS, DATABASE, HOST};
 use tokio::process::Command;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 const COMMAND: &str = env!("CARGO_BIN_EXE_leadergroup-e2e");
 const MANIFEST: &str = r#"
 apiVersion: apps/v1
@@ -118,17 +118,14 @@ impl Test {
 
     /// Whether an HTTP server answers, to somebody in the network of `machine` (`None`: the host).
     async fn answers(&self, machine: Option<&str>, address: &str) -> bool {
-        let mut command = match machine {
-            Some(machine) => {
-                let mut command = self.cluster.command_on(machine, "timeout");
-                command.args(["1", "busybox"]);
-                command
-            }
-            None => {
-                let mut command = Command::new("timeout");
-                command.args(["1", "busybox"]);
-                command
-            }
+        let mut command = if let Some(machine) = machine {
+            let mut command = self.cluster.command_on(machine, "timeout");
+            command.args(["1", "busybox"]);
+            command
+        } else {
+            let mut command = Command::new("timeout");
+            command.args(["1", "busybox"]);
+            command
         };
         command.args(["wget", "-q", "-O", "-", &format!("http://{address}/")]);
         output(command, LIMIT).await.is_ok()
