@@ -1,2 +1,115 @@
-//! x
-fn main() {}
+//! The `leadergroup` program: reads the command line and the settings, and turns signals into a request to stop.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
+use leadergroup::lock::Store;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// The command line or the settings are wrong: trying again does not help.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Crd => {
+            print!("{}", crd_yaml());
+            Ok(())
+        }
+        Command::Version => {
+            println!("leadergroup {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
+        Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
+        Command::Run(args) => with_settings(args.settings, |settings| {
+            if args.print_config {
+                print!("{settings}");
+                return Ok(());
+            }
+            block_on(async {
+                let shutdown = CancellationToken::new();
+                let signals = tokio::spawn(stop_on_signal(shutdown.clone())?);
+                let result = operate(settings, shutdown).await;
+                signals.abort();
+                result
+            })
+        }),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(problem)) => {
+            eprintln!("leadergroup: {}", problem.replace('\n', "\nleadergroup: "));
+            ExitCode::from(EXIT_USAGE)
+        }
+        Err(Failure::Run(error)) => {
+            eprintln!("leadergroup: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why the program ends without success.
+enum Failure {
+    Usage(String),
+    Run(anyhow::Error),
+}
+
+fn with_settings(
+    args: SettingsArgs,
+    command: impl FnOnce(Settings) -> anyhow::Result<()>,
+) -> Result<(), Failure> {
+    let settings = args.load().map_err(|errors| Failure::Usage(errors.to_string()))?;
+    command(settings).map_err(Failure::Run)
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime
+        .context("the runtime cannot be started: allow this process threads and file descriptors")?
+        .block_on(work)
+}
+
+/// Runs a replica until it is told to stop.
+async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
+    tracing_subscriber::fmt().init();
+    Ok(leadergroup::operator::run(settings, shutdown).await?)
+}
+
+async fn migrate(settings: Settings) -> anyhow::Result<()> {
+    let store = Store::new(&settings.database)?;
+    store.migrate().await?;
+    println!("the tables are those of this version");
+    Ok(())
+}
+
+async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
+    let client = kube::Client::try_default()
+        .await
+        .context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")?;
+    let groups = uninstall(client, &args).await?;
+    println!("the operator is stopped, and {groups} groups are let go");
+    Ok(())
+}
+
+/// Listens for SIGTERM and SIGINT from here on. The first one asks for an orderly end, with which the groups are handed
+/// over; a second one ends the process at once, and other replicas take the groups over after this one's ttl.
+fn stop_on_signal(shutdown: CancellationToken) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    let listen = |kind| signal(kind).context("signals cannot be listened for");
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    Ok(async move {
+        for exit in [false, true] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if exit {
+                eprintln!("leadergroup: second signal: ending at once");
+                std::process::exit(1);
+            }
+            shutdown.cancel();
+        }
+    })
+}

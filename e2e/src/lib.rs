@@ -1,20 +1,27 @@
-//! A real Kubernetes of several nodes on one machine, built from source, and what can be done to it.
+//! A real Kubernetes of several nodes on one machine, built from source, what can be done to it, and the scenarios that
+//! LeaderGroup must survive on it.
 //!
-//! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster.
+//! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`] checks
+//! what happened, [`client`] calls a Service meanwhile, [`scenario`] brings the three together.
 
 pub mod cgroup;
 pub mod cleanup;
+pub mod client;
 pub mod cluster;
 pub mod command;
 pub mod control_plane;
 pub mod credentials;
 pub mod database;
+pub mod demo;
 pub mod faults;
+pub mod history;
 pub mod images;
 pub mod machine;
 pub mod modules;
+pub mod moment;
 pub mod network;
 pub mod node;
 pub mod provider;
+pub mod scenario;
 pub mod state;
 pub mod supervisor;

@@ -1,4 +1,4 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env | demo`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use leadergroup_e2e::cleanup;
+use leadergroup_e2e::client::CallArgs;
 use leadergroup_e2e::cluster::{Cluster, Config};
 use leadergroup_e2e::command::progress;
+use leadergroup_e2e::demo;
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::modules;
@@ -52,11 +54,16 @@ enum Action {
     Down,
     /// Say whether a cluster runs, and list its daemons.
     Status,
+    /// Show it live: a node loses power under the active pod. Ends with the cluster taken down unless KEEP=1 is set.
+    Demo,
     /// Print how to point kubectl at the cluster, as shell commands: `eval "$(leadergroup-e2e env)"`.
     Env,
     /// Do something to the running cluster.
     #[command(subcommand)]
     Fault(Fault),
+    /// Call a Service again and again, one line of JSON a call; started by tests inside a node's network.
+    #[command(hide = true)]
+    Call(CallArgs),
     /// The process behind a cluster; started by `up`.
     #[command(hide = true)]
     Supervise,
@@ -134,6 +141,8 @@ async fn run(action: Action) -> Result<()> {
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
+        Action::Call(args) => args.run().await,
+        Action::Demo => demo::run().await,
         Action::Supervise => supervise().await,
     }
 }

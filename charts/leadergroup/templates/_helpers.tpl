@@ -1,0 +1,178 @@
+{{/* The chart's name, as it appears in labels. */}}
+{{- define "leadergroup.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The release's name, as it appears in the names of objects. At most 40 characters: suffixes follow. */}}
+{{- define "leadergroup.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "leadergroup.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: leadergroup
+{{- end -}}
+
+{{- define "leadergroup.operator.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "leadergroup.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "leadergroup.postgresql.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "leadergroup.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: postgresql
+{{- end -}}
+
+{{- define "leadergroup.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "leadergroup.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: name an existing ServiceAccount, or set serviceAccount.create=true" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The operator as the API server knows it. */}}
+{{- define "leadergroup.username" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAccountName" . }}
+{{- end -}}
+
+{{- define "leadergroup.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "leadergroup.postgresql.image" -}}
+{{- with .Values.postgresql.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "leadergroup.postgresql.fullname" -}}
+{{ include "leadergroup.fullname" . }}-postgresql
+{{- end -}}
+
+{{- define "leadergroup.postgresql.secretName" -}}
+{{- default (include "leadergroup.postgresql.fullname" .) .Values.postgresql.auth.existingSecret -}}
+{{- end -}}
+
+{{/* Exactly one source of the database's URL, or an error that says what to write. */}}
+{{- define "leadergroup.database.check" -}}
+{{- $given := or .Values.database.url .Values.database.existingSecret.name -}}
+{{- if and .Values.database.url .Values.database.existingSecret.name -}}
+{{- fail "database: set either database.url or database.existingSecret.name, not both" -}}
+{{- end -}}
+{{- if and .Values.postgresql.enabled $given -}}
+{{- fail "database: to use a PostgreSQL of your own, set postgresql.enabled=false, too" -}}
+{{- end -}}
+{{- if and .Values.postgresql.enabled .Values.database.passwordSecret.name -}}
+{{- fail "database.passwordSecret: the bundled PostgreSQL takes postgresql.auth.existingSecret; for one of your own, set postgresql.enabled=false" -}}
+{{- end -}}
+{{- if not (or .Values.postgresql.enabled $given) -}}
+{{- fail "database: postgresql.enabled is false; set database.url or database.existingSecret.name" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the database's URL is to be had: the bundled database's carries no secret and stands in the pod itself. */}}
+{{- define "leadergroup.database.env" -}}
+- name: LEADERGROUP_DATABASE_URL
+{{- if .Values.postgresql.enabled }}
+  value: {{ printf "postgres://%s@%s.%s.svc:5432/%s?sslmode=disable" .Values.postgresql.auth.username (include "leadergroup.postgresql.fullname" .) .Release.Namespace .Values.postgresql.auth.database | quote }}
+{{- else }}
+  valueFrom:
+    secretKeyRef:
+      {{- if .Values.database.existingSecret.name }}
+      name: {{ .Values.database.existingSecret.name }}
+      key: {{ .Values.database.existingSecret.key }}
+      {{- else }}
+      name: {{ include "leadergroup.fullname" . }}-database
+      key: url
+      {{- end }}
+{{- end }}
+{{- if or .Values.postgresql.enabled .Values.database.passwordSecret.name }}
+- name: LEADERGROUP_DATABASE_PASSWORD_FILE
+  value: /etc/leadergroup/database/password
+{{- end }}
+{{- if .Values.database.caSecret.name }}
+- name: LEADERGROUP_DATABASE_CA_FILE
+  value: /etc/leadergroup/database-ca/ca.crt
+{{- end }}
+{{- end -}}
+
+{{- define "leadergroup.database.volumeMounts" -}}
+{{- if or .Values.postgresql.enabled .Values.database.passwordSecret.name }}
+- name: database
+  mountPath: /etc/leadergroup/database
+  readOnly: true
+{{- end }}
+{{- if .Values.database.caSecret.name }}
+- name: database-ca
+  mountPath: /etc/leadergroup/database-ca
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "leadergroup.database.volumes" -}}
+{{- if .Values.postgresql.enabled }}
+- name: database
+  secret:
+    secretName: {{ include "leadergroup.postgresql.secretName" . }}
+    items:
+      - key: password
+        path: password
+{{- else if .Values.database.passwordSecret.name }}
+- name: database
+  secret:
+    secretName: {{ .Values.database.passwordSecret.name }}
+    items:
+      - key: {{ .Values.database.passwordSecret.key }}
+        path: password
+{{- end }}
+{{- if .Values.database.caSecret.name }}
+- name: database-ca
+  secret:
+    secretName: {{ .Values.database.caSecret.name }}
+    items:
+      - key: {{ .Values.database.caSecret.key }}
+        path: ca.crt
+{{- end }}
+{{- end -}}
+
+{{/* What the restricted Pod Security Standard asks of a container, and a read-only root file system. */}}
+{{- define "leadergroup.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Limits a policy binding to the watched namespaces. */}}
+{{- define "leadergroup.watchedNamespaces" -}}
+{{- with .Values.watchNamespaces }}
+matchResources:
+  namespaceSelector:
+    matchExpressions:
+      - key: kubernetes.io/metadata.name
+        operator: In
+        values: {{ toJson . }}
+{{- end }}
+{{- end -}}

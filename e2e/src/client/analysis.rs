@@ -1,0 +1,179 @@
+//! What a client's calls mean: who answered when, how long nobody did, and what was lost.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde::Serialize;
+
+use super::Call;
+use crate::moment::Moment;
+
+/// The calls of one client, in the order of their beginnings.
+#[derive(Clone, Debug, Default)]
+pub struct Calls(Vec<Call>);
+
+/// How the answers went over from one pod to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Switch {
+    /// When the last answer of the old pod came before the new one's first.
+    pub last_old: Option<Moment>,
+    /// When the first answer of the new pod came.
+    pub first_new: Moment,
+    /// From the one to the other.
+    pub gap: Option<Duration>,
+    /// Calls that failed between the fault and the end of the record.
+    pub lost: usize,
+    /// Answers of the old pod to calls that began after the new one had answered.
+    pub stale: usize,
+}
+
+impl Calls {
+    /// Sorts the calls.
+    pub fn new(mut calls: Vec<Call>) -> Self {
+        calls.sort_by_key(|call| call.at);
+        Self(calls)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The calls that began at a moment or later.
+    #[must_use]
+    pub fn from(&self, moment: Moment) -> Self {
+        Self(self.0.iter().filter(|call| call.at >= moment).cloned().collect())
+    }
+
+    /// The answers, in the order of the calls' beginnings: when the call began, when it ended, who answered.
+    pub fn answers(&self) -> impl Iterator<Item = (Moment, Moment, &str)> {
+        self.0.iter().filter_map(|call| Some((call.at, call.end, call.answer.as_deref().ok()?)))
+    }
+
+    /// How many answers a pod gave.
+    pub fn answered_by(&self, pod: &str) -> usize {
+        self.answers().filter(|(_, _, who)| *who == pod).count()
+    }
+
+    /// The pods that answered, in the order of their first answers.
+    pub fn pods(&self) -> Vec<&str> {
+        let mut pods = Vec::new();
+        for (_, _, pod) in self.answers() {
+            if !pods.contains(&pod) {
+                pods.push(pod);
+            }
+        }
+        pods
+    }
+
+    /// How many calls got no answer.
+    pub fn lost(&self) -> usize {
+        self.0.iter().filter(|call| call.answer.is_err()).count()
+    }
+
+    /// How many calls failed in which way.
+    pub fn errors(&self) -> BTreeMap<&str, usize> {
+        let mut errors = BTreeMap::new();
+        for error in self.0.iter().filter_map(|call| call.answer.as_deref().err()) {
+            *errors.entry(error.as_str()).or_default() += 1;
+        }
+        errors
+    }
+
+    /// The longest time between two answers that follow each other; zero with fewer than two answers.
+    pub fn longest_gap(&self) -> Duration {
+        let mut ends: Vec<Moment> = self.answers().map(|(_, end, _)| end).collect();
+        ends.sort_unstable();
+        ends.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap_or_default()
+    }
+
+    /// How the answers went from `old` to `new` after `fault`; `None` if `new` never answered.
+    pub fn switch(&self, old: &str, new: &str, fault: Moment) -> Option<Switch> {
+        let first_new =
+            self.from(fault).answers().filter(|(_, _, who)| *who == new).map(|(_, end, _)| end).min()?;
+        let of_old = || self.answers().filter(|(_, _, who)| *who == old);
+        let last_old = of_old().map(|(_, end, _)| end).filter(|end| *end <= first_new).max();
+        Some(Switch {
+            last_old,
+            first_new,
+            gap: last_old.map(|last| first_new.since(last)),
+            lost: self.from(fault).lost(),
+            stale: of_old().filter(|(at, _, _)| *at > first_new).count(),
+        })
+    }
+}
+
+impl fmt::Display for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} calls", self.len())?;
+        for pod in self.pods() {
+            write!(f, ", {} answered by {pod}", self.answered_by(pod))?;
+        }
+        for (error, count) in self.errors() {
+            write!(f, ", {count} lost: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::default().plus(Duration::from_millis(ms))
+    }
+
+    fn call(at: u64, took: u64, answer: Result<&str, &str>) -> Call {
+        Call { at: ms(at), end: ms(at + took), answer: answer.map(str::to_owned).map_err(str::to_owned) }
+    }
+
+    #[test]
+    fn a_switch_is_measured_from_the_last_old_to_the_first_new_answer() {
+        let calls = Calls::new(vec![
+            call(30, 2, Err("refused")),
+            call(0, 2, Ok("a")),
+            call(10, 2, Ok("a")),
+            call(20, 250, Err("timeout")),
+            call(40, 2, Ok("b")),
+            call(50, 2, Ok("b")),
+        ]);
+        let switch = calls.switch("a", "b", ms(15)).expect("b answered");
+        let expected = Switch {
+            last_old: Some(ms(12)),
+            first_new: ms(42),
+            gap: Some(Duration::from_millis(30)),
+            lost: 2,
+            stale: 0,
+        };
+        assert_eq!(switch, expected);
+        assert_eq!(calls.longest_gap(), Duration::from_millis(30));
+        assert_eq!(calls.pods(), ["a", "b"]);
+        let text = "6 calls, 2 answered by a, 2 answered by b, 1 lost: refused, 1 lost: timeout";
+        assert_eq!(calls.to_string(), text);
+        assert_eq!(calls.switch("b", "c", ms(0)), None);
+    }
+
+    #[test]
+    fn an_old_answer_after_a_new_one_is_stale_unless_its_call_began_before() {
+        let calls = Calls::new(vec![
+            call(0, 2, Ok("a")),
+            call(10, 100, Ok("a")),
+            call(20, 2, Ok("b")),
+            call(30, 2, Ok("a")),
+            call(40, 2, Ok("b")),
+        ]);
+        let switch = calls.switch("a", "b", ms(5)).expect("b answered");
+        assert_eq!((switch.stale, switch.lost, switch.last_old), (1, 0, Some(ms(2))));
+    }
+
+    #[test]
+    fn no_calls_no_claims() {
+        let none = Calls::default();
+        assert_eq!((none.lost(), none.longest_gap(), none.is_empty()), (0, Duration::ZERO, true));
+    }
+}

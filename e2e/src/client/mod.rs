@@ -1,0 +1,147 @@
+//! The client of a Service: who answered which call, and what was lost.
+//!
+//! Calls go out at a fixed rate whatever becomes of those before, each on a connection of its own, because it is new
+//! connections that a Service routes. On the project's own cluster the caller is a process inside a node's network
+//! ([`Client::spawn`] with a command that enters it); elsewhere it is a pod whose log is read ([`Client::in_pod`]).
+//! [`Calls`] says what the records mean.
+
+mod analysis;
+mod caller;
+mod pod;
+
+use std::{
+    process::Stdio,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use futures::{Stream, StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    sync::watch,
+    task::JoinHandle,
+    time,
+};
+
+use crate::moment::Moment;
+
+pub use analysis::{Calls, Switch};
+pub use caller::CallArgs;
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// When it began.
+    pub at: Moment,
+    /// When the answer or the error was there.
+    pub end: Moment,
+    /// The name of the pod that answered, or the error.
+    pub answer: Result<String, String>,
+}
+
+/// A client that is calling.
+#[derive(Debug)]
+pub struct Client {
+    name: String,
+    calls: Arc<Mutex<Vec<Call>>>,
+    made: watch::Receiver<usize>,
+    child: Option<Child>,
+    reader: JoinHandle<()>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Client {
+    /// Starts a command that prints one [`Call`] a line as JSON: `leadergroup-e2e call` inside some network.
+    pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().with_context(|| format!("starting the client {name}"))?;
+        let lines = BufReader::new(child.stdout.take().context("the client has no output")?).lines();
+        let lines = stream::try_unfold(lines, async |mut lines| {
+            anyhow::Ok(lines.next_line().await?.map(|line| (line, lines)))
+        });
+        let parse =
+            |line: &str| serde_json::from_str(line).with_context(|| format!("the client printed {line}"));
+        let mut client = Self::reading(name, Box::pin(lines), parse);
+        client.child = Some(child);
+        Ok(client)
+    }
+
+    fn reading(
+        name: &str,
+        mut lines: impl Stream<Item = Result<String>> + Send + Unpin + 'static,
+        parse: impl Fn(&str) -> Result<Call> + Send + 'static,
+    ) -> Self {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let (count, made) = watch::channel(0);
+        let recorded = Arc::clone(&calls);
+        let who = name.to_owned();
+        let reader = tokio::spawn(async move {
+            while let Some(Ok(line)) = lines.next().await {
+                match parse(&line) {
+                    Ok(call) => locked(&recorded).push(call),
+                    Err(error) => tracing::warn!("{who}: {error:#}"),
+                }
+                count.send_modify(|count| *count += 1);
+            }
+        });
+        Self { name: name.to_owned(), calls, made, child: None, reader }
+    }
+
+    /// What was recorded so far, in the order of the calls' beginnings.
+    pub fn calls(&self) -> Calls {
+        Calls::new(locked(&self.calls).clone())
+    }
+
+    /// Waits until the calls fulfil a condition, and answers them.
+    pub async fn until(
+        &self,
+        what: &str,
+        within: Duration,
+        mut condition: impl FnMut(&Calls) -> bool,
+    ) -> Result<Calls> {
+        let mut made = self.made.clone();
+        let wait = async {
+            loop {
+                made.mark_unchanged();
+                let calls = self.calls();
+                if condition(&calls) {
+                    return Ok(calls);
+                }
+                if made.changed().await.is_err() {
+                    bail!("the client {} ended", self.name);
+                }
+                // Several calls a look are enough, and cheaper.
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        match time::timeout(within, wait).await {
+            Ok(done) => done,
+            Err(_) => {
+                bail!("the client {}: {what} did not come true in {within:?}; {}", self.name, self.calls())
+            }
+        }
+    }
+
+    /// Ends the client and answers all its calls.
+    pub async fn stop(mut self) -> Result<Calls> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().await.context("ending the client")?;
+            // What it printed before is still in the pipe.
+            let read = time::timeout(Duration::from_secs(5), &mut self.reader).await;
+            read.context("reading the last calls")?.context("reading the calls")?;
+        }
+        Ok(self.calls())
+    }
+}
+
+fn locked(calls: &Mutex<Vec<Call>>) -> MutexGuard<'_, Vec<Call>> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,210 @@
+//! The demo: a cluster, the operator, three pods behind a Service, and a node that loses power under the active one.
+
+use std::{
+    io::Write as _,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use tokio::time;
+
+use crate::{
+    client::{Calls, Client},
+    cluster::Cluster,
+    history::check,
+    moment::Moment,
+    provider::Provider,
+    scenario::{Active, Scenario, Stage, Workload, beside, eventually, ms, target_folder},
+    state::Lock,
+};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+/// The name of the objects in `examples/`.
+const NAME: &str = "hello";
+const NAMESPACE: &str = "default";
+const STARTED: Duration = Duration::from_mins(3);
+const NODE_BACK: Duration = Duration::from_mins(3);
+
+/// Shows it. With `KEEP` set in the environment the cluster stays; one that was there before stays in any case.
+pub async fn run() -> Result<()> {
+    let begun = Instant::now();
+    let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
+    say("LeaderGroup: one of three pods is active, and its node is about to lose power.")?;
+
+    heading(1, "A cluster: etcd, a control plane, PostgreSQL and three nodes, each in a network of its own")?;
+    let found = Lock::holder()?.is_some();
+    if found {
+        note("one is running on this machine already: it is used, and left as it is")?;
+    } else {
+        note("the first time Kubernetes is built from source, which takes several minutes")?;
+    }
+    let start = Instant::now();
+    let cluster = Box::pin(Cluster::attach_or_start()).await?;
+    note(&format!("up after {:.1} s", start.elapsed().as_secs_f64()))?;
+
+    heading(2, "The operator: helm install leadergroup charts/leadergroup")?;
+    let start = Instant::now();
+    let program = std::env::current_exe().context("cannot tell which program this is")?;
+    let provider = Provider::Own(Box::new(cluster));
+    let stage = Stage::start(provider, &program, &beside("leadergroup")?).await?;
+    note(&format!("two replicas are ready after {:.1} s", start.elapsed().as_secs_f64()))?;
+
+    let workload = Workload { name: NAME.into(), ..Workload::default() };
+    let mut scenario = Scenario::existing(&stage, "demo", NAMESPACE, workload);
+    let result = story(&mut scenario).await;
+    drop(scenario);
+    let line = match result {
+        Ok(line) => line,
+        Err(error) => {
+            if !found {
+                note("it failed: the cluster is taken down; its logs stay")?;
+            }
+            return Err(error);
+        }
+    };
+
+    let stage = std::rc::Rc::into_inner(stage).context("the stage is still in use")?;
+    let Provider::Own(cluster) = stage.provider else {
+        anyhow::bail!("the demo plays on a cluster of its own")
+    };
+    heading(7, "The end")?;
+    if keep || found {
+        note(&format!(
+            "the cluster goes on; point kubectl at it with: eval \"$({} env)\"",
+            program.display()
+        ))?;
+        note("take it down with: make cluster-down")?;
+        if !found {
+            cluster.detach().await?;
+        }
+    } else {
+        cluster.stop().await?;
+        note("the cluster is gone, and everything of it; KEEP=1 would have kept it")?;
+    }
+    note(&format!("the demo took {:.0} s", begun.elapsed().as_secs_f64()))?;
+    say("")?;
+    say(&line)
+}
+
+async fn story(scenario: &mut Scenario) -> Result<String> {
+    heading(3, "A Deployment of three pods, a Service, a LeaderGroup")?;
+    kubectl(scenario, &["apply", "-f", EXAMPLES], "apply -f examples/").await?;
+    let start = Instant::now();
+    let active = scenario.settled(STARTED).await?;
+    note(&format!("{} is active after {:.1} s", active.pod, start.elapsed().as_secs_f64()))?;
+    show(scenario).await?;
+
+    let node = scenario.another_node(&active.node)?;
+    heading(4, &format!("A client on {node} calls the Service 100 times a second"))?;
+    let client = scenario.call_from(&node).await?;
+    let enough = |calls: &Calls| calls.answered_by(&active.pod) >= 200;
+    let calls = client.until("200 answers of the active pod", STARTED, enough).await?;
+    note(&calls.to_string())?;
+
+    heading(5, &format!("{} loses power, and the active pod with it", active.node))?;
+    let cluster = scenario.stage.own()?;
+    let off = Moment::from(cluster.power_off(&active.node).await?);
+    let failover = scenario.failover("power-off", &active, off, Some(&client), &["Silent"]);
+    let after = narrated(failover, &client, off).await?;
+    let measured = scenario.changes().last().context("nothing was measured")?.clone();
+    told(
+        Duration::from_millis(measured.failover_ms),
+        &format!("{} is active, token {}", after.pod, after.token),
+    )?;
+    let switch = client.calls().switch(&active.pod, &after.pod, off).context("the new pod never answered")?;
+    told(switch.first_new.since(off), &format!("{} answers through the Service", after.pod))?;
+    show(scenario).await?;
+
+    heading(6, &format!("{} has power again", active.node))?;
+    let start = Instant::now();
+    scenario.stage.own()?.power_on(&active.node).await?;
+    let still = back_as_standby(scenario, &active).await?;
+    note(&format!("{} is back as a standby after {:.1} s", active.pod, start.elapsed().as_secs_f64()))?;
+    ensure!(still == after, "{} was active, now {} is", after.pod, still.pod);
+    show(scenario).await?;
+
+    let calls = client.stop().await?;
+    note(&calls.to_string())?;
+    let history = scenario.history().await?;
+    let checked = check(&history);
+    checked.ok_or_dump(&history, &target_folder()?.join("demo-history.jsonl"))?;
+    Ok(format!(
+        "failover: {} ms after power-off (ttl {} ms), {} requests lost, {checked}",
+        measured.failover_ms,
+        measured.ttl_ms,
+        calls.from(off).lost()
+    ))
+}
+
+/// Waits until the node's own pod is labelled standby and counts as eligible again.
+async fn back_as_standby(scenario: &Scenario, lost: &Active) -> Result<Active> {
+    let active = scenario.settled(NODE_BACK).await?;
+    eventually("the lost pod to be a standby", NODE_BACK, async || {
+        let pod = scenario.pods().get(&lost.pod).await?;
+        let role = pod.metadata.labels.unwrap_or_default().remove(&scenario.routing().role_label);
+        ensure!(role.as_deref() == Some("standby"), "its role is {role:?}");
+        Ok(())
+    })
+    .await?;
+    Ok(active)
+}
+
+/// Says once a second what the client sees, until the failover is over.
+async fn narrated(
+    failover: impl Future<Output = Result<Active>>,
+    client: &Client,
+    since: Moment,
+) -> Result<Active> {
+    tokio::pin!(failover);
+    let mut seconds = time::interval(Duration::from_secs(1));
+    let mut last = since;
+    loop {
+        tokio::select! {
+            done = &mut failover => return done,
+            _ = seconds.tick() => {
+                let now = Moment::now();
+                let calls = client.calls().from(last);
+                if now.since(last) >= Duration::from_millis(500) {
+                    told(now.since(since), &calls.to_string())?;
+                    last = now;
+                }
+            }
+        }
+    }
+}
+
+async fn show(scenario: &Scenario) -> Result<()> {
+    kubectl(scenario, &["get", "leadergroups"], "get lg").await?;
+    let columns = "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,ROLE:.metadata.labels.leadergroup\\.dev/role,\
+                   READY:.status.conditions[?(@.type==\"Ready\")].status";
+    kubectl(scenario, &["get", "pods", "-l", "app=hello", "-o", columns], "get pods").await
+}
+
+async fn kubectl(scenario: &Scenario, args: &[&str], shown: &str) -> Result<()> {
+    let mut all = vec!["-n", NAMESPACE];
+    all.extend(args);
+    let text = scenario.stage.run_kubectl(&all).await?;
+    note(&format!("$ kubectl {shown}"))?;
+    for line in text.lines() {
+        note(&format!("  {line}"))?;
+    }
+    Ok(())
+}
+
+fn heading(number: u8, text: &str) -> Result<()> {
+    say(&format!("\n{number}. {text}"))
+}
+
+fn note(text: &str) -> Result<()> {
+    say(&format!("   {text}"))
+}
+
+fn told(after: Duration, text: &str) -> Result<()> {
+    note(&format!("+{:>6} ms  {text}", ms(after)))
+}
+
+fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush().context("nobody reads the demo")
+}

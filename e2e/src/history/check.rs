@@ -1,0 +1,484 @@
+//! The checker: a pure function from a history to the violations of the invariants in it.
+//!
+//! It walks the changes in the order of their revisions, keeps the world as it was after each, and looks at every
+//! group and Service that the change could have touched. The lock's term history is set beside it at the end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use jiff::Timestamp;
+use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL, Stamp};
+use serde::Serialize;
+
+use super::objects::selects;
+use super::{Change, GroupView, History, Kind, Object, PodView, ServiceView, SliceView, Term};
+use crate::moment::Moment;
+
+/// What is promised at every revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Invariant {
+    /// I1: at most one pod of a group is labelled active, and at most one endpoint of its Service serves.
+    OneActive,
+    /// I2: a pod turns active only after the lock granted it the token and the group's status declared it.
+    GrantedAndDeclared,
+    /// I3: tokens only grow, and none is used for two owners.
+    TokensGrow,
+    /// I4: no pod turns active with a token after a larger one was declared.
+    NoLateWrites,
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneActive => "I1 one active",
+            Self::GrantedAndDeclared => "I2 granted and declared first",
+            Self::TokensGrow => "I3 tokens only grow",
+            Self::NoLateWrites => "I4 no late writes",
+        })
+    }
+}
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Which one.
+    pub invariant: Invariant,
+    /// The revision that broke it; 0 if it is about the term history alone.
+    pub revision: i64,
+    /// The object that changed, or the lock's key.
+    pub object: String,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at revision {} ({}): {}", self.invariant, self.revision, self.object, self.text)
+    }
+}
+
+/// A pod turned active, or its term changed while it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Promotion {
+    /// The revision.
+    pub revision: i64,
+    /// When the collector saw it.
+    pub seen: Moment,
+    /// The group's UID.
+    pub group: String,
+    /// The lock's key.
+    pub key: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// The pod's node.
+    pub node: Option<String>,
+    /// The token it was stamped with.
+    pub token: i64,
+    #[serde(skip)]
+    seen_at: Timestamp,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Checked {
+    /// How many revisions were checked.
+    pub revisions: usize,
+    /// The largest number of active pods that any group had at any revision.
+    pub most_active: usize,
+    /// Who became active, in order.
+    pub promotions: Vec<Promotion>,
+    /// What is wrong; empty when all is well.
+    pub violations: Vec<Violation>,
+}
+
+impl Checked {
+    /// The promotions of one group (by UID) after a revision.
+    pub fn promotions_after(&self, group: &str, revision: i64) -> Vec<&Promotion> {
+        self.promotions.iter().filter(|p| p.group == group && p.revision > revision).collect()
+    }
+}
+
+/// Checks a history.
+pub fn check(history: &History) -> Checked {
+    let mut checker = Checker::new(history);
+    for change in &history.changes {
+        checker.apply(change);
+    }
+    checker.check_terms();
+    let after = history.changes.iter().filter(|c| c.revision > history.baseline);
+    checker.out.revisions = after.map(|c| c.revision).collect::<BTreeSet<_>>().len();
+    checker.out
+}
+
+type Name = (String, String);
+
+struct Group {
+    namespace: String,
+    name: String,
+    view: GroupView,
+    key: String,
+}
+
+/// What was announced for one lock key, over all groups that ever used it.
+#[derive(Default)]
+struct Announced {
+    declared: Vec<Declared>,
+    promoted: Option<(i64, String)>,
+}
+
+struct Declared {
+    revision: i64,
+    seen_at: Timestamp,
+    token: i64,
+    holder: Option<String>,
+}
+
+struct Checker<'a> {
+    history: &'a History,
+    pods: BTreeMap<Name, PodView>,
+    /// The Service, and whether its selector is what it was when the Service was first seen.
+    services: BTreeMap<Name, (ServiceView, bool)>,
+    slices: BTreeMap<Name, SliceView>,
+    groups: BTreeMap<String, Group>,
+    keys: BTreeMap<String, Announced>,
+    /// The sets of actives that were reported, so that one mistake is reported once.
+    reported: BTreeSet<(String, BTreeSet<String>)>,
+    out: Checked,
+}
+
+impl<'a> Checker<'a> {
+    fn new(history: &'a History) -> Self {
+        Self {
+            history,
+            pods: BTreeMap::new(),
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            reported: BTreeSet::new(),
+            out: Checked::default(),
+        }
+    }
+
+    fn violated(&mut self, invariant: Invariant, change: &Change, text: String) {
+        let object = change.id.to_string();
+        self.out.violations.push(Violation { invariant, revision: change.revision, object, text });
+    }
+
+    fn apply(&mut self, change: &Change) {
+        let name = (change.id.namespace.clone(), change.id.name.clone());
+        match (&change.id.kind, &change.state) {
+            (Kind::Pod, Some(Object::Pod(pod))) => {
+                let before = self.pods.insert(name, pod.clone());
+                self.pod_changed(change, before.as_ref(), pod);
+                self.count_actives(change);
+            }
+            (Kind::Service, Some(Object::Service(service))) => {
+                let steady = self.services.get(&name).is_none_or(|(before, steady)| {
+                    before.uid != service.uid || (*steady && before.selector == service.selector)
+                });
+                self.services.insert(name, (service.clone(), steady));
+            }
+            (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
+                self.slices.insert(name, slice.clone());
+                self.count_endpoints(change, slice);
+            }
+            (Kind::LeaderGroup, Some(Object::Group(group))) => {
+                self.group_changed(change, group);
+                self.count_actives(change);
+            }
+            (kind, _) => self.gone(*kind, &name),
+        }
+    }
+
+    fn gone(&mut self, kind: Kind, name: &Name) {
+        match kind {
+            Kind::Pod => drop(self.pods.remove(name)),
+            Kind::Service => drop(self.services.remove(name)),
+            Kind::EndpointSlice => drop(self.slices.remove(name)),
+            Kind::LeaderGroup => {
+                self.groups.retain(|_, group| (&group.namespace, &group.name) != (&name.0, &name.1));
+            }
+        }
+    }
+
+    // ---- I1 ----
+
+    /// Counts the actives of every group of the namespace.
+    fn count_actives(&mut self, change: &Change) {
+        let namespace = &change.id.namespace;
+        let mut found = Vec::new();
+        for (uid, group) in self.groups.iter().filter(|(_, group)| group.namespace == *namespace) {
+            let pods = self.pods.range((namespace.clone(), String::new())..);
+            let actives: BTreeSet<String> = pods
+                .take_while(|((of, _), _)| of == namespace)
+                .filter(|(_, pod)| pod.is_active(&group.view.routing) && self.belongs(pod, uid, group))
+                .map(|((_, name), _)| name.clone())
+                .collect();
+            found.push((uid.clone(), actives));
+        }
+        for (uid, actives) in found {
+            self.out.most_active = self.out.most_active.max(actives.len());
+            if actives.len() > 1 && self.reported.insert((uid.clone(), actives.clone())) {
+                self.violated(
+                    Invariant::OneActive,
+                    change,
+                    format!("group {uid} has the actives {actives:?}"),
+                );
+            }
+        }
+    }
+
+    /// Whether a pod counts for a group: it carries the group's stamp, or of all groups whose selector matches it,
+    /// this one is the oldest.
+    fn belongs(&self, pod: &PodView, uid: &str, group: &Group) -> bool {
+        let stamped = stamp_of(pod).is_some_and(|stamp| stamp.group == uid);
+        stamped || self.oldest_selecting(&group.namespace, pod).is_some_and(|oldest| oldest == uid)
+    }
+
+    fn oldest_selecting(&self, namespace: &str, pod: &PodView) -> Option<&str> {
+        let selecting = self
+            .groups
+            .iter()
+            .filter(|(_, g)| g.namespace == namespace && selects(&g.view.selector, &pod.labels));
+        selecting.min_by_key(|(uid, g)| (g.view.created, uid.as_str())).map(|(uid, _)| uid.as_str())
+    }
+
+    /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
+    ///
+    /// A Service whose selector was edited is left out: its slices follow the edit late, whatever the operator does.
+    fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
+        let Some(service) = &slice.service else { return };
+        let namespace = &change.id.namespace;
+        let Some((view, true)) = self.services.get(&(namespace.clone(), service.clone())) else { return };
+        if slice.service_uid.as_ref().is_some_and(|uid| *uid != view.uid)
+            || !self.selects_active(namespace, view)
+        {
+            return;
+        }
+        let same = |other: &&SliceView| {
+            other.service == slice.service
+                && other.service_uid == slice.service_uid
+                && other.family == slice.family
+        };
+        let slices = self.slices.range((namespace.clone(), String::new())..);
+        let serving: BTreeSet<String> = slices
+            .take_while(|((of, _), _)| of == namespace)
+            .map(|(_, other)| other)
+            .filter(same)
+            .flat_map(|other| other.serving.iter().cloned())
+            .collect();
+        let of = format!("{namespace}/{service} {}", slice.family);
+        if serving.len() > 1 && self.reported.insert((of, serving.clone())) {
+            let text = format!("Service {service} ({}) lists the endpoints {serving:?}", slice.family);
+            self.violated(Invariant::OneActive, change, text);
+        }
+    }
+
+    fn selects_active(&self, namespace: &str, service: &ServiceView) -> bool {
+        let has = |key: &str, value: &str| service.selector.get(key).is_some_and(|v| v == value);
+        let mut groups = self.groups.values().filter(|group| group.namespace == namespace);
+        has(ROLE_LABEL, ACTIVE_VALUE)
+            || groups.any(|g| has(&g.view.routing.role_label, &g.view.routing.active_value))
+    }
+
+    // ---- I2, I3, I4: what a promotion needs ----
+
+    fn pod_changed(&mut self, change: &Change, before: Option<&PodView>, pod: &PodView) {
+        let namespace = &change.id.namespace;
+        let groups: Vec<&String> = self
+            .groups
+            .iter()
+            .filter(|(uid, group)| {
+                group.namespace == *namespace
+                    && pod.is_active(&group.view.routing)
+                    && self.belongs(pod, uid, group)
+                    && !before.is_some_and(|b| {
+                        b.uid == pod.uid && b.is_active(&group.view.routing) && b.stamp == pod.stamp
+                    })
+            })
+            .map(|(uid, _)| uid)
+            .collect();
+        let Some(first) = groups.first().map(|uid| (*uid).clone()) else { return };
+        let Some(stamp) = stamp_of(pod) else {
+            let text = format!("{} turned active with the stamp {:?}", pod.uid, pod.stamp);
+            return self.violated(Invariant::GrantedAndDeclared, change, text);
+        };
+        let Some(group) = self.groups.get(&stamp.group) else {
+            let text =
+                format!("turned active for the group {}, which is not there; it is in {first}", stamp.group);
+            return self.violated(Invariant::GrantedAndDeclared, change, text);
+        };
+        let promotion = Promotion {
+            revision: change.revision,
+            seen: change.seen,
+            seen_at: change.seen_at,
+            group: stamp.group,
+            key: group.key.clone(),
+            pod: change.id.name.clone(),
+            uid: pod.uid.clone(),
+            node: pod.node.clone(),
+            token: stamp.token,
+        };
+        self.promoted(change, promotion);
+    }
+
+    fn promoted(&mut self, change: &Change, promotion: Promotion) {
+        let Promotion { token, uid, .. } = &promotion;
+        let announced = self.keys.entry(promotion.key.clone()).or_default();
+        let last = announced.promoted.replace((*token, uid.clone()));
+        if change.revision <= self.history.baseline {
+            return;
+        }
+        let mut found = Vec::new();
+        let declared = announced.declared.iter().any(|d| d.token == *token && d.holder.as_ref() == Some(uid));
+        if !declared {
+            found.push((
+                Invariant::GrantedAndDeclared,
+                format!("turned active with token {token}, which was not declared for it before"),
+            ));
+        }
+        if let Some(later) = announced.declared.iter().find(|d| d.token > *token) {
+            let text = format!(
+                "turned active with token {token} after token {} was declared at revision {}",
+                later.token, later.revision
+            );
+            found.push((Invariant::NoLateWrites, text));
+        }
+        if let Some((before, owner)) = last
+            && (before > *token || (before == *token && owner != *uid))
+        {
+            found.push((
+                Invariant::TokensGrow,
+                format!("turned active with token {token} after {owner} was active with token {before}"),
+            ));
+        }
+        self.out.promotions.push(promotion);
+        for (invariant, text) in found {
+            self.violated(invariant, change, text);
+        }
+    }
+
+    fn group_changed(&mut self, change: &Change, view: &GroupView) {
+        let id = &change.id;
+        let key = view.key.clone().unwrap_or_else(|| {
+            format!("{}/{}/{}", self.history.cluster.as_deref().unwrap_or("?"), id.namespace, id.name)
+        });
+        let group = Group {
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            view: view.clone(),
+            key: key.clone(),
+        };
+        let before = self.groups.insert(view.uid.clone(), group);
+        if let Some(before) = before
+            && before.view.token > view.token
+        {
+            let text = format!("status.token went from {} to {}", before.view.token, view.token);
+            self.violated(Invariant::TokensGrow, change, text);
+        }
+        let token = view.declaration.token;
+        let holder = view.declaration.holder.as_ref().map(|holder| holder.uid.clone());
+        let announced = self.keys.entry(key).or_default();
+        let last = announced.declared.last();
+        if token == 0 || last.is_some_and(|last| last.token == token && last.holder == holder) {
+            return;
+        }
+        // Within one term the holder may only go away: a vacated row keeps its token until the next grant.
+        let grows = last.is_none_or(|last| token > last.token || (token == last.token && holder.is_none()));
+        let text = (!grows).then(|| {
+            let last = last.map(|last| (last.token, &last.holder));
+            format!("declares token {token} for {holder:?} after {last:?}")
+        });
+        announced.declared.push(Declared {
+            revision: change.revision,
+            seen_at: change.seen_at,
+            token,
+            holder,
+        });
+        if let Some(text) = text {
+            self.violated(Invariant::TokensGrow, change, text);
+        }
+    }
+
+    // ---- I2, I3: the lock's own history ----
+
+    fn check_terms(&mut self) {
+        let Some(terms) = &self.history.terms else { return };
+        let mut by_key: BTreeMap<&str, Vec<&Term>> = BTreeMap::new();
+        for term in terms.iter().filter(|term| self.keys.contains_key(&term.key)) {
+            by_key.entry(&term.key).or_default().push(term);
+        }
+        let mut found = Vec::new();
+        for (key, terms) in &mut by_key {
+            terms.sort_by_key(|term| (term.token, term.granted_at));
+            for pair in terms.windows(2) {
+                let (one, next) = (pair[0], pair[1]);
+                if one.token == next.token && (&one.owner, &one.grant) != (&next.owner, &next.grant) {
+                    let text =
+                        format!("token {} was granted to {} and to {}", one.token, one.owner, next.owner);
+                    found.push((Invariant::TokensGrow, 0, (*key).to_owned(), text));
+                } else if self.history.one_clock && next.granted_at < one.granted_at {
+                    let text = format!("token {} was granted before token {}", next.token, one.token);
+                    found.push((Invariant::TokensGrow, 0, (*key).to_owned(), text));
+                }
+            }
+        }
+        for promotion in &self.out.promotions {
+            let wanted = |term: &&&Term| term.token == promotion.token && term.owner == promotion.uid;
+            let granted = by_key.get(promotion.key.as_str()).and_then(|terms| terms.iter().find(wanted));
+            let object = format!("pod {}", promotion.pod);
+            let mut wrong = |text: String| {
+                found.push((Invariant::GrantedAndDeclared, promotion.revision, object.clone(), text));
+            };
+            let Some(granted) = granted else {
+                wrong(format!("the lock never granted token {} of {} to it", promotion.token, promotion.key));
+                continue;
+            };
+            if self.history.one_clock && granted.granted_at > promotion.seen_at {
+                wrong(format!("token {} was granted at {}, later", promotion.token, granted.granted_at));
+            }
+        }
+        if self.history.one_clock {
+            found.extend(self.declared_too_early(&by_key));
+        }
+        for (invariant, revision, object, text) in found {
+            self.out.violations.push(Violation { invariant, revision, object, text });
+        }
+    }
+
+    /// Declarations that were made before the lock granted their token.
+    fn declared_too_early(
+        &self,
+        terms: &BTreeMap<&str, Vec<&Term>>,
+    ) -> Vec<(Invariant, i64, String, String)> {
+        let mut found = Vec::new();
+        for (key, announced) in &self.keys {
+            for declared in announced.declared.iter().filter(|d| d.revision > self.history.baseline) {
+                let granted = terms.get(key.as_str()).and_then(|terms| {
+                    terms
+                        .iter()
+                        .find(|t| t.token == declared.token && Some(&t.owner) == declared.holder.as_ref())
+                });
+                if let Some(granted) = granted
+                    && granted.granted_at > declared.seen_at
+                {
+                    let text = format!(
+                        "token {} was declared at {}, granted at {}",
+                        declared.token, declared.seen_at, granted.granted_at
+                    );
+                    found.push((Invariant::GrantedAndDeclared, declared.revision, key.clone(), text));
+                }
+            }
+        }
+        found
+    }
+}
+
+fn stamp_of(pod: &PodView) -> Option<Stamp> {
+    pod.stamp.as_deref().and_then(|stamp| stamp.parse().ok())
+}

@@ -1,0 +1,140 @@
+//! What really happened: every revision of every pod, EndpointSlice, Service and `LeaderGroup`, and the check of it.
+//!
+//! Three parts that know nothing of each other's insides: *collectors* write a [`History`] down (from etcd itself on
+//! the project's own cluster, from an API watch elsewhere, from the lock's term table in PostgreSQL), the *history* is
+//! plain data, and the *checker* ([`check`]) is a pure function over it. A history with a hole is no history: the
+//! collectors fail when they cannot prove that they saw every revision.
+
+mod api_watch;
+mod check;
+mod etcd;
+mod objects;
+mod recorder;
+mod report;
+mod roles;
+mod terms;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::moment::Moment;
+
+pub use api_watch::ApiCollector;
+pub use check::{Checked, Invariant, Promotion, Violation, check};
+pub use etcd::{EtcdCollector, current_revision};
+pub use objects::{GroupView, Object, PodView, ServiceView, SliceView};
+pub use recorder::Recorder;
+pub use roles::{RoleChange, role_changes};
+pub use terms::TermCollector;
+
+/// The kinds of objects that a history is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Kind {
+    /// v1 Pod.
+    Pod,
+    /// v1 Service.
+    Service,
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice,
+    /// leadergroup.dev/v1alpha1 LeaderGroup.
+    LeaderGroup,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup];
+}
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ObjectId {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// One revision of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The revision of the API server's store. All kinds share one sequence.
+    pub revision: i64,
+    /// When the collector received it: never before it was committed.
+    pub seen: Moment,
+    /// The same by the wall clock, to set beside timestamps of the database on the same machine.
+    pub seen_at: Timestamp,
+    /// Which object.
+    pub id: ObjectId,
+    /// What it is from this revision on; `None`: it is gone.
+    pub state: Option<Object>,
+    /// The object as stored, without managed fields, for the dump.
+    pub raw: Arc<str>,
+}
+
+/// One row of the lock's term history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Term {
+    /// The lock's key.
+    pub key: String,
+    /// The fencing token granted.
+    pub token: i64,
+    /// The grant's id.
+    pub grant: String,
+    /// The pod (its UID) that it was granted to.
+    pub owner: String,
+    /// When, by the database's clock.
+    pub granted_at: Timestamp,
+}
+
+/// Everything that was recorded.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The UID of the namespace `kube-system`, of which default lock keys are made.
+    pub cluster: Option<String>,
+    /// The objects' revisions, in order. What already existed when the recording began comes first.
+    pub changes: Vec<Change>,
+    /// Changes up to this revision are only where the recording began: they are no transitions.
+    pub baseline: i64,
+    /// Everything up to this revision was seen.
+    pub complete_to: i64,
+    /// The term history of the lock, every row that was ever read; `None` if the database cannot be read from here, in
+    /// which case promotions are checked against the declarations alone.
+    pub terms: Option<Vec<Term>>,
+    /// Whether the database's clock is this machine's, so that a grant's time can be compared with [`Change::seen_at`].
+    pub one_clock: bool,
+}
+
+impl History {
+    /// The part that is about some namespaces. Terms are kept: their keys tell whose they are.
+    #[must_use]
+    pub fn of_namespaces(&self, namespaces: &[&str]) -> Self {
+        let wanted: BTreeSet<&str> = namespaces.iter().copied().collect();
+        let changes =
+            self.changes.iter().filter(|c| wanted.contains(c.id.namespace.as_str())).cloned().collect();
+        Self { changes, ..self.clone_without_changes() }
+    }
+
+    fn clone_without_changes(&self) -> Self {
+        Self {
+            cluster: self.cluster.clone(),
+            changes: Vec::new(),
+            baseline: self.baseline,
+            complete_to: self.complete_to,
+            terms: self.terms.clone(),
+            one_clock: self.one_clock,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The few fields of pods, Services, EndpointSlices and `LeaderGroup`s that the invariants speak of.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use leadergroup::api::{Declaration, LabelSelectorOperator, LeaderGroup, PodSelector, RoutingSpec};
+use serde_json::Value;
+
+use super::Kind;
+
+/// A recorded object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    /// A pod.
+    Pod(PodView),
+    /// A Service.
+    Service(ServiceView),
+    /// An EndpointSlice.
+    Slice(SliceView),
+    /// A `LeaderGroup`.
+    Group(Box<GroupView>),
+}
+
+/// What matters of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodView {
+    /// Its UID.
+    pub uid: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its stamp, unparsed.
+    pub stamp: Option<String>,
+    /// The node it was bound to.
+    pub node: Option<String>,
+}
+
+/// What matters of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceView {
+    /// Its UID.
+    pub uid: String,
+    /// Its selector.
+    pub selector: BTreeMap<String, String>,
+}
+
+/// What matters of an EndpointSlice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SliceView {
+    /// The Service it belongs to, by its label.
+    pub service: Option<String>,
+    /// The UID of the Service that owns it.
+    pub service_uid: Option<String>,
+    /// Its address family.
+    pub family: String,
+    /// The endpoints that are ready or serving: the pod's UID, or the addresses of an endpoint without a pod.
+    pub serving: Vec<String>,
+}
+
+/// What matters of a `LeaderGroup`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupView {
+    /// Its UID.
+    pub uid: String,
+    /// When it was created: of two groups that select a pod, the older one keeps it.
+    pub created: Timestamp,
+    /// Its selector.
+    pub selector: PodSelector,
+    /// Its role label and the values of it.
+    pub routing: RoutingSpec,
+    /// The lock's key, if the spec names one.
+    pub key: Option<String>,
+    /// The declared term.
+    pub declaration: Declaration,
+    /// The token in the status.
+    pub token: i64,
+    /// The UID of the pod that the status calls active.
+    pub active: Option<String>,
+}
+
+impl Object {
+    /// Reads an object from the JSON that the API server stores or serves.
+    pub fn read(kind: Kind, json: &Value) -> Result<Self> {
+        Ok(match kind {
+            Kind::Pod => Self::Pod(PodView {
+                uid: uid(json)?,
+                labels: strings(json.pointer("/metadata/labels")),
+                stamp: json
+                    .pointer("/metadata/annotations")
+                    .and_then(|a| a.get(leadergroup::api::STAMP_ANNOTATION))
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
+                node: json.pointer("/spec/nodeName").and_then(Value::as_str).map(str::to_owned),
+            }),
+            Kind::Service => Self::Service(ServiceView {
+                uid: uid(json)?,
+                selector: strings(json.pointer("/spec/selector")),
+            }),
+            Kind::EndpointSlice => Self::Slice(slice(json)),
+            Kind::LeaderGroup => {
+                let group: LeaderGroup = serde_json::from_value(json.clone())
+                    .context("a LeaderGroup that its types cannot read")?;
+                let status = group.status.unwrap_or_default();
+                let Some(created) = group.metadata.creation_timestamp else {
+                    bail!("a LeaderGroup without creationTimestamp")
+                };
+                Self::Group(Box::new(GroupView {
+                    uid: uid(json)?,
+                    created: created.0,
+                    selector: group.spec.selector,
+                    routing: group.spec.routing,
+                    key: group.spec.lock.key,
+                    declaration: status.declaration,
+                    token: status.token,
+                    active: status.active.map(|active| active.uid),
+                }))
+            }
+        })
+    }
+}
+
+fn uid(json: &Value) -> Result<String> {
+    let uid = json.pointer("/metadata/uid").and_then(Value::as_str);
+    Ok(uid.context("an object without metadata.uid")?.to_owned())
+}
+
+fn strings(map: Option<&Value>) -> BTreeMap<String, String> {
+    let entries = map.and_then(Value::as_object).into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+fn slice(json: &Value) -> SliceView {
+    let owners = json.pointer("/metadata/ownerReferences").and_then(Value::as_array).into_iter().flatten();
+    let service_uid = owners
+        .filter(|owner| owner.get("kind").and_then(Value::as_str) == Some("Service"))
+        .find_map(|owner| owner.get("uid").and_then(Value::as_str))
+        .map(str::to_owned);
+    let endpoints = json.get("endpoints").and_then(Value::as_array).into_iter().flatten();
+    let serving = endpoints.filter(|endpoint| serves(endpoint)).map(endpoint_name).collect();
+    SliceView {
+        service: strings(json.pointer("/metadata/labels")).remove("kubernetes.io/service-name"),
+        service_uid,
+        family: json.get("addressType").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        serving,
+    }
+}
+
+/// Ready or serving; a condition that is absent counts as true, as it does for those who route.
+fn serves(endpoint: &Value) -> bool {
+    let condition =
+        |name: &str| endpoint.get("conditions").and_then(|c| c.get(name)).and_then(Value::as_bool);
+    let ready = condition("ready").unwrap_or(true);
+    ready || condition("serving").unwrap_or(ready)
+}
+
+fn endpoint_name(endpoint: &Value) -> String {
+    let pod = endpoint.pointer("/targetRef/uid").and_then(Value::as_str);
+    pod.map_or_else(|| endpoint.get("addresses").unwrap_or(&Value::Null).to_string(), str::to_owned)
+}
+
+/// Whether labels satisfy a selector. An empty selector selects nothing, as the CRD refuses it.
+pub(super) fn selects(selector: &PodSelector, labels: &BTreeMap<String, String>) -> bool {
+    let listed = selector.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
+    let expressed = selector.match_expressions.iter().all(|wanted| {
+        let value = labels.get(&wanted.key);
+        let among = value.is_some_and(|value| wanted.values.contains(value));
+        match wanted.operator {
+            LabelSelectorOperator::In => among,
+            LabelSelectorOperator::NotIn => !among,
+            LabelSelectorOperator::Exists => value.is_some(),
+            LabelSelectorOperator::DoesNotExist => value.is_none(),
+        }
+    });
+    let empty = selector.match_labels.is_empty() && selector.match_expressions.is_empty();
+    !empty && listed && expressed
+}
+
+impl PodView {
+    /// Whether the pod carries the group's role label with the value for the active one.
+    pub fn is_active(&self, routing: &RoutingSpec) -> bool {
+        self.labels.get(&routing.role_label) == Some(&routing.active_value)
+    }
+
+    /// The role label's value.
+    pub fn role(&self, routing: &RoutingSpec) -> Option<&str> {
+        self.labels.get(&routing.role_label).map(String::as_str)
+    }
+}

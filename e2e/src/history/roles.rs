@@ -1,0 +1,48 @@
+//! Which pods changed their role, for scenarios that say that none may.
+
+use std::collections::BTreeMap;
+
+use leadergroup::api::RoutingSpec;
+use serde::Serialize;
+
+use super::{History, Object};
+
+/// A pod's role label changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RoleChange {
+    /// The revision.
+    pub revision: i64,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The value before; `None`: no label, or no such pod.
+    pub from: Option<String>,
+    /// The value after; `None`: no label, or the pod is gone.
+    pub to: Option<String>,
+}
+
+/// All changes of role labels after a revision, a pod's first role and its end included.
+pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec<RoleChange> {
+    let mut roles: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
+    let mut changes = Vec::new();
+    for change in &history.changes {
+        let to = match &change.state {
+            Some(Object::Pod(pod)) => pod.role(routing).map(str::to_owned),
+            None if change.id.kind == super::Kind::Pod => None,
+            Some(_) | None => continue,
+        };
+        let name = (change.id.namespace.clone(), change.id.name.clone());
+        let from = roles.insert(name, to.clone()).flatten();
+        if from != to && change.revision > after {
+            changes.push(RoleChange {
+                revision: change.revision,
+                namespace: change.id.namespace.clone(),
+                pod: change.id.name.clone(),
+                from,
+                to,
+            });
+        }
+    }
+    changes
+}

@@ -1,0 +1,507 @@
+//! The checker against histories made by hand: a valid one passes, and each way to break it is found.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+
+const KEY: &str = "cluster/ns/web";
+
+/// A history in the making: every call is one revision.
+#[derive(Default)]
+struct Tape {
+    history: History,
+}
+
+fn at(revision: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + revision).expect("a valid time")
+}
+
+impl Tape {
+    fn new() -> Self {
+        let history = History { cluster: Some("cluster".into()), one_clock: true, ..History::default() };
+        Self { history: History { terms: Some(Vec::new()), complete_to: 1, ..history } }
+    }
+
+    fn push(&mut self, kind: Kind, name: &str, json: Option<&Value>) -> i64 {
+        self.history.complete_to += 1;
+        let revision = self.history.complete_to;
+        let seconds = u64::try_from(revision).expect("revisions are positive");
+        self.history.changes.push(Change {
+            revision,
+            seen: Moment::default().plus(Duration::from_secs(seconds)),
+            seen_at: at(revision),
+            id: ObjectId { kind, namespace: "ns".into(), name: name.into() },
+            state: json.map(|json| Object::read(kind, json).expect("a readable object")),
+            raw: json.map(Value::to_string).unwrap_or_default().into(),
+        });
+        revision
+    }
+
+    /// A pod: its name is its UID. `role` and `stamp` as on the labels.
+    fn pod(&mut self, name: &str, role: Option<&str>, stamp: Option<&str>) -> i64 {
+        let mut json = json!({ "metadata": { "name": name, "uid": name, "labels": { "app": "web" } } });
+        if let Some(role) = role {
+            json["metadata"]["labels"]["leadergroup.dev/role"] = role.into();
+        }
+        if let Some(stamp) = stamp {
+            json["metadata"]["annotations"] = json!({ "leadergroup.dev/stamp": stamp });
+        }
+        self.push(Kind::Pod, name, Some(&json))
+    }
+
+    fn group_as(&mut self, name: &str, uid: &str, created: i64, token: i64, holder: Option<&str>) -> i64 {
+        let holder = holder.map(|uid| json!({ "name": uid, "uid": uid }));
+        let mut declaration = json!({ "token": token });
+        if let Some(holder) = holder {
+            declaration["holder"] = holder;
+        }
+        let created = at(created).to_string();
+        let json = json!({
+            "apiVersion": "leadergroup.dev/v1alpha1", "kind": "LeaderGroup",
+            "metadata": { "name": name, "namespace": "ns", "uid": uid, "creationTimestamp": created },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } },
+            "status": { "observedGeneration": 1, "token": token, "declaration": declaration },
+        });
+        self.push(Kind::LeaderGroup, name, Some(&json))
+    }
+
+    fn group(&mut self, token: i64, holder: Option<&str>) -> i64 {
+        self.group_as("web", "g", 1, token, holder)
+    }
+
+    fn grant(&mut self, token: i64, owner: &str) {
+        let granted_at = at(self.history.complete_to);
+        let term = Term {
+            key: KEY.into(),
+            token,
+            grant: format!("{token}-{owner}"),
+            owner: owner.into(),
+            granted_at,
+        };
+        self.history.terms.as_mut().expect("made with terms").push(term);
+    }
+
+    fn service(&mut self, selector: &Value) -> i64 {
+        self.push(
+            Kind::Service,
+            "web",
+            Some(&json!({ "metadata": { "name": "web", "uid": "s" }, "spec": { "selector": selector } })),
+        )
+    }
+
+    fn slice(&mut self, name: &str, family: &str, endpoints: &[(&str, Value)]) -> i64 {
+        let endpoints: Vec<Value> = endpoints
+            .iter()
+            .map(|(pod, conditions)| json!({ "targetRef": { "uid": pod }, "conditions": conditions }))
+            .collect();
+        let json = json!({
+            "metadata": {
+                "name": name, "uid": name, "labels": { "kubernetes.io/service-name": "web" },
+                "ownerReferences": [{ "kind": "Service", "name": "web", "uid": "s" }],
+            },
+            "addressType": family, "endpoints": endpoints,
+        });
+        self.push(Kind::EndpointSlice, name, Some(&json))
+    }
+
+    /// Grant, declare, strip, promote, and the slice that follows: one whole change of holder.
+    fn change_holder(&mut self, token: i64, from: Option<&str>, to: &str) {
+        self.grant(token, to);
+        self.group(token, Some(to));
+        let stamp = format!("g/{token}");
+        if let Some(from) = from {
+            self.pod(from, Some("standby"), Some(&stamp));
+            self.slice("web-1", "IPv4", &[]);
+        }
+        self.pod(to, Some("active"), Some(&stamp));
+        self.slice("web-1", "IPv4", &[(to, ready())]);
+    }
+
+    fn violated(&self) -> Vec<Invariant> {
+        let mut found: Vec<Invariant> = check(&self.history).violations.iter().map(|v| v.invariant).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+fn ready() -> Value {
+    json!({ "ready": true, "serving": true, "terminating": false })
+}
+
+/// A group with three pods, of which `a` is active with token 1.
+fn first() -> Tape {
+    let mut tape = Tape::new();
+    tape.service(&json!({ "app": "web", "leadergroup.dev/role": "active" }));
+    tape.group(0, None);
+    for pod in ["a", "b", "c"] {
+        tape.pod(pod, None, None);
+        tape.pod(pod, Some("standby"), Some("g/0"));
+    }
+    tape.change_holder(1, None, "a");
+    tape
+}
+
+/// The same after a failover to `b` with token 2.
+fn failed_over() -> Tape {
+    let mut tape = first();
+    tape.change_holder(2, Some("a"), "b");
+    tape
+}
+
+fn edit(tape: &mut Tape, name: &str, nth: usize, change: impl FnOnce(&mut Change)) {
+    let mut of_name = tape.history.changes.iter_mut().filter(|c| c.id.name == name);
+    change(of_name.nth(nth).expect("the history has that change"));
+}
+
+/// The revisions stay where they are; the contents of two changes swap places.
+fn swap(tape: &mut Tape, one: usize, other: usize) {
+    let changes = &mut tape.history.changes;
+    changes.swap(one, other);
+    let (revision, seen, seen_at) = (changes[one].revision, changes[one].seen, changes[one].seen_at);
+    changes[one] = Change {
+        revision: changes[other].revision,
+        seen: changes[other].seen,
+        seen_at: changes[other].seen_at,
+        ..changes[one].clone()
+    };
+    changes[other] = Change { revision, seen, seen_at, ..changes[other].clone() };
+}
+
+fn position(tape: &Tape, revision: i64) -> usize {
+    tape.history.changes.iter().position(|c| c.revision == revision).expect("recorded")
+}
+
+#[test]
+fn a_failover_that_keeps_to_the_rules_passes() {
+    let checked = check(&failed_over().history);
+    assert_eq!(checked.violations, []);
+    assert_eq!(checked.most_active, 1);
+    assert_eq!(checked.revisions, failed_over().history.changes.len());
+    let holders: Vec<_> = checked.promotions.iter().map(|p| (p.token, p.pod.as_str())).collect();
+    assert_eq!(holders, [(1, "a"), (2, "b")]);
+    assert_eq!(checked.promotions_after("g", checked.promotions[0].revision).len(), 1);
+}
+
+#[test]
+fn lost_commits_raise_the_token_of_the_same_pod() {
+    let mut tape = first();
+    tape.change_holder(1_000_001, None, "a");
+    assert_eq!(tape.violated(), []);
+}
+
+#[test]
+fn a_holder_may_go_without_a_successor_and_the_next_token_is_larger() {
+    let mut tape = first();
+    tape.group(1, None);
+    tape.pod("a", Some("standby"), Some("g/1"));
+    tape.slice("web-1", "IPv4", &[]);
+    tape.change_holder(2, None, "a");
+    assert_eq!(tape.violated(), []);
+}
+
+#[test]
+fn a_group_created_anew_goes_on_with_larger_tokens() {
+    let mut tape = failed_over();
+    tape.pod("b", None, None);
+    tape.push(Kind::LeaderGroup, "web", None);
+    tape.group_as("web", "g2", 40, 0, None);
+    tape.grant(3, "c");
+    tape.group_as("web", "g2", 40, 3, Some("c"));
+    tape.slice("web-1", "IPv4", &[]);
+    tape.pod("c", Some("active"), Some("g2/3"));
+    assert_eq!(tape.violated(), []);
+}
+
+#[test]
+fn i1_two_pods_active_at_once() {
+    let mut tape = first();
+    tape.grant(2, "b");
+    tape.group(2, Some("b"));
+    let promote = tape.pod("b", Some("active"), Some("g/2"));
+    tape.pod("a", Some("standby"), Some("g/2"));
+    let checked = check(&tape.history);
+    assert_eq!(tape.violated(), [Invariant::OneActive]);
+    assert_eq!((checked.violations[0].revision, checked.most_active), (promote, 2));
+}
+
+#[test]
+fn i1_is_about_the_groups_own_label() {
+    let relabel = |tape: &mut Tape, role_label: &str| {
+        for change in &mut tape.history.changes {
+            match &mut change.state {
+                Some(Object::Group(group)) => group.routing.role_label = role_label.into(),
+                Some(Object::Pod(pod)) => {
+                    let role = pod.labels.remove("leadergroup.dev/role");
+                    pod.labels.extend(role.map(|role| (role_label.to_owned(), role)));
+                }
+                _ => {}
+            }
+        }
+    };
+    let mut tape = failed_over();
+    relabel(&mut tape, "example.com/role");
+    assert_eq!(tape.violated(), []);
+    tape = first();
+    tape.grant(2, "b");
+    tape.group(2, Some("b"));
+    tape.pod("b", Some("active"), Some("g/2"));
+    relabel(&mut tape, "example.com/role");
+    assert_eq!(tape.violated(), [Invariant::OneActive]);
+}
+
+#[test]
+fn i1_a_pod_that_left_the_selector_counts_by_its_stamp() {
+    let mut tape = failed_over();
+    let uid = "z";
+    let json = json!({ "metadata": { "name": uid, "uid": uid, "labels": { "leadergroup.dev/role": "active" },
+        "annotations": { "leadergroup.dev/stamp": "g/1" } } });
+    tape.push(Kind::Pod, uid, Some(&json));
+    assert!(tape.violated().contains(&Invariant::OneActive));
+}
+
+#[test]
+fn i1_two_serving_endpoints() {
+    let other = [
+        json!({ "ready": true, "serving": true }),
+        json!({ "ready": false, "serving": true, "terminating": true }),
+        json!({}),
+    ];
+    for conditions in other {
+        let mut tape = first();
+        tape.slice("web-1", "IPv4", &[("a", ready()), ("b", conditions)]);
+        assert_eq!(tape.violated(), [Invariant::OneActive]);
+    }
+    let mut tape = first();
+    tape.slice("web-2", "IPv4", &[("b", ready())]);
+    assert_eq!(tape.violated(), [Invariant::OneActive], "spread over two slices of one family");
+}
+
+#[test]
+fn i1_endpoints_that_may_stand_side_by_side() {
+    let mut tape = first();
+    tape.slice("web-1", "IPv4", &[("a", ready()), ("b", json!({ "ready": false, "serving": false }))]);
+    tape.slice("web-6", "IPv6", &[("b", ready())]);
+    assert_eq!(tape.violated(), [], "an endpoint that does not serve; another family");
+
+    let mut tape = Tape::new();
+    tape.service(&json!({ "app": "web" }));
+    tape.slice("web-1", "IPv4", &[("a", ready()), ("b", ready())]);
+    assert_eq!(tape.violated(), [], "a Service that selects all pods");
+}
+
+#[test]
+fn i1_a_service_that_always_selected_the_role_is_held_to_it_after_it_was_made_anew() {
+    let mut tape = first();
+    tape.push(Kind::Service, "web", None);
+    tape.service(&json!({ "app": "web", "leadergroup.dev/role": "active" }));
+    tape.slice("web-1", "IPv4", &[("a", ready()), ("b", ready())]);
+    assert_eq!(tape.violated(), [Invariant::OneActive]);
+}
+
+#[test]
+fn i2_the_declaration_is_skipped() {
+    let mut tape = failed_over();
+    tape.history
+        .changes
+        .retain(|c| !matches!(&c.state, Some(Object::Group(group)) if group.declaration.token == 2));
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+}
+
+#[test]
+fn i2_the_declaration_comes_after_the_promotion() {
+    let mut tape = first();
+    tape.grant(2, "b");
+    tape.pod("a", Some("standby"), Some("g/2"));
+    let promote = tape.pod("b", Some("active"), Some("g/2"));
+    let declare = tape.group(2, Some("b"));
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+    let (promote, declare) = (position(&tape, promote), position(&tape, declare));
+    swap(&mut tape, promote, declare);
+    assert_eq!(tape.violated(), []);
+}
+
+#[test]
+fn i2_the_declaration_names_another_pod() {
+    let mut tape = first();
+    tape.grant(2, "b");
+    tape.group(2, Some("b"));
+    tape.pod("a", Some("standby"), Some("g/2"));
+    tape.pod("c", Some("active"), Some("g/2"));
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+}
+
+#[test]
+fn i2_the_lock_never_granted_it() {
+    let mut tape = failed_over();
+    tape.history.terms.as_mut().expect("made with terms").retain(|term| term.token != 2);
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+    let mut tape = failed_over();
+    tape.history.terms.as_mut().expect("made with terms")[1].owner = "c".into();
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+    let mut tape = failed_over();
+    tape.history.terms = None;
+    assert_eq!(tape.violated(), [], "a database that cannot be read from here");
+}
+
+#[test]
+fn i2_the_lock_granted_it_too_late() {
+    let mut tape = failed_over();
+    let late = at(tape.history.complete_to + 1);
+    tape.history.terms.as_mut().expect("made with terms")[1].granted_at = late;
+    let checked = check(&tape.history);
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+    assert_eq!(checked.violations.len(), 2, "the promotion and the declaration were both too early");
+    tape.history.one_clock = false;
+    assert_eq!(tape.violated(), [], "two clocks cannot be compared");
+}
+
+#[test]
+fn i2_a_promotion_without_a_stamp_or_with_a_strangers() {
+    for stamp in [None, Some("nonsense"), Some("another-group/2")] {
+        let mut tape = first();
+        tape.pod("a", Some("standby"), Some("g/1"));
+        tape.pod("b", Some("active"), stamp);
+        assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared], "{stamp:?}");
+    }
+}
+
+#[test]
+fn i3_a_token_is_used_twice() {
+    // Two grants of one token, as after lost commits: in the term history ...
+    let mut tape = failed_over();
+    tape.grant(2, "c");
+    assert_eq!(tape.violated(), [Invariant::TokensGrow]);
+    // ... in the declarations ...
+    let mut tape = failed_over();
+    tape.group(2, Some("c"));
+    assert_eq!(tape.violated(), [Invariant::TokensGrow]);
+    // ... and on the pods.
+    let mut tape = failed_over();
+    tape.pod("b", Some("standby"), Some("g/2"));
+    tape.pod("c", Some("active"), Some("g/2"));
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared, Invariant::TokensGrow]);
+}
+
+#[test]
+fn i3_a_vacated_term_is_filled_again() {
+    let mut tape = first();
+    tape.group(1, None);
+    tape.group(1, Some("a"));
+    assert_eq!(tape.violated(), [Invariant::TokensGrow]);
+}
+
+#[test]
+fn i3_a_token_goes_back() {
+    let mut tape = failed_over();
+    tape.group(1, Some("a"));
+    assert_eq!(tape.violated(), [Invariant::TokensGrow]);
+    let mut tape = failed_over();
+    tape.history.terms.as_mut().expect("made with terms")[0].granted_at = at(1000);
+    assert!(tape.violated().contains(&Invariant::TokensGrow), "token 2 was granted before token 1");
+}
+
+#[test]
+fn i3_a_group_created_anew_starts_again_at_one() {
+    let mut tape = failed_over();
+    tape.pod("b", None, None);
+    tape.push(Kind::LeaderGroup, "web", None);
+    tape.group_as("web", "g2", 40, 1, Some("a"));
+    assert_eq!(tape.violated(), [Invariant::TokensGrow]);
+}
+
+#[test]
+fn i4_a_late_promotion() {
+    let mut tape = first();
+    tape.grant(2, "b");
+    tape.group(2, Some("b"));
+    tape.pod("a", Some("standby"), Some("g/2"));
+    tape.grant(3, "c");
+    tape.group(3, Some("c"));
+    let late = tape.pod("b", Some("active"), Some("g/2"));
+    let checked = check(&tape.history);
+    assert_eq!(tape.violated(), [Invariant::NoLateWrites]);
+    assert_eq!(checked.violations[0].revision, late);
+}
+
+#[test]
+fn i4_a_late_promotion_of_a_group_that_was_made_anew() {
+    let mut tape = failed_over();
+    tape.pod("b", None, None);
+    tape.push(Kind::LeaderGroup, "web", None);
+    tape.group_as("web", "g2", 40, 3, Some("c"));
+    tape.grant(3, "c");
+    tape.pod("b", Some("active"), Some("g/2"));
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared], "its group is not there any more");
+}
+
+#[test]
+fn two_groups_share_pods_and_each_pod_counts_for_the_older() {
+    let mut tape = first();
+    tape.group_as("young", "y", 30, 0, None);
+    assert_eq!(tape.violated(), [], "the younger one promotes nobody");
+    tape.group_as("young", "y", 30, 1, Some("b"));
+    tape.pod("b", Some("active"), Some("y/1"));
+    assert!(
+        tape.violated().contains(&Invariant::OneActive),
+        "the younger one promoted a pod of the older one's"
+    );
+}
+
+#[test]
+fn what_was_there_before_the_recording_is_no_transition() {
+    let mut tape = failed_over();
+    tape.history.terms = None;
+    tape.history.baseline = tape.history.complete_to;
+    tape.history.changes.retain({
+        let mut promoted = false;
+        move |c| {
+            promoted |= c.id.name == "b"
+                && matches!(&c.state, Some(Object::Pod(p)) if p.stamp.as_deref() == Some("g/2"));
+            promoted || c.id.kind != Kind::LeaderGroup
+        }
+    });
+    let checked = check(&tape.history);
+    assert_eq!((checked.revisions, checked.promotions.len()), (0, 0));
+    assert_eq!(checked.violations, []);
+}
+
+#[test]
+fn role_changes_are_told_apart_from_other_edits() {
+    let mut tape = failed_over();
+    let quiet = tape.history.complete_to;
+    tape.pod("b", Some("active"), Some("g/2"));
+    let routing = leadergroup::api::RoutingSpec::default();
+    assert_eq!(role_changes(&tape.history, &routing, quiet), []);
+    tape.pod("b", Some("standby"), Some("g/2"));
+    tape.push(Kind::Pod, "a", None);
+    let changes = role_changes(&tape.history, &routing, quiet);
+    let told: Vec<_> = changes.iter().map(|c| (c.pod.as_str(), c.from.as_deref(), c.to.as_deref())).collect();
+    assert_eq!(told, [("b", Some("active"), Some("standby")), ("a", Some("standby"), None)]);
+}
+
+#[test]
+fn edits_of_the_past_are_seen() {
+    // The checker reads the states, not the tape's intent: turn the strip into a late one.
+    let mut tape = failed_over();
+    edit(&mut tape, "a", 3, |strip| {
+        if let Some(Object::Pod(pod)) = &mut strip.state {
+            pod.labels.insert("leadergroup.dev/role".into(), "active".into());
+        }
+    });
+    assert!(tape.violated().contains(&Invariant::OneActive));
+}
+
+#[test]
+fn keys_of_etcd_are_told_apart() {
+    let id = etcd::object_id("/registry/services/specs/ns/web").expect("a Service");
+    assert_eq!((id.kind, id.namespace.as_str(), id.name.as_str()), (Kind::Service, "ns", "web"));
+    for other in
+        ["/registry/services/endpoints/ns/web", "/registry/podtemplates/ns/x", "/registry/pods", "compact"]
+    {
+        assert_eq!(etcd::object_id(other), None, "{other}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Points in time that several processes of this machine can compare.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// A point in time on the machine's monotonic clock. Processes of one machine read the same clock, so a moment that
+/// a client process noted can be compared with one that the test noted when it cut the power.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Now.
+    pub fn now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+        Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The moment `later` after this one.
+    #[must_use]
+    pub fn plus(self, later: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(later.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1_000_000_000, self.0 / 1_000_000 % 1000)
+    }
+}
+
+impl From<std::time::Instant> for Moment {
+    /// The same moment: `Instant` reads the same clock, but keeps the number to itself.
+    fn from(instant: std::time::Instant) -> Self {
+        let now = Self::now();
+        Self(now.0.saturating_sub(u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX)))
+    }
+}

@@ -1,0 +1,413 @@
+//! One scenario: a namespace with a workload, and what its story is told in.
+
+use std::{ops::RangeInclusive, rc::Rc, time::Duration};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Namespace, Pod, Service},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
+};
+use leadergroup::api::{LeaderGroup, RoutingSpec};
+use tokio::time;
+
+use super::operator::is_ready;
+use super::{IMAGE, Line, Measured, PORT, Stage, Workload, eventually, ms};
+use crate::{
+    client::Client,
+    history::{History, Promotion, Recorder, check, role_changes},
+    moment::Moment,
+};
+
+/// Kubernetes itself replaces a pod of a lost node after a minute at the earliest: who took over sooner, did so on the
+/// operator's evidence. Not a limit on how fast it is; that is what the report is for.
+pub const TAKEOVER: Duration = Duration::from_secs(40);
+/// For pods to start on a busy machine.
+pub const STARTED: Duration = Duration::from_mins(2);
+
+/// No scenario takes this long unless it hangs.
+const LONGEST: Duration = Duration::from_mins(4);
+
+/// A scenario that is being played.
+pub struct Scenario {
+    /// What it is played on.
+    pub stage: Rc<Stage>,
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// What it deployed.
+    pub workload: Workload,
+    /// How many promotions there may be beside the measured changes of holder: 1, the first.
+    pub other_promotions: RangeInclusive<usize>,
+    pub(super) started: Moment,
+    recorder: Option<Recorder>,
+    changes: Vec<Measured>,
+    notes: Vec<String>,
+}
+
+/// The active pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Active {
+    /// Its name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its node.
+    pub node: String,
+    /// The token of its term.
+    pub token: i64,
+}
+
+impl Scenario {
+    /// Plays a scenario in a namespace of its own: deploys, lets `story` happen, checks the history, reports, and
+    /// deletes the namespace. When something is wrong, everything worth a look goes into files.
+    pub async fn play(
+        stage: &Rc<Stage>,
+        name: &str,
+        workload: Workload,
+        story: impl AsyncFnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let mut scenario = Self::prepare(stage, name, workload).await?;
+        let told = async {
+            scenario.deploy().await?;
+            story(&mut scenario).await?;
+            scenario.check().await
+        };
+        let told = time::timeout(LONGEST, told).await;
+        let told = told.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs())));
+        if let Err(error) = told {
+            let dump = match scenario.diagnose().await {
+                Ok(folder) => format!("what was there to see is in {}", folder.display()),
+                Err(error) => format!("and looking closer failed: {error:#}"),
+            };
+            return Err(error.context(dump));
+        }
+        let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+        namespaces
+            .delete(&scenario.namespace, &DeleteParams::default())
+            .await
+            .context("deleting the namespace")?;
+        Ok(())
+    }
+
+    /// A scenario around objects that somebody else creates in a namespace that is there already.
+    pub fn existing(stage: &Rc<Stage>, name: &str, namespace: &str, workload: Workload) -> Self {
+        Self {
+            stage: Rc::clone(stage),
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            workload,
+            other_promotions: 1..=1,
+            started: Moment::now(),
+            recorder: None,
+            changes: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    async fn prepare(stage: &Rc<Stage>, name: &str, workload: Workload) -> Result<Self> {
+        let namespace = format!("e2e-{name}");
+        let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+        let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
+        let object = Namespace { metadata, ..Namespace::default() };
+        namespaces
+            .create(&PostParams::default(), &object)
+            .await
+            .with_context(|| format!("creating {namespace}"))?;
+        let recorder = if stage.recorder.is_some() {
+            None
+        } else {
+            let url = stage.provider.database_url_in_cluster();
+            Some(Recorder::of_api(stage.kube.clone(), &namespace, url.as_deref()).await?)
+        };
+        Ok(Self { recorder, ..Self::existing(stage, name, &namespace, workload) })
+    }
+
+    async fn deploy(&self) -> Result<()> {
+        let create = PostParams::default();
+        self.deployments()
+            .create(&create, &self.workload.deployment()?)
+            .await
+            .context("creating the Deployment")?;
+        self.services().create(&create, &self.workload.service()?).await.context("creating the Service")?;
+        Ok(())
+    }
+
+    /// The Deployments of the namespace.
+    pub fn deployments(&self) -> Api<Deployment> {
+        Api::namespaced(self.stage.kube.clone(), &self.namespace)
+    }
+
+    /// The Services of the namespace.
+    pub fn services(&self) -> Api<Service> {
+        Api::namespaced(self.stage.kube.clone(), &self.namespace)
+    }
+
+    /// The pods of the namespace.
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.stage.kube.clone(), &self.namespace)
+    }
+
+    /// The groups of the namespace.
+    pub fn groups(&self) -> Api<LeaderGroup> {
+        Api::namespaced(self.stage.kube.clone(), &self.namespace)
+    }
+
+    /// The workload's pods that are not being deleted.
+    pub async fn members(&self) -> Result<Vec<Pod>> {
+        let list =
+            self.pods().list(&ListParams::default().labels(&format!("app={}", self.workload.name))).await?;
+        Ok(list.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
+    }
+
+    /// Waits until all pods run and are ready by the kubelet's word.
+    pub async fn pods_ready(&self) -> Result<Vec<Pod>> {
+        eventually("all pods to be ready", STARTED, async || {
+            let pods = self.members().await?;
+            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+            let wanted = usize::try_from(self.workload.replicas)?;
+            ensure!(ready == wanted && pods.len() == wanted, "{ready} of {} pods are ready", pods.len());
+            Ok(pods)
+        })
+        .await
+    }
+
+    /// Creates the group of the workload's name and waits for its first active pod, with everything settled.
+    pub async fn elect(&self) -> Result<Active> {
+        self.pods_ready().await?;
+        let group = self.workload.group(&self.workload.name)?;
+        self.groups().create(&PostParams::default(), &group).await.context("creating the LeaderGroup")?;
+        self.settled(TAKEOVER).await
+    }
+
+    /// The group of the workload's name.
+    pub async fn group(&self) -> Result<LeaderGroup> {
+        Ok(self.groups().get(&self.workload.name).await?)
+    }
+
+    /// The active pod that the group's status names and that alone carries the label, or why there is none.
+    pub async fn active(&self) -> Result<Active> {
+        let status = self.group().await?.status.unwrap_or_default();
+        let active = status.active.context("the status names no active pod")?;
+        let role = &self.workload.role_label;
+        let labelled = self.pods().list(&ListParams::default().labels(&format!("{role}=active"))).await?;
+        let uids: Vec<_> = labelled.items.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        ensure!(
+            uids == [active.uid.as_str()],
+            "the status names {}, labelled active are {uids:?}",
+            active.uid
+        );
+        Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
+    }
+
+    /// Waits until the group is Ready, one pod is active and every other pod is labelled standby and eligible.
+    pub async fn settled(&self, within: Duration) -> Result<Active> {
+        eventually("the group to settle", within, async || {
+            let active = self.active().await?;
+            let group = self.group().await?;
+            let generation = group.metadata.generation;
+            let status = group.status.unwrap_or_default();
+            let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+            let ready = ready.context("there is no condition Ready")?;
+            ensure!(
+                ready.status == "True",
+                "Ready is {} ({}): {}",
+                ready.status,
+                ready.reason,
+                ready.message
+            );
+            ensure!(Some(status.observed_generation) == generation, "the newest spec was not observed yet");
+            let wanted = u32::try_from(self.workload.replicas)?;
+            ensure!(
+                (status.eligible, status.members) == (wanted, wanted),
+                "{} of {} pods are eligible, {wanted} are wanted",
+                status.eligible,
+                status.members
+            );
+            for pod in self.members().await? {
+                let role =
+                    pod.metadata.labels.as_ref().and_then(|labels| labels.get(self.workload.role_label));
+                let is_active = pod.metadata.uid.as_deref() == Some(active.uid.as_str());
+                let wanted = if is_active { "active" } else { "standby" };
+                ensure!(
+                    role.map(String::as_str) == Some(wanted),
+                    "{:?} is {role:?}, not {wanted}",
+                    pod.metadata.name
+                );
+            }
+            Ok(active)
+        })
+        .await
+    }
+
+    /// A condition of the group: its status, reason and message.
+    pub async fn condition(&self, group: &str, type_: &str) -> Result<(String, String, String)> {
+        let status = self.groups().get(group).await?.status.unwrap_or_default();
+        let found = status.conditions.into_iter().find(|condition| condition.type_ == type_);
+        let found = found.with_context(|| format!("{group} has no condition {type_}"))?;
+        Ok((found.status, found.reason, found.message))
+    }
+
+    /// Starts to call the Service from a node (on somebody's cluster: from a pod, wherever it is).
+    pub async fn call_from(&self, node: &str) -> Result<Client> {
+        let service = self.services().get(&self.workload.name).await?;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")?;
+        let target = format!("{address}:{PORT}");
+        if let Some(cluster) = self.stage.provider.faults() {
+            let program = self.stage.program.to_str().context("the program's path is no text")?;
+            let mut command = cluster.command_on(node, program);
+            command.args(["call", &target]);
+            Client::spawn(&format!("{} on {node}", self.name), command)
+        } else {
+            let name = format!("client-{node}");
+            Client::in_pod(self.stage.kube.clone(), &self.namespace, &name, IMAGE, target.parse()?).await
+        }
+    }
+
+    /// A node other than this one, to call from; on somebody's cluster it does not matter which.
+    pub fn another_node(&self, than: &str) -> Result<String> {
+        let Some(cluster) = self.stage.provider.faults() else { return Ok("elsewhere".into()) };
+        let other = cluster.nodes().iter().find(|node| node.name != than);
+        Ok(other.context("the cluster has one node only")?.name.clone())
+    }
+
+    /// Tells a pod's first process what to do: `crash` or `leak`.
+    pub async fn order(&self, pod: &str, order: &str) -> Result<()> {
+        let script = format!("echo {order} >/orders");
+        let args = ["exec", "-n", &self.namespace, pod, "--", "/bin/sh", "-c", &script];
+        self.stage.run_kubectl(&args).await.map(drop)
+    }
+
+    /// Everything recorded of this namespace.
+    pub async fn history(&self) -> Result<History> {
+        let recorder = self.stage.recorder.as_ref().or(self.recorder.as_ref()).context("nothing records")?;
+        Ok(recorder.history().await?.of_namespaces(&[&self.namespace]))
+    }
+
+    /// The same without the lock's side, for while the database is away.
+    pub async fn objects(&self) -> Result<History> {
+        let recorder = self.stage.recorder.as_ref().or(self.recorder.as_ref()).context("nothing records")?;
+        Ok(recorder.objects().await?.of_namespaces(&[&self.namespace]))
+    }
+
+    /// The label and its values.
+    pub fn routing(&self) -> RoutingSpec {
+        RoutingSpec { role_label: self.workload.role_label.to_owned(), ..RoutingSpec::default() }
+    }
+
+    /// The revision now.
+    pub async fn revision(&self) -> Result<i64> {
+        let recorder = self.stage.recorder.as_ref().or(self.recorder.as_ref()).context("nothing records")?;
+        recorder.revision().await
+    }
+
+    /// Waits for the pod that takes over from `before` after a fault, until it answers through the Service, and
+    /// measures. `reasons` are the operator's words of which one must be given.
+    pub async fn failover(
+        &mut self,
+        fault: &str,
+        before: &Active,
+        at: Moment,
+        client: Option<&Client>,
+        reasons: &[&str],
+    ) -> Result<Active> {
+        let after = eventually("another pod to take over", TAKEOVER, async || {
+            let after = self.active().await?;
+            ensure!(after.uid != before.uid, "{} is still active", before.pod);
+            Ok(after)
+        });
+        let after = after.await?;
+        let promotion = self.promotion_of(&after).await?;
+        let status = self.group().await?.status.unwrap_or_default();
+        let entry = status.history.iter().find(|entry| entry.token == after.token);
+        let reason = entry.context("the change is not in the status' history")?.reason.clone();
+        ensure!(
+            reasons.contains(&reason.as_str()),
+            "{fault}: the reason given is {reason}, not of {reasons:?}"
+        );
+        ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
+        let mut measured = Measured {
+            fault: fault.to_owned(),
+            reason,
+            failover_ms: ms(promotion.seen.since(at)),
+            ttl_ms: ms(self.workload.group("x")?.spec.lock.ttl.0),
+            ..Measured::default()
+        };
+        if let Some(client) = client {
+            let calls = client
+                .until(&format!("an answer of {}", after.pod), TAKEOVER, |calls| {
+                    calls.from(at).answered_by(&after.pod) > 0
+                })
+                .await?;
+            let switch = calls.switch(&before.pod, &after.pod, at).context("the new pod never answered")?;
+            measured.gap_ms = switch.gap.map(ms);
+            measured.lost = Some(switch.lost);
+            measured.stale = Some(switch.stale);
+        }
+        self.changes.push(measured);
+        Ok(after)
+    }
+
+    /// Fails if any pod's role changed after a revision.
+    pub async fn no_role_changed(&self, after: i64) -> Result<()> {
+        let changes = role_changes(&self.objects().await?, &self.routing(), after);
+        ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
+        Ok(())
+    }
+
+    /// Deletes the active pod to see that failover works (again), and waits until all is settled.
+    pub async fn still_fails_over(&mut self, after: &str) -> Result<Active> {
+        let before = self.settled(STARTED).await?;
+        let at = Moment::now();
+        self.pods().delete(&before.pod, &DeleteParams::default()).await?;
+        self.failover(&format!("deleted after {after}"), &before, at, None, &["PodDeleted"]).await?;
+        self.settled(STARTED).await
+    }
+
+    async fn promotion_of(&self, active: &Active) -> Result<Promotion> {
+        let checked = check(&self.objects().await?);
+        let found =
+            checked.promotions.into_iter().rev().find(|p| p.uid == active.uid && p.token == active.token);
+        found.with_context(|| {
+            format!("the history has no promotion of {} with token {}", active.pod, active.token)
+        })
+    }
+
+    /// A figure for the report that is no change of holder.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// The changes of holder measured so far.
+    pub fn changes(&self) -> &[Measured] {
+        &self.changes
+    }
+
+    /// Checks the whole history, and that the holder changed as often as the story says, and reports.
+    async fn check(&mut self) -> Result<()> {
+        let history = self.history().await?;
+        let checked = check(&history);
+        checked.ok_or_dump(&history, &self.dump_folder()?.join("history.jsonl"))?;
+        let (measured, others) = (self.changes.len(), &self.other_promotions);
+        if !checked.promotions.len().checked_sub(measured).is_some_and(|rest| others.contains(&rest)) {
+            let list: Vec<_> =
+                checked.promotions.iter().map(|p| (p.revision, p.token, p.pod.as_str())).collect();
+            bail!(
+                "{measured} changes of holder were measured, and beside them {others:?} promotions may be; \
+                 these were made (revision, token, pod): {list:?}"
+            );
+        }
+        self.stage.report.add(Line {
+            scenario: self.name.clone(),
+            seconds: Moment::now().since(self.started).as_secs_f64(),
+            revisions: checked.revisions,
+            changes: self.changes.clone(),
+            notes: self.notes.clone(),
+        });
+        Ok(())
+    }
+}

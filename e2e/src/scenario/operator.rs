@@ -1,0 +1,157 @@
+//! The operator on the cluster: installed by its chart, as a user would.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, LogParams},
+};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::eventually;
+use crate::{command, provider::Provider};
+
+/// The release, and the name of the operator's Deployment.
+pub const RELEASE: &str = "leadergroup";
+/// The release's namespace.
+pub const NAMESPACE: &str = "leadergroup-system";
+const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
+const REPLACED: Duration = Duration::from_mins(1);
+const HELM: Duration = Duration::from_mins(3);
+
+/// The operator's release.
+#[derive(Clone)]
+pub struct Operator {
+    helm: PathBuf,
+    kubeconfig: PathBuf,
+    kube: Client,
+}
+
+impl Operator {
+    /// The release on a cluster, installed or not.
+    pub async fn on(provider: &Provider) -> Result<Self> {
+        let helm = match provider.faults() {
+            Some(cluster) => cluster.program("helm")?,
+            None => PathBuf::from("helm"),
+        };
+        Ok(Self { helm, kubeconfig: provider.kubeconfig(), kube: provider.client().await? })
+    }
+
+    /// Values that make the operator use an existing database.
+    pub fn with_database(url: &str) -> Value {
+        json!({ "postgresql": { "enabled": false }, "database": { "url": url } })
+    }
+
+    /// Installs or upgrades the release and waits until Helm calls it ready.
+    pub async fn install(&self, values: &Value) -> Result<()> {
+        self.apply(values, true).await
+    }
+
+    /// The same, without waiting: for values with which it cannot become ready.
+    pub async fn apply(&self, values: &Value, wait: bool) -> Result<()> {
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
+        let mut helm = self.helm();
+        helm.args(["upgrade", "--install", RELEASE, chart, "--create-namespace", "--values", "-"]);
+        if wait {
+            helm.args(["--wait", "--timeout", "150s"]);
+        }
+        // By standard input: the values hold the database's password.
+        command::output_with_input(helm, &values.to_string(), HELM).await.map(drop)
+    }
+
+    /// Uninstalls the release; its hooks run to their end.
+    pub async fn uninstall(&self) -> Result<()> {
+        let mut helm = self.helm();
+        helm.args(["uninstall", RELEASE, "--wait", "--timeout", "150s"]);
+        command::output(helm, HELM).await.map(drop)
+    }
+
+    fn helm(&self) -> Command {
+        let mut helm = Command::new(&self.helm);
+        helm.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", NAMESPACE]).kill_on_drop(true);
+        helm
+    }
+
+    /// The API of its pods' namespace.
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.kube.clone(), NAMESPACE)
+    }
+
+    /// Its pods that are not being deleted.
+    pub async fn replicas(&self) -> Result<Vec<Pod>> {
+        let list = self.pods().list(&ListParams::default().labels(SELECTOR)).await?;
+        Ok(list.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
+    }
+
+    /// Waits until every replica is ready, and answers their names and UIDs.
+    pub async fn ready(&self, within: Duration) -> Result<BTreeMap<String, String>> {
+        let deployments: Api<Deployment> = Api::namespaced(self.kube.clone(), NAMESPACE);
+        eventually("every replica of the operator to be ready", within, async || {
+            let deployment = deployments.get(RELEASE).await?;
+            let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+            let replicas = self.replicas().await?;
+            let ready = replicas.iter().filter(|pod| is_ready(pod)).count();
+            ensure!(
+                ready == usize::try_from(wanted)? && replicas.len() == ready,
+                "{ready} of {wanted} are ready"
+            );
+            let id = |pod: Pod| Some((pod.metadata.name?, pod.metadata.uid?));
+            Ok(replicas.into_iter().filter_map(id).collect())
+        })
+        .await
+    }
+
+    /// Deletes its pods, without a good-bye, and answers the names of those that replace them once they run.
+    pub async fn replace(&self) -> Result<Vec<String>> {
+        let names = |pods: Vec<Pod>| -> Vec<String> {
+            pods.into_iter().filter_map(|pod| pod.metadata.name).collect()
+        };
+        let before = names(self.replicas().await?);
+        for name in &before {
+            self.pods().delete(name, &DeleteParams::default().grace_period(0)).await?;
+        }
+        eventually("the operator's pods to be replaced", REPLACED, async || {
+            let running = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+            let pods: Vec<Pod> = self.replicas().await?.into_iter().filter(running).collect();
+            let now = names(pods);
+            ensure!(
+                now.len() == before.len() && !now.iter().any(|name| before.contains(name)),
+                "{now:?} run"
+            );
+            Ok(now)
+        })
+        .await
+    }
+
+    /// How often the containers of its present pods were restarted.
+    pub async fn restarts(&self) -> Result<i32> {
+        let statuses =
+            |pod: &Pod| pod.status.as_ref().and_then(|s| s.container_statuses.clone()).unwrap_or_default();
+        Ok(self.replicas().await?.iter().flat_map(statuses).map(|status| status.restart_count).sum())
+    }
+
+    /// What its replicas logged, the last `lines` of each.
+    pub async fn logs(&self, lines: i64) -> Result<String> {
+        let mut texts = Vec::new();
+        for pod in self.replicas().await? {
+            let name = pod.metadata.name.context("a pod without a name")?;
+            for (previous, which) in [(true, " (before)"), (false, "")] {
+                let params = LogParams { tail_lines: Some(lines), previous, ..LogParams::default() };
+                // A container that was never restarted, or not started yet, has no such log.
+                if let Ok(log) = self.pods().logs(&name, &params).await {
+                    texts.push(format!("==> {name}{which}\n{log}\n"));
+                }
+            }
+        }
+        Ok(texts.concat())
+    }
+}
+
+/// Whether a pod's condition Ready is True.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
+}

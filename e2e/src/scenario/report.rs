@@ -1,0 +1,152 @@
+//! What the scenarios measured: one line each, as a table for people and as JSON for programs.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// One change of holder, as it was measured.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Measured {
+    /// What was done to the active pod.
+    pub fault: String,
+    /// Why the operator replaced it, in its own word.
+    pub reason: String,
+    /// From the fault to the revision that made the other pod active.
+    pub failover_ms: u64,
+    /// The lock's ttl.
+    pub ttl_ms: u64,
+    /// From the old pod's last answer to the new one's first, through the Service.
+    pub gap_ms: Option<u64>,
+    /// Calls through the Service that got no answer.
+    pub lost: Option<usize>,
+    /// Answers of the old pod after the new one's first.
+    pub stale: Option<usize>,
+}
+
+/// One scenario.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// Its name.
+    pub scenario: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Revisions that the history checker went through.
+    pub revisions: usize,
+    /// Changes of holder, the first promotion not included.
+    pub changes: Vec<Measured>,
+    /// Further figures, in words.
+    pub notes: Vec<String>,
+}
+
+/// The report of a run.
+#[derive(Debug, Default)]
+pub struct Report(Mutex<Vec<Line>>);
+
+/// Whole milliseconds.
+pub fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Report {
+    /// Adds a line.
+    pub fn add(&self, line: Line) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    /// The table.
+    pub fn table(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = vec![
+            ["scenario", "fault", "reason", "failover ms", "gap ms", "lost", "stale", "revisions"]
+                .map(String::from),
+        ];
+        for line in lines.iter() {
+            let number = |n: Option<usize>| n.map_or_else(|| "-".into(), |n| n.to_string());
+            let revisions = line.revisions.to_string();
+            if line.changes.is_empty() {
+                let [none, empty] = ["none", ""].map(String::from);
+                rows.push([
+                    line.scenario.clone(),
+                    none,
+                    empty.clone(),
+                    empty.clone(),
+                    empty.clone(),
+                    empty.clone(),
+                    empty,
+                    revisions.clone(),
+                ]);
+            }
+            for change in &line.changes {
+                rows.push([
+                    line.scenario.clone(),
+                    change.fault.clone(),
+                    change.reason.clone(),
+                    change.failover_ms.to_string(),
+                    change.gap_ms.map_or_else(|| "-".into(), |ms| ms.to_string()),
+                    number(change.lost),
+                    number(change.stale),
+                    revisions.clone(),
+                ]);
+            }
+        }
+        let widths: [usize; 8] =
+            std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
+        let mut text = String::new();
+        for row in &rows {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Writes the lines as JSON.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::write(path, serde_json::to_vec_pretty(&*lines)?)
+            .with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_aligned_and_has_every_change() {
+        let report = Report::default();
+        let change = Measured {
+            fault: "power-off".into(),
+            reason: "Silent".into(),
+            failover_ms: 5100,
+            lost: Some(7),
+            ..Measured::default()
+        };
+        report.add(Line {
+            scenario: "node".into(),
+            seconds: 1.0,
+            revisions: 10,
+            changes: vec![change.clone(), change],
+            notes: vec![],
+        });
+        report.add(Line {
+            scenario: "quiet".into(),
+            seconds: 1.0,
+            revisions: 3,
+            changes: vec![],
+            notes: vec![],
+        });
+        let table = report.table();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 4);
+        let column = lines[0].find("failover").expect("the heading");
+        assert!(lines[1][column..].starts_with("5100"));
+        assert!(lines[3].starts_with("quiet"));
+    }
+}

@@ -1,0 +1,152 @@
+//! The stage: a cluster, the operator on it, and a recording of everything that happens.
+
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::{Operator, Report};
+use crate::{
+    cluster::Cluster,
+    command,
+    history::Recorder,
+    images::{self, Image},
+    provider::Provider,
+};
+
+const READY: Duration = Duration::from_mins(2);
+
+/// What scenarios share.
+pub struct Stage {
+    /// The cluster.
+    pub provider: Provider,
+    /// A client of its administrator.
+    pub kube: Client,
+    /// The operator.
+    pub operator: Operator,
+    /// The values that the operator was installed with; `None` if somebody else installed it.
+    pub values: Option<Value>,
+    /// What was measured.
+    pub report: Report,
+    /// The recording of the whole cluster, where there is etcd to read. Elsewhere each scenario records its namespace.
+    pub recorder: Option<Recorder>,
+    /// `leadergroup-e2e`, for clients inside a node's network.
+    pub program: PathBuf,
+}
+
+impl Stage {
+    /// Takes the cluster that the environment names, starts to record, and sees to it that the operator runs there.
+    ///
+    /// `program` is `leadergroup-e2e`; `operator` is the `leadergroup` that the image for a cluster of our own is made of.
+    pub async fn start(provider: Provider, program: &Path, operator: &Path) -> Result<Rc<Self>> {
+        let kube = provider.client().await?;
+        let recorder =
+            provider.faults().map(|own| Recorder::of_etcd(own.etcd_url(), &own.database().admin_url()));
+        let mut stage = Self {
+            operator: Operator::on(&provider).await?,
+            values: None,
+            report: Report::default(),
+            program: program.to_path_buf(),
+            provider,
+            kube,
+            recorder,
+        };
+        let values = match stage.provider.faults() {
+            Some(cluster) => {
+                cluster
+                    .load_image(&Image::operator(images::OPERATOR, operator))
+                    .await
+                    .context("loading the operator")?;
+                Some(Operator::with_database(&cluster.database_url_in_cluster()))
+            }
+            None => stage.values_elsewhere().await?,
+        };
+        if let Some(values) = &values {
+            stage.operator.install(values).await.context("installing the operator")?;
+        }
+        stage.values = values;
+        stage.operator.ready(READY).await?;
+        Ok(Rc::new(stage))
+    }
+
+    /// On somebody's cluster an operator that is there is used. Otherwise it is installed, with the values in the file
+    /// that `$LEADERGROUP_HELM_VALUES` names (its image has to be one that the cluster can pull).
+    async fn values_elsewhere(&self) -> Result<Option<Value>> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.kube.clone());
+        if crds.get_opt("leadergroups.leadergroup.dev").await?.is_some()
+            && !self.operator.replicas().await?.is_empty()
+        {
+            return Ok(None);
+        }
+        if let Some(file) = std::env::var_os("LEADERGROUP_HELM_VALUES") {
+            let text =
+                std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+            return serde_saphyr::from_str(&text).context("the values for Helm").map(Some);
+        }
+        Ok(Some(
+            self.provider
+                .database_url_in_cluster()
+                .map_or_else(|| serde_json::json!({}), |url| Operator::with_database(&url)),
+        ))
+    }
+
+    /// The cluster with its faults, or an error for a scenario that should not have been chosen here.
+    pub fn own(&self) -> Result<&Cluster> {
+        self.provider.faults().context("this scenario needs a cluster of our own")
+    }
+
+    /// A `kubectl` that talks to this cluster.
+    pub fn kubectl(&self) -> Result<Command> {
+        let program = match self.provider.faults() {
+            Some(cluster) => cluster.program("kubectl")?,
+            None => PathBuf::from("kubectl"),
+        };
+        let mut kubectl = Command::new(program);
+        kubectl.arg("--kubeconfig").arg(self.provider.kubeconfig()).kill_on_drop(true);
+        Ok(kubectl)
+    }
+
+    /// Runs `kubectl` to its end and answers what it printed.
+    pub async fn run_kubectl(&self, args: &[&str]) -> Result<String> {
+        let mut kubectl = self.kubectl()?;
+        kubectl.args(args);
+        command::output(kubectl, command::LIMIT).await
+    }
+}
+
+/// Builds the operator's program with Cargo, as it is in the working tree now: a test of an old one would tell nothing.
+pub async fn build_operator() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build
+        .args(["build", "--quiet", "--package", "leadergroup", "--bin", "leadergroup"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .kill_on_drop(true);
+    command::output(build, Duration::from_mins(30)).await.context("building the operator")?;
+    beside("leadergroup")
+}
+
+/// A program that Cargo put beside this one.
+pub fn beside(name: &str) -> Result<PathBuf> {
+    let this = std::env::current_exe().context("cannot tell which program this is")?;
+    let mut folders = this.ancestors().skip(1).take(2);
+    let found = folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()));
+    found.with_context(|| {
+        format!("{name} is not beside {}: build it with `cargo build --workspace`", this.display())
+    })
+}
+
+/// Cargo's target folder, which this program is in: for reports and dumps.
+pub fn target_folder() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("cannot tell which program this is")?;
+    let mut folders = this.ancestors();
+    let found = folders.find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    Ok(found.or(this.parent()).context("this program is in no folder")?.to_path_buf())
+}

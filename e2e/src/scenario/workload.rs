@@ -1,0 +1,140 @@
+//! The manifests of a scenario: a Deployment of pods that do as they are told, a Service, and a `LeaderGroup`.
+
+use anyhow::Result;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+use leadergroup::api::{LeaderGroup, ROLE_LABEL};
+use serde_json::{Value, json};
+
+/// The image of all test pods.
+pub const IMAGE: &str = "docker.io/library/busybox:1.37";
+/// The port of the Service.
+pub const PORT: u16 = 80;
+
+/// Serves its own name, and waits for one order through a pipe: to crash, or to leak until the kernel ends it. The shell
+/// is the container's first process, so that its end is the container's.
+const SCRIPT: &str = r"
+trap 'exit 0' TERM
+mkdir /www && hostname >/www/index.html
+mkfifo /orders
+httpd -f -p 8080 -h /www &
+while :; do
+  read -r order </orders
+  case $order in
+  crash) exit 3 ;;
+  leak)
+    chunk=$(head -c 262144 /dev/zero | tr '\0' x)
+    while :; do leaked=$leaked$chunk; done
+    ;;
+  esac
+done
+";
+
+/// What a scenario deploys. All objects have one name.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The name of the objects, and the pods' label `app`.
+    pub name: String,
+    /// How many pods.
+    pub replicas: i32,
+    /// The lock's ttl.
+    pub ttl: &'static str,
+    /// The lock's retryInterval.
+    pub retry_interval: &'static str,
+    /// The label that the Service and the group tell the active pod by.
+    pub role_label: &'static str,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self { name: "web".into(), replicas: 3, ttl: "5s", retry_interval: "1s", role_label: ROLE_LABEL }
+    }
+}
+
+impl Workload {
+    /// The Deployment. Its pods leave a lost node soon and are spread over the nodes.
+    pub fn deployment(&self) -> Result<Deployment> {
+        let labels = json!({ "app": self.name });
+        let tolerations: Vec<Value> = ["not-ready", "unreachable"]
+            .iter()
+            .map(|taint| {
+                json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists",
+                    "effect": "NoExecute", "tolerationSeconds": 5 })
+            })
+            .collect();
+        Ok(serde_json::from_value(json!({
+            "metadata": { "name": self.name },
+            "spec": {
+                "replicas": self.replicas,
+                "selector": { "matchLabels": labels },
+                "template": {
+                    "metadata": { "labels": labels },
+                    "spec": {
+                        "terminationGracePeriodSeconds": 2,
+                        "automountServiceAccountToken": false,
+                        "enableServiceLinks": false,
+                        "tolerations": tolerations,
+                        "topologySpreadConstraints": [{
+                            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+                            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": labels },
+                        }],
+                        "containers": [{
+                            "name": "web",
+                            "image": IMAGE,
+                            "imagePullPolicy": "IfNotPresent",
+                            "command": ["/bin/sh", "-c", SCRIPT],
+                            "ports": [{ "name": "http", "containerPort": 8080 }],
+                            "readinessProbe": {
+                                "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
+                            },
+                            "resources": {
+                                "requests": { "cpu": "5m", "memory": "8Mi" }, "limits": { "memory": "24Mi" },
+                            },
+                        }],
+                    },
+                },
+            },
+        }))?)
+    }
+
+    /// The Service, which selects the active pod alone.
+    pub fn service(&self) -> Result<Service> {
+        Ok(serde_json::from_value(json!({
+            "metadata": { "name": self.name },
+            "spec": {
+                "selector": { "app": self.name, self.role_label: "active" },
+                "ports": [{ "port": PORT, "targetPort": "http" }],
+            },
+        }))?)
+    }
+
+    /// The group, under a name of its own where a scenario has several.
+    pub fn group(&self, name: &str) -> Result<LeaderGroup> {
+        Ok(serde_json::from_value(json!({
+            "apiVersion": "leadergroup.dev/v1alpha1",
+            "kind": "LeaderGroup",
+            "metadata": { "name": name },
+            "spec": {
+                "selector": { "matchLabels": { "app": self.name } },
+                "lock": { "ttl": self.ttl, "retryInterval": self.retry_interval },
+                "routing": { "roleLabel": self.role_label },
+            },
+        }))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifests_are_what_kubernetes_takes() -> Result<()> {
+        let workload = Workload { role_label: "example.com/role", ..Workload::default() };
+        assert_eq!(workload.deployment()?.spec.and_then(|spec| spec.replicas), Some(3));
+        let selector = workload.service()?.spec.and_then(|spec| spec.selector).unwrap_or_default();
+        assert_eq!(selector.get("example.com/role").map(String::as_str), Some("active"));
+        let group = workload.group("other")?;
+        assert_eq!(group.spec.routing.role_label, "example.com/role");
+        assert_eq!(group.spec.lock.ttl.0.as_secs(), 5);
+        Ok(())
+    }
+}

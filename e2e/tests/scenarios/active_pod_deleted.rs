@@ -1,0 +1,32 @@
+//! The active pod is deleted, in good order and then by force: a standby takes over, and the replacement stands by.
+
+use std::rc::Rc;
+
+use anyhow::Result;
+use kube::api::DeleteParams;
+use leadergroup_e2e::{
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload},
+};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "active-pod-deleted", Workload::default(), async |s| {
+        let mut active = s.elect().await?;
+        let node = s.another_node(&active.node)?;
+        let client = s.call_from(&node).await?;
+        for (fault, how) in [
+            ("deleted", DeleteParams::default()),
+            ("deleted by force", DeleteParams::default().grace_period(0)),
+        ] {
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
+                .await?;
+            let at = Moment::now();
+            s.pods().delete(&active.pod, &how).await?;
+            s.failover(fault, &active, at, Some(&client), &["PodDeleted"]).await?;
+            active = s.settled(STARTED).await?;
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,36 @@
+//! The API server is restarted, in good order and by a kill: no failover, and afterwards failover works.
+
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "api-server-restarted", Workload::default(), async |s| {
+        let active = s.elect().await?;
+        let revision = s.revision().await?;
+        let client = s.call_from(&active.node).await?;
+        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        let server = s.stage.own()?.api_server();
+        server.stop().await?;
+        server.start().await?;
+        ensure!(s.settled(STARTED).await? == active, "the active pod changed");
+        server.kill().await?;
+        // Longer than the lock's ttl: nobody may take the API server's silence for the pod's.
+        let down = client.calls().len();
+        client
+            .until("8 s of calls while the API server is away", STARTED, |calls| calls.len() > down + 750)
+            .await?;
+        server.start().await?;
+        s.stage.own()?.nodes_ready(STARTED).await?;
+        ensure!(s.settled(STARTED).await? == active, "the active pod changed");
+        s.no_role_changed(revision).await.context("the API server was restarted")?;
+        let calls = client.stop().await?;
+        s.note(format!("the client: {calls}"));
+        ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
+        s.stage.operator.ready(STARTED).await?;
+        s.still_fails_over("the restarts").await?;
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,29 @@
+//! The active pod's process ends with an error, again and again; the kubelet starts it anew, as a standby.
+
+use std::rc::Rc;
+
+use anyhow::Result;
+use leadergroup_e2e::{
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload},
+};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "crashing-pod", Workload::default(), async |s| {
+        let mut active = s.elect().await?;
+        let node = s.another_node(&active.node)?;
+        let client = s.call_from(&node).await?;
+        for round in 1..=3 {
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
+                .await?;
+            let at = Moment::now();
+            s.order(&active.pod, "crash").await?;
+            let evidence = ["ContainerTerminated", "ProbeRefused", "PodNotReady"];
+            s.failover(&format!("crash {round}"), &active, at, Some(&client), &evidence).await?;
+            active = s.settled(STARTED).await?;
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,41 @@
+//! A new group: one pod becomes active, and the Service leads there from every node.
+
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "first-promotion", Workload::default(), async |s| {
+        let nodes: Vec<String> = match s.stage.provider.faults() {
+            Some(cluster) => cluster.nodes().iter().map(|node| node.name.clone()).collect(),
+            None => vec!["elsewhere".into()],
+        };
+        let mut clients = Vec::new();
+        for node in &nodes {
+            clients.push((node, s.call_from(node).await?));
+        }
+        s.pods_ready().await?;
+        for (_, client) in &clients {
+            client.until("a call", STARTED, |calls| calls.len() > 5).await?;
+            ensure!(client.calls().answers().next().is_none(), "the Service routes before there is a group");
+        }
+        let active = s.elect().await?;
+        for (node, client) in clients {
+            let heard =
+                client.until("50 answers", STARTED, |calls| calls.answered_by(&active.pod) >= 50).await?;
+            ensure!(heard.pods() == [active.pod.as_str()], "{node} was answered by {:?}", heard.pods());
+            client.stop().await?;
+        }
+        let group = s.workload.name.clone();
+        let wait =
+            ["wait", "-n", &s.namespace, "--for=condition=Ready", "--timeout=5s", "leadergroup", &group];
+        s.stage.run_kubectl(&wait).await?;
+        let shown = s.stage.run_kubectl(&["get", "-n", &s.namespace, "lg", &group]).await?;
+        for word in ["ACTIVE", "NODE", "TOKEN", "READY", "STATUS", "3/3", &active.pod, &active.node] {
+            ensure!(shown.contains(word), "`kubectl get lg` does not show {word}:\n{shown}");
+        }
+        Ok(())
+    })
+    .await
+}

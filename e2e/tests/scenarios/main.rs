@@ -1,0 +1,100 @@
+//! What LeaderGroup must survive, on a real Kubernetes: one file a scenario.
+//!
+//! One cluster and one operator serve all of them. Those that disturb nobody are played side by side, the others one
+//! after the other; `cargo test -p leadergroup-e2e --test scenarios -- NAME` plays those whose name contains NAME.
+
+mod active_pod_deleted;
+mod api_server_restarted;
+mod bad_input;
+mod crashing_pod;
+mod first_promotion;
+mod frozen_pod;
+mod group_deleted;
+mod leaking_pod;
+mod node_cut_off;
+mod node_power_off;
+mod operator_killed;
+mod postgres_away;
+mod removal;
+mod scaled_to_zero;
+mod selector_matches_nothing;
+mod trouble;
+mod two_groups;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use leadergroup_e2e::{
+    command::progress,
+    history::check,
+    provider::Provider,
+    scenario::{Entry, Needs, Stage, beside, build_operator, run_all, target_folder},
+};
+
+macro_rules! entries {
+    ($($needs:ident: $($name:ident),+;)+) => {
+        vec![$($(Entry {
+            name: stringify!($name),
+            needs: Needs::$needs,
+            play: |stage| Box::pin(async move { $name::play(&stage).await }),
+        }),+),+]
+    };
+}
+
+fn entries() -> Vec<Entry> {
+    entries! {
+        // The longest first, so that none of them is left alone at the end.
+        Nothing: leaking_pod, crashing_pod, active_pod_deleted, group_deleted, scaled_to_zero, two_groups,
+            selector_matches_nothing, first_promotion;
+        PodFaults: frozen_pod;
+        Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,
+            removal;
+    }
+}
+
+fn main() -> ExitCode {
+    // Flags of the standard harness mean nothing here; names choose.
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let chosen =
+        |entry: &Entry| wanted.is_empty() || wanted.iter().any(|part| entry.name.contains(part.as_str()));
+    let entries: Vec<Entry> = entries().into_iter().filter(chosen).collect();
+    if std::env::args().any(|arg| arg == "--list") {
+        for entry in &entries {
+            println!("{}: test", entry.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    if entries.is_empty() {
+        progress("scenarios: none of this name");
+        return ExitCode::SUCCESS;
+    }
+    match run(entries) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            progress(&format!("scenarios: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn run(entries: Vec<Entry>) -> Result<()> {
+    let operator = build_operator().await?;
+    let provider = Box::pin(Provider::from_environment()).await?;
+    let stage = Stage::start(provider, &beside("leadergroup-e2e")?, &operator).await?;
+    let failed = run_all(&stage, entries).await;
+    let report = target_folder()?.join("e2e-report.json");
+    stage.report.write(&report)?;
+    progress(&format!("\n{}\n(also in {})", stage.report.table(), report.display()));
+    if let Some(recorder) = &stage.recorder {
+        // Once more over everything, the namespaces' ends included.
+        let history = recorder.history().await?;
+        let checked = check(&history);
+        checked.ok_or_dump(&history, &target_folder()?.join("e2e-dump/all-history.jsonl"))?;
+        progress(&format!("all together: {checked}"));
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! The node of the active pod is cut off from the network while its pod runs on: the label goes to another pod, and when
+//! the node is back, its pod stands by.
+
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use leadergroup_e2e::{
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload},
+};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "node-cut-off", Workload::default(), async |s| {
+        let before = s.elect().await?;
+        let node = s.another_node(&before.node)?;
+        let client = s.call_from(&node).await?;
+        let beside_zombie = s.call_from(&before.node).await?;
+        for client in [&client, &beside_zombie] {
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50)
+                .await?;
+        }
+        let at = Moment::from(s.stage.own()?.cut_off(&before.node).await?);
+        let after = s.failover("cut-off", &before, at, Some(&client), &["Silent"]).await?;
+        // The zombie is alive: who is cut off with it still reaches it. Fencing is for that; labels cannot help.
+        let replaced = Moment::now();
+        let alive =
+            |calls: &leadergroup_e2e::client::Calls| calls.from(replaced).answered_by(&before.pod) > 20;
+        beside_zombie.until("answers of the cut-off pod on its own node", STARTED, alive).await?;
+        s.stage.own()?.reconnect(&before.node).await?;
+        let settled = s.settled(STARTED).await?;
+        ensure!(settled == after, "the node's return moved the active role from {after:?} to {settled:?}");
+        let reached = |calls: &leadergroup_e2e::client::Calls| calls.answered_by(&after.pod) > 20;
+        beside_zombie.until("answers of the new active on the node that is back", STARTED, reached).await?;
+        s.stage.operator.ready(STARTED).await?;
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,78 @@
+//! One replica of the operator is killed, then both, then they are replaced by an upgrade: no failover, and afterwards
+//! failover works.
+
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use leadergroup_e2e::scenario::{
+    OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually,
+};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "operator-killed", Workload::default(), async |s| {
+        let active = s.elect().await?;
+        let stage = Rc::clone(&s.stage);
+        let cluster = stage.own()?;
+        let operator = s.stage.operator.clone();
+        let revision = s.revision().await?;
+        let client = s.call_from(&active.node).await?;
+        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+
+        let replicas = operator.ready(STARTED).await?;
+        let (session, name) = in_charge(s).await?;
+        let uid =
+            replicas.get(&name).with_context(|| format!("{name} is in charge, not one of {replicas:?}"))?;
+        cluster.kill_pod(uid)?;
+        let adopted = eventually("another session to take charge", STARTED, async || {
+            let (other, name) = in_charge(s).await?;
+            ensure!(other != session, "{name} is still in charge");
+            Ok(name)
+        });
+        s.note(format!("{name} was killed, {} took charge", adopted.await?));
+        operator.ready(STARTED).await?;
+        s.no_role_changed(revision).await.context("one replica was killed")?;
+
+        let (session, _) = in_charge(s).await?;
+        for uid in operator.ready(STARTED).await?.values() {
+            cluster.kill_pod(uid)?;
+        }
+        eventually("a new session to take charge", STARTED, async || {
+            ensure!(in_charge(s).await?.0 != session, "nobody took charge yet");
+            Ok(())
+        })
+        .await?;
+        operator.ready(STARTED).await?;
+        s.no_role_changed(revision).await.context("both replicas were killed")?;
+
+        let before = operator.ready(STARTED).await?;
+        let deployment = format!("deployment/{RELEASE}");
+        s.stage.run_kubectl(&["rollout", "restart", "-n", OPERATOR_NAMESPACE, &deployment]).await?;
+        eventually("all replicas to be replaced", STARTED, async || {
+            let now = operator.ready(STARTED).await?;
+            ensure!(now.keys().all(|name| !before.contains_key(name)), "{before:?} became {now:?}");
+            Ok(())
+        })
+        .await?;
+        s.no_role_changed(revision).await.context("the replicas were replaced")?;
+
+        ensure!(s.settled(STARTED).await? == active, "the active pod changed");
+        let calls = client.stop().await?;
+        s.note(format!("the client: {calls}"));
+        ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
+        s.still_fails_over("the kills").await?;
+        Ok(())
+    })
+    .await
+}
+
+/// The session in charge of the group, and the name of its replica.
+async fn in_charge(s: &Scenario) -> Result<(String, String)> {
+    let query = format!(
+        "select s.id, s.name from leadergroup.lock l join leadergroup.session s on s.id = l.session \
+         where not s.dead and l.key like '%/{}/{}'",
+        s.namespace, s.workload.name
+    );
+    let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
+    let (session, name) = row.trim().split_once('|').context("no living session is in charge")?;
+    Ok((session.to_owned(), name.to_owned()))
+}

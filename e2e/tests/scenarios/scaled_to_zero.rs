@@ -1,0 +1,43 @@
+//! The Deployment is scaled to no pods at all, and back: the group says so, and goes on with a larger token.
+
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use kube::api::{Patch, PatchParams};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
+use serde_json::json;
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "scaled-to-zero", Workload::default(), async |s| {
+        let before = s.elect().await?;
+        scale(s, 0).await?;
+        eventually("the group to say that it has no pods", STARTED, async || {
+            let (ready, reason, message) = s.condition(&s.workload.name, "Ready").await?;
+            ensure!(
+                (ready.as_str(), reason.as_str()) == ("False", "NoPods"),
+                "Ready is {ready} ({reason}): {message}"
+            );
+            let status = s.group().await?.status.unwrap_or_default();
+            ensure!(
+                status.active.is_none() && status.members == 0,
+                "the status still has {:?}",
+                status.active
+            );
+            Ok(())
+        })
+        .await?;
+        scale(s, 3).await?;
+        let after = s.settled(STARTED).await?;
+        ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
+        // The first, the one of the end, and up to two of pods that were to go a moment later.
+        s.other_promotions = 2..=4;
+        Ok(())
+    })
+    .await
+}
+
+async fn scale(s: &Scenario, replicas: i32) -> Result<()> {
+    let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+    s.deployments().patch(&s.workload.name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! A group whose selector matches nothing says so with the remedy, and starts by itself when there are pods.
+
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use kube::api::{Patch, PatchParams, PostParams};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
+use serde_json::json;
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    let workload = Workload { replicas: 0, ..Workload::default() };
+    Scenario::play(stage, "selector-matches-nothing", workload, async |s| {
+        s.groups().create(&PostParams::default(), &s.workload.group("web")?).await?;
+        eventually("the group to say that it has no pods", STARTED, async || {
+            let (ready, reason, message) = s.condition("web", "Ready").await?;
+            ensure!(ready == "False" && reason == "NoPods", "Ready is {ready} ({reason}): {message}");
+            ensure!(message.contains("selector"), "{message:?} does not say what to look at");
+            Ok(())
+        })
+        .await?;
+        s.workload.replicas = 2;
+        let patch = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
+        s.deployments().patch("web", &PatchParams::default(), &patch).await?;
+        s.settled(STARTED).await?;
+        Ok(())
+    })
+    .await
+}

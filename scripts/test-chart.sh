@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Tests of the chart: lint, what each file of values in charts/leadergroup/ci renders, and what is refused. With
+# KUBECONFIG set, each rendering is also checked by that cluster's API server, without being applied.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+chart=charts/leadergroup
+if [[ -z "${HELM:-}" ]]; then
+  # The test cluster's own one: built from source, of a known version.
+  HELM=$(compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup/bin/*/helm" | sort -V | tail -n 1) ||
+    HELM=$(command -v helm) ||
+    { echo "error: helm is missing; run: make build-cluster, or set HELM to one" >&2; exit 1; }
+fi
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+failed=0
+checks=0
+complain() {
+  echo "error: $*" >&2
+  failed=1
+}
+
+render() { # render <values> <output>: as `helm install test --namespace test` would
+  "$HELM" template test "$chart" --namespace test --values "$1" \
+    --api-versions monitoring.coreos.com/v1 >"$2" 2>"$2.err"
+}
+
+for values in "$chart"/ci/*-values.yaml; do
+  name=$(basename "$values" -values.yaml)
+  "$HELM" lint --strict --quiet --namespace test --values "$values" "$chart" >"$out/lint" 2>&1 ||
+    complain "$name: helm lint: $(cat "$out/lint")"
+  if ! render "$values" "$out/$name.yaml"; then
+    complain "$name: $(cat "$out/$name.yaml.err")"
+    continue
+  fi
+  while IFS= read -r text; do
+    checks=$((checks + 1))
+    grep -qF -- "$text" "$out/$name.yaml" || complain "$name: must contain, but does not: $text"
+  done < <(sed -n 's/^# must contain: //p' "$values")
+  while IFS= read -r text; do
+    checks=$((checks + 1))
+    # To the end of the line: `kind: Service` is not to find `kind: ServiceAccount`.
+    ! grep -qE -- "$(sed 's/[][\.*^$(){}?+|/]/\\&/g' <<<"$text")\$" "$out/$name.yaml" ||
+      complain "$name: must not contain, but does: $text"
+  done < <(sed -n 's/^# must not contain: //p' "$values")
+  # Every container, init or not, keeps to the restricted Pod Security Standard.
+  containers=$(grep -cE '^ +image: ' "$out/$name.yaml" || true)
+  dropped=$(grep -cE '^ +drop: \[ALL\]$' "$out/$name.yaml" || true)
+  readonly=$(grep -cE '^ +readOnlyRootFilesystem: true$' "$out/$name.yaml" || true)
+  [[ "$containers" == "$dropped" && "$containers" == "$readonly" ]] ||
+    complain "$name: $containers containers, of which $dropped drop all capabilities and $readonly have a read-only root"
+  # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.
+  awk '/^kind:/ { kind = $2 } kind ~ /^(Cluster)?Role$/ && /"\*"|\[\*\]/ { print FILENAME ":" FNR ": " $0; bad = 1 }
+    END { exit bad }' "$out/$name.yaml" >&2 || complain "$name: wildcard in a role"
+  if [[ -n "${KUBECONFIG:-}" ]]; then
+    # The namespaces need not exist for a dry run; custom resources of other projects may be unknown to the cluster.
+    sed -E 's/^( *namespace: )(test|team-[ab])$/\1default/' "$out/$name.yaml" |
+      awk 'BEGIN { RS = "---\n" } !/monitoring\.coreos\.com/ { print "---\n" $0 }' >"$out/$name.dry.yaml"
+    "${KUBECTL:-kubectl}" apply --dry-run=server -f "$out/$name.dry.yaml" >"$out/apply" 2>&1 ||
+      complain "$name: the API server refuses it: $(cat "$out/apply")"
+    checks=$((checks + 1))
+  fi
+done
+
+for values in "$chart"/ci/refused/*.yaml; do
+  name=$(basename "$values" .yaml)
+  expected=$(sed -n 's/^# refused with: //p' "$values")
+  checks=$((checks + 1))
+  if render "$values" "$out/refused.yaml"; then
+    complain "$name: must be refused, but is accepted"
+  elif ! grep -qF -- "$expected" "$out/refused.yaml.err"; then
+    complain "$name: refused, but not with: $expected: $(cat "$out/refused.yaml.err")"
+  fi
+done
+
+scripts/chart-readme.sh --check || failed=1
+
+# The program knows every variable that the chart sets (it refuses others at start), and the documents name every setting.
+operator=${LEADERGROUP:-${CARGO_TARGET_DIR:-target}/debug/leadergroup}
+help=$("$operator" run --help)
+while IFS= read -r variable; do
+  checks=$((checks + 1))
+  grep -qF -- "[env: $variable]" <<<"$help" || complain "the chart sets $variable, which is no setting of the operator"
+done < <(grep -ohE '\bLEADERGROUP_[A-Z_]+' "$out"/*.yaml | sort -u)
+while IFS= read -r key; do
+  checks=$((checks + 1))
+  grep -qF -- "\`$key\`" docs/settings.md || complain "docs/settings.md does not name the setting $key"
+done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
+
+
+# The operator has every metric that alerts and dashboard use. Registered without the prefix of all of them, and without the
+# endings that counters and histograms get.
+while IFS= read -r metric; do
+  checks=$((checks + 1))
+  grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
+    complain "the chart's alerts or dashboard use leadergroup_$metric, which src/telemetry does not register"
+done < <(grep -ohE 'leadergroup_[a-z_]+[a-z]' "$chart/templates/metrics.yaml" "$chart/dashboards/leadergroup.json" |
+  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count)$//' | grep -vx dashboard | sort -u)
+
+((failed == 0)) || exit 1
+echo "chart: $(ls "$chart"/ci/*-values.yaml | wc -l) sets of values rendered, $checks checks passed"

@@ -1,0 +1,62 @@
+//! The marks that the operator leaves on pods and on the group: label, stamp and finalizer.
+
+use std::{fmt, str::FromStr};
+
+/// The default key of the label that a Service selects by.
+pub const ROLE_LABEL: &str = "leadergroup.dev/role";
+/// The default value of the role label on the one pod that is routed to.
+pub const ACTIVE_VALUE: &str = "active";
+/// The default value of the role label on every other pod of the group.
+pub const STANDBY_VALUE: &str = "standby";
+/// The annotation that carries a [`Stamp`].
+pub const STAMP_ANNOTATION: &str = "leadergroup.dev/stamp";
+/// Keeps a deleted group around until its pods' labels are settled.
+pub const FINALIZER: &str = "leadergroup.dev/routing";
+
+/// Which group, and which decision of it, last wrote a pod's role.
+///
+/// Every role written carries one, so that a pod itself tells which term it was last part of: a decision with a
+/// smaller token is out of date and stops there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The UID of the `LeaderGroup`.
+    pub group: String,
+    /// The fencing token of the term that wrote the role.
+    pub token: i64,
+}
+
+/// The annotation is not of the form `<group UID>/<token>`.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("`{0}` is not a stamp; a stamp reads <group UID>/<token>")]
+pub struct ParseStampError(String);
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.group, self.token)
+    }
+}
+
+impl FromStr for Stamp {
+    type Err = ParseStampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split_once('/')
+            .and_then(|(group, token)| Some(Self { group: group.to_owned(), token: token.parse().ok()? }))
+            .filter(|stamp| !stamp.group.is_empty() && stamp.token >= 0)
+            .ok_or_else(|| ParseStampError(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_survives_the_round_trip_and_refuses_the_rest() {
+        let stamp = Stamp { group: "6f1c".into(), token: 42 };
+        assert_eq!(stamp.to_string().parse(), Ok(stamp));
+        for bad in ["", "6f1c", "/1", "6f1c/", "6f1c/x", "6f1c/-1"] {
+            assert!(bad.parse::<Stamp>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What the API server checks before it stores a group, beyond the types: rules in CEL, each with a message that says
+//! what to write instead.
+//!
+//! Rules on one field report at that field; rules on several hold back while one of these fields is wrong by itself,
+//! so that one mistake gives one message.
+
+use std::fmt::Write as _;
+
+use kube::core::{Reason, Rule, validate};
+use schemars::Schema;
+use serde_json::Value;
+
+use super::{duration, schema, selector, validation::CONTROLLERS_LABELS};
+
+const LABEL_VALUE: &str = "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+
+pub(super) fn spec(schema: &mut Schema) {
+    schema::settle(schema);
+    on(schema, "selector", immutable("selector", "create another LeaderGroup for other pods"));
+    add(
+        schema,
+        Rule::new(
+            "!((has(self.selector.matchLabels) && self.routing.roleLabel in self.selector.matchLabels) || \
+             (has(self.selector.matchExpressions) && \
+             self.selector.matchExpressions.exists(e, e.key == self.routing.roleLabel)))",
+        )
+        .message(
+            "selector must not contain routing.roleLabel: the operator changes that label, and a pod whose label changed \
+             would leave the group; select by the labels that all pods of the group share",
+        )
+        .field_path(".selector"),
+    );
+    let lock = "self.lock.ttl";
+    let timings = valid(&[(lock, TTL), ("self.lock.retryInterval", RETRY_INTERVAL)]);
+    add(
+        schema,
+        Rule::new(format!(
+            "!({timings}) || !has(self.health.timeout) || !({}) || duration(self.health.timeout) <= duration({lock})",
+            valid(&[("self.health.timeout", TIMEOUT)])
+        ))
+        .message("health.timeout must be at most lock.ttl: write a shorter timeout or a longer ttl")
+        .field_path(".health.timeout"),
+    );
+    add(
+        schema,
+        Rule::new(format!(
+            "!({timings}) || self.health.failureThreshold < 1 || self.health.failureThreshold > 10 || \
+             self.health.failureThreshold * duration(self.lock.retryInterval).getMilliseconds() <= \
+             duration({lock}).getMilliseconds()"
+        ))
+        .message(
+            "health.failureThreshold times lock.retryInterval must be at most lock.ttl: write a smaller failureThreshold, \
+             a shorter retryInterval or a longer ttl",
+        )
+        .field_path(".health.failureThreshold"),
+    );
+}
+
+pub(super) fn selector(schema: &mut Schema) {
+    add(
+        schema,
+        Rule::new(
+            "(has(self.matchLabels) && size(self.matchLabels) > 0) || \
+             (has(self.matchExpressions) && size(self.matchExpressions) > 0)",
+        )
+        .message(
+            "selector must not be empty, or every pod of the namespace would belong to the group: write labels that the \
+             group's pods carry, such as matchLabels: {app: my-app}",
+        ),
+    );
+    on(
+        schema,
+        "matchLabels",
+        Rule::new(format!(
+            "self.all(k, k.matches('{}') && (self[k] == '' || self[k].matches('{LABEL_VALUE}')))",
+            selector::QUALIFIED_NAME
+        ))
+        .message("matchLabels must be valid labels: write [prefix/]name: value, such as app: my-app"),
+    );
+}
+
+pub(super) fn requirement(schema: &mut Schema) {
+    on(
+        schema,
+        "key",
+        Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
+            .message("key must be a valid label key: write [prefix/]name, such as app or example.com/tier"),
+    );
+    on(
+        schema,
+        "values",
+        Rule::new(format!("self.all(v, v == '' || v.matches('{LABEL_VALUE}'))")).message(
+            "values must be label values: at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit at both ends",
+        ),
+    );
+    add(
+        schema,
+        Rule::new("!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)")
+            .message(
+                "values must not be empty for In and NotIn: write at least one value, or the operator Exists",
+            )
+            .field_path(".values"),
+    );
+    add(
+        schema,
+        Rule::new("self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0")
+            .message(
+                "values must be empty for Exists and DoesNotExist: take them out, or write the operator In",
+            )
+            .field_path(".values"),
+    );
+}
+
+/// The least and the greatest value of a duration, as text.
+type Range = (&'static str, &'static str);
+const TTL: Range = ("1s", "1h");
+const RETRY_INTERVAL: Range = ("100ms", "1h");
+const LOCK_DELAY: Range = ("0s", "1h");
+const TIMEOUT: Range = ("1ms", "1h");
+
+pub(super) fn lock(schema: &mut Schema) {
+    on(schema, "ttl", within("ttl", TTL, "from 1s to 1h"));
+    on(schema, "retryInterval", within("retryInterval", RETRY_INTERVAL, "from 100ms to a third of ttl"));
+    on(schema, "lockDelay", within("lockDelay", LOCK_DELAY, "from 0s to 1h"));
+    add(
+        schema,
+        Rule::new(format!(
+            "!({}) || duration(self.retryInterval) + duration(self.retryInterval) + duration(self.retryInterval) <= \
+             duration(self.ttl)",
+            valid(&[("self.ttl", TTL), ("self.retryInterval", RETRY_INTERVAL)])
+        ))
+        .message(
+            "retryInterval must be at most a third of ttl, so that one lost probe does not look like a dead pod: write a \
+             shorter retryInterval or a longer ttl",
+        )
+        .field_path(".retryInterval"),
+    );
+    on(
+        schema,
+        "key",
+        Rule::new("self.matches('^[!-~]([ -~]{0,253}[!-~])?$')").message(
+            "key must be 1 to 255 printable ASCII characters, without a space at either end: write a shorter or plainer \
+             name, or leave it out",
+        ),
+    );
+    add(
+        schema,
+        Rule::new("has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)")
+            .message(
+                "lock.key is immutable, or two operator replicas could use two rows for one group: create another \
+                 LeaderGroup for another key",
+            )
+            .field_path(".key"),
+    );
+}
+
+pub(super) fn health(schema: &mut Schema) {
+    on(schema, "timeout", within("timeout", TIMEOUT, "from 1ms to lock.ttl"));
+    on(
+        schema,
+        "container",
+        Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message(
+            "container must be the name of a container: at most 63 of a-z, 0-9 and -, as in the pod's spec.containers",
+        ),
+    );
+    on(
+        schema,
+        "failureThreshold",
+        Rule::new("self >= 1 && self <= 10").message("failureThreshold must be from 1 to 10"),
+    );
+}
+
+pub(super) fn probe(schema: &mut Schema) {
+    add(
+        schema,
+        Rule::new("has(self.httpGet) != has(self.tcpSocket)")
+            .message("probe must be of exactly one kind: write either httpGet or tcpSocket"),
+    );
+}
+
+pub(super) fn http_get(schema: &mut Schema) {
+    on(
+        schema,
+        "path",
+        Rule::new("self.matches('^/[!-~]*$')")
+            .message("path must start with a / and contain no spaces: write it like /readyz"),
+    );
+    port(schema);
+}
+
+pub(super) fn port(schema: &mut Schema) {
+    on(
+        schema,
+        "port",
+        Rule::new(
+            "type(self) == int ? self >= 1 && self <= 65535 : self.matches('^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$') && \
+             self.matches('[a-z]') && !self.contains('--')",
+        )
+        .message(
+            "port must be a number from 1 to 65535, or the name of a port of the container: at most 15 of a-z, 0-9 and -, \
+             such as 8080 or http",
+        ),
+    );
+}
+
+pub(super) fn routing(schema: &mut Schema) {
+    on(
+        schema,
+        "roleLabel",
+        Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
+            .message("roleLabel must be a valid label key: write [prefix/]name, such as example.com/role"),
+    );
+    on(
+        schema,
+        "roleLabel",
+        Rule::new(format!(
+            "!self.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/') && !(self in ['{}'])",
+            CONTROLLERS_LABELS.join("', '")
+        ))
+        .message(
+            "roleLabel must not be a label that Kubernetes uses itself: write one of your own domain, such as \
+             example.com/role",
+        ),
+    );
+    on(schema, "roleLabel", immutable("roleLabel", "create another LeaderGroup for another label"));
+    for value in ["activeValue", "standbyValue"] {
+        on(
+            schema,
+            value,
+            Rule::new(format!("self.matches('{LABEL_VALUE}')")).message(format!(
+                "{value} must be a label value: 1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit at both ends"
+            ).as_str()),
+        );
+    }
+    add(
+        schema,
+        Rule::new("self.activeValue != self.standbyValue")
+            .message("standbyValue must differ from activeValue, or every pod would be routed to: write two values")
+            .field_path(".standbyValue"),
+    );
+}
+
+fn immutable(field: &str, instead: &str) -> Rule {
+    Rule::new("self == oldSelf").message(format!("{field} is immutable: {instead}").as_str())
+}
+
+/// The field is a duration, and in the range.
+fn within(field: &str, range: Range, words: &str) -> Rule {
+    Rule::new(valid(&[("self", range)])).message(
+        format!("{field} must be {words}, written in h, m, s and ms, such as 500ms, 5s or 1m30s").as_str(),
+    )
+}
+
+/// All these expressions are durations in their ranges: `duration(...)` of any of them is safe behind it.
+fn valid(durations: &[(&str, Range)]) -> String {
+    durations.iter().fold(String::new(), |mut rule, (it, (least, greatest))| {
+        let and = if rule.is_empty() { "" } else { " && " };
+        let _infallible = write!(
+            rule,
+            "{and}{it}.matches('{}') && duration({it}) >= duration('{least}') && duration({it}) <= duration('{greatest}')",
+            duration::PATTERN
+        );
+        rule
+    })
+}
+
+fn on(schema: &mut Schema, property: &str, rule: Rule) {
+    let property =
+        schema.get_mut("properties").and_then(|properties| properties.get_mut(property)).unwrap_or_else(
+            || panic!("no property {property} to put a rule on: the rules follow the types of this room"),
+        );
+    let mut inner = Schema::try_from(property.take()).expect("a property's schema is an object or a boolean");
+    add(&mut inner, rule);
+    *property = Value::from(inner);
+}
+
+fn add(schema: &mut Schema, rule: Rule) {
+    validate(schema, rule.reason(Reason::FieldValueInvalid)).expect("a rule is plain text and serialises");
+}

@@ -1,0 +1,224 @@
+//! What makes a spec one that can be carried out, judged by the operator itself.
+//!
+//! The API server's rules refuse all of this at the door. A group may have been stored under older rules, though, or
+//! by way of a definition that somebody edited, and the operator must not act on a spec that would break its promises.
+
+use std::time::Duration;
+
+use super::{
+    ACTIVE_VALUE, LeaderGroupSpec, LockSpec, PodSelector, ProbePort, ProbeSpec, RoutingSpec, STANDBY_VALUE,
+};
+
+/// Why a spec cannot be carried out; each text says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSpec {
+    /// Every pod of the namespace would belong to the group.
+    #[error(
+        "spec.selector is empty: write labels that the group's pods carry, such as matchLabels: {{app: my-app}}"
+    )]
+    EmptySelector,
+    /// A key or a value of the selector can be on no pod.
+    #[error(
+        "spec.selector: `{0}` can be neither the key nor the value of a label: write it as it is on the pods"
+    )]
+    SelectorNotLabels(String),
+    /// In and `NotIn` need values, the others must have none.
+    #[error(
+        "spec.selector: the expression on `{0}` needs values for In and NotIn, and none for Exists and DoesNotExist"
+    )]
+    SelectorValues(String),
+    /// The operator changes the role label, so pods would leave the group.
+    #[error(
+        "spec.selector contains the role label `{0}`, which the operator changes: select by labels that all pods share"
+    )]
+    SelectorContainsRole(String),
+    /// A duration is out of its range.
+    #[error("spec.{field} must be {range}: write another duration, such as 5s")]
+    OutOfRange {
+        /// The field below `spec`.
+        field: &'static str,
+        /// The range, in words.
+        range: &'static str,
+    },
+    /// Refusals could take longer to count than silence.
+    #[error(
+        "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
+    )]
+    FailureThreshold,
+    /// None of the kinds of probe, or several.
+    #[error("spec.health.probe must be of exactly one kind: write either httpGet or tcpSocket")]
+    ProbeKind,
+    /// The path cannot be asked for.
+    #[error(
+        "spec.health.probe.httpGet.path must start with a / and contain no spaces: write it like /readyz"
+    )]
+    ProbePath,
+    /// No pod has such a port.
+    #[error(
+        "spec.health.probe: the port must be a number from 1 to 65535, or the name of a port of the container: write \
+         it like 8080 or http"
+    )]
+    ProbePort,
+    /// No container has such a name.
+    #[error(
+        "spec.health.container must be the name of a container: write it as in the pod's spec.containers"
+    )]
+    Container,
+    /// A label key or value of `routing` is none, or is one that others use.
+    #[error(
+        "spec.routing: `{0}` cannot mark roles: write a valid label of your own domain, such as example.com/role"
+    )]
+    RoleLabel(String),
+    /// Active and standby could not be told apart.
+    #[error(
+        "spec.routing: activeValue and standbyValue are the same: write two, such as {ACTIVE_VALUE} and {STANDBY_VALUE}"
+    )]
+    SameValues,
+    /// The row's name cannot be used.
+    #[error(
+        "spec.lock.key must be 1 to 255 printable ASCII characters: write a shorter or plainer name, or leave it out"
+    )]
+    LockKey,
+}
+
+/// The longest of any duration in a spec.
+const LONGEST: Duration = Duration::from_hours(1);
+
+impl LeaderGroupSpec {
+    /// Whether the spec can be carried out; else the first thing wrong with it, for the condition `Accepted`.
+    pub fn validate(&self) -> Result<(), InvalidSpec> {
+        self.selector.validate()?;
+        self.routing.validate()?;
+        if self.selector.mentions(&self.routing.role_label) {
+            return Err(InvalidSpec::SelectorContainsRole(self.routing.role_label.clone()));
+        }
+        self.lock.validate()?;
+        if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
+            return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
+        }
+        let threshold = self.health.failure_threshold;
+        if !(1..=10).contains(&threshold) || self.lock.retry_interval.0 * threshold > self.lock.ttl.0 {
+            return Err(InvalidSpec::FailureThreshold);
+        }
+        if self.health.container.as_ref().is_some_and(|name| name.len() > 63 || !is_dns_label(name)) {
+            return Err(InvalidSpec::Container);
+        }
+        self.health.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
+    }
+}
+
+impl PodSelector {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        if self.is_empty() {
+            return Err(InvalidSpec::EmptySelector);
+        }
+        let keys = self.match_labels.keys().chain(self.match_expressions.iter().map(|e| &e.key));
+        let values = self.match_labels.values().chain(self.match_expressions.iter().flat_map(|e| &e.values));
+        let wrong = keys.filter(|key| !is_label_key(key));
+        if let Some(wrong) =
+            wrong.chain(values.filter(|value| !(value.is_empty() || is_label_name(value)))).next()
+        {
+            return Err(InvalidSpec::SelectorNotLabels(wrong.clone()));
+        }
+        let needs_values =
+            self.match_expressions.iter().find(|e| e.operator.takes_values() == e.values.is_empty());
+        needs_values.map_or(Ok(()), |e| Err(InvalidSpec::SelectorValues(e.key.clone())))
+    }
+}
+
+impl RoutingSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        let domain = self.role_label.split_once('/').map_or("", |(domain, _)| domain);
+        let others = ["kubernetes.io", "k8s.io"].iter().any(|other| {
+            domain.strip_suffix(other).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        });
+        if others || CONTROLLERS_LABELS.contains(&self.role_label.as_str()) || !is_label_key(&self.role_label)
+        {
+            return Err(InvalidSpec::RoleLabel(self.role_label.clone()));
+        }
+        if let Some(wrong) =
+            [&self.active_value, &self.standby_value].into_iter().find(|value| !is_label_name(value))
+        {
+            return Err(InvalidSpec::RoleLabel(wrong.clone()));
+        }
+        if self.active_value == self.standby_value { Err(InvalidSpec::SameValues) } else { Ok(()) }
+    }
+}
+
+impl LockSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
+        let (ttl, retry_interval) = (self.ttl.0, self.retry_interval.0);
+        if ttl < Duration::from_secs(1) || ttl > LONGEST {
+            return out_of_range("lock.ttl", "from 1s to 1h");
+        }
+        if retry_interval < Duration::from_millis(100) || retry_interval * 3 > ttl {
+            return out_of_range("lock.retryInterval", "from 100ms to a third of ttl");
+        }
+        if self.lock_delay.0 > LONGEST {
+            return out_of_range("lock.lockDelay", "from 0s to 1h");
+        }
+        let usable = |key: &String| {
+            (1..=255).contains(&key.len())
+                && key.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+                && !key.starts_with(' ')
+                && !key.ends_with(' ')
+        };
+        if self.key.as_ref().is_none_or(usable) { Ok(()) } else { Err(InvalidSpec::LockKey) }
+    }
+}
+
+impl ProbeSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        let (port, path) = match (&self.http_get, &self.tcp_socket) {
+            (Some(http), None) => (&http.port, http.path.as_deref()),
+            (None, Some(tcp)) => (&tcp.port, None),
+            _ => return Err(InvalidSpec::ProbeKind),
+        };
+        let usable = match port {
+            ProbePort::Int(number) => (1..=65_535).contains(number),
+            ProbePort::String(name) => {
+                name.len() <= 15
+                    && is_dns_label(name)
+                    && name.bytes().any(|byte| byte.is_ascii_lowercase())
+                    && !name.contains("--")
+            }
+        };
+        if !usable {
+            return Err(InvalidSpec::ProbePort);
+        }
+        let plain =
+            |path: &str| path.starts_with('/') && path.bytes().all(|byte| matches!(byte, b'!'..=b'~'));
+        if path.is_none_or(plain) { Ok(()) } else { Err(InvalidSpec::ProbePath) }
+    }
+}
+
+/// Labels by which Kubernetes' own controllers find their pods.
+pub(super) const CONTROLLERS_LABELS: [&str; 5] = [
+    "pod-template-hash",
+    "pod-template-generation",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+];
+
+/// A label key: a name, after an optional DNS subdomain and a slash.
+fn is_label_key(key: &str) -> bool {
+    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    is_label_name(name)
+        && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_dns_label))
+}
+
+/// One part of a DNS name, whatever its length.
+fn is_dns_label(part: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+}
+
+/// The name of a label key, or a label value that is not empty.
+fn is_label_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    bytes.len() <= 63 && bytes.iter().copied().all(inner) && end(bytes.first()) && end(bytes.last())
+}

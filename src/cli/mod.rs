@@ -1,0 +1,57 @@
+//! The commands of the `leadergroup` program: their arguments, their settings, and what they print.
+
+mod crd;
+mod settings;
+mod uninstall;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use crd::crd_yaml;
+pub use settings::{
+    LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,
+};
+pub use uninstall::{UninstallArgs, UninstallError, uninstall};
+
+/// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed
+/// to.
+#[derive(Debug, Parser)]
+#[command(name = "leadergroup", version, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a replica of the operator until SIGTERM or SIGINT
+    Run(RunArgs),
+    /// Print the custom resource definition as YAML, for `kubectl apply -f -`
+    Crd,
+    /// Bring the tables of the lock's database to this version, and end
+    Migrate(MigrateArgs),
+    /// Stop the operator and let all groups go, before it is removed; the chart does it
+    Uninstall(UninstallArgs),
+    /// Print the version
+    Version,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Print the settings in force and where each comes from, without passwords, and end
+    #[arg(long)]
+    pub print_config: bool,
+    /// The settings.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// Arguments of `migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// The settings, of which those of the database count.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}

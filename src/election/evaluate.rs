@@ -1,0 +1,179 @@
+//! What a settled group does next: nothing, most of the time.
+
+use std::time::Duration;
+
+use super::{
+    event::Effect,
+    group::{Change, Group, Member, Phase, Retirement, Role, Standing},
+    step::Effects,
+};
+use crate::api::{PodRef, Reason};
+
+impl Group {
+    /// Decides in [`Phase::Stable`].
+    pub(super) fn evaluate(&mut self, now: Duration, effects: &mut Effects) {
+        if self.world.deleting {
+            return self.retire(Retirement::Tombstone, effects);
+        }
+        let seen = &self.world.declared;
+        if seen.token > self.declared.token
+            || (seen.token == self.declared.token && seen.grant != self.declared.grant)
+        {
+            // Somebody declared what we did not: our row or our charge is out of date. A watch that lags behind
+            // cannot look like this.
+            return self.read(effects);
+        }
+        if self.world.obstacle.is_some() {
+            return;
+        }
+        let holder_uid = self.row.owner.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
+        let strays: Vec<PodRef> = self.strays(&holder_uid).map(|member| member.pod.clone()).collect();
+        if !strays.is_empty() {
+            let token = self.declared.token;
+            return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
+        }
+        match self.row.owner.clone() {
+            None => self.elect_first(now, effects),
+            Some(holder) => match self.case_against(&holder) {
+                None => self.keep(&holder, now, effects),
+                Some(reason) => self.replace(&holder, reason, now, effects),
+            },
+        }
+    }
+
+    /// What speaks against a holder; none for one that is well or merely unproven.
+    pub(super) fn case_against(&self, holder: &PodRef) -> Option<Reason> {
+        match self.member(&holder.uid).map(|member| member.standing) {
+            None => Some(Reason::PodDeleted),
+            Some(Standing::Ended(reason) | Standing::Failing(reason)) => Some(reason),
+            Some(Standing::Silent) => Some(Reason::Silent),
+            Some(Standing::Eligible | Standing::Unproven) => None,
+        }
+    }
+
+    /// Whether the holder will not come back, as opposed to being unwell.
+    fn has_ended(&self, holder: &PodRef) -> bool {
+        self.member(&holder.uid).is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
+    }
+
+    /// The best pod to take over: one that reads as active already, else one on another node than a holder that fell
+    /// silent, else the oldest.
+    pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
+        let former = former.and_then(|pod| self.member(&pod.uid));
+        let lost_node =
+            former.filter(|member| member.standing == Standing::Silent).and_then(|m| m.node.as_ref());
+        let rank = |member: &&Member| {
+            let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
+            (member.role != Role::Active, on_lost_node, member.created, member.pod.uid.clone())
+        };
+        let former_uid = former.map(|member| member.pod.uid.as_str());
+        let eligible = self.world.members.iter().filter(|member| {
+            member.standing == Standing::Eligible && Some(member.pod.uid.as_str()) != former_uid
+        });
+        eligible.min_by_key(rank).map(|member| member.pod.clone())
+    }
+
+    fn elect_first(&mut self, now: Duration, effects: &mut Effects) {
+        match self.successor(None).filter(|_| !self.world.policy.paused) {
+            Some(holder) => {
+                let reason = Reason::FirstHolder;
+                self.begin(Change { holder, reason, from: None, began: now }, effects);
+            }
+            None => self.stamp_standbys("", now, effects),
+        }
+    }
+
+    fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
+        self.lost_since = None;
+        let labelled = self.member(&holder.uid).is_some_and(|member| member.role == Role::Active);
+        if labelled || self.world.policy.paused {
+            self.failures = 0;
+            self.stamp_standbys(&holder.uid, now, effects);
+        } else {
+            self.recheck(None, effects);
+        }
+    }
+
+    fn replace(&mut self, holder: &PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
+        let since = *self.lost_since.get_or_insert(now);
+        if self.world.policy.paused {
+            return;
+        }
+        let successor = self.successor(Some(holder));
+        let ended = self.has_ended(holder);
+        if !ended {
+            let allowed = since + self.world.policy.lock_delay;
+            if successor.is_none() {
+                return self.stamp_standbys(&holder.uid, now, effects);
+            }
+            if now < allowed {
+                return self.wake_at(allowed);
+            }
+        }
+        match (successor, reason) {
+            // Our own probes said so: there is nothing that the API server could add.
+            (Some(successor), Reason::Silent | Reason::ProbeRefused) => {
+                self.change(successor, reason, now, effects);
+            }
+            (successor, _) => {
+                let effect = Effect::Verify(holder.clone());
+                self.go(Phase::Verifying { successor, reason }, effect, effects);
+            }
+        }
+    }
+
+    pub(super) fn change(&mut self, holder: PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
+        let from = self.row.owner.clone();
+        let began = self.lost_since.unwrap_or(now);
+        self.begin(Change { holder, reason, from, began }, effects);
+    }
+
+    /// A quorum read confirmed the case against the holder, or did not.
+    pub(super) fn verified(
+        &mut self,
+        reason: Reason,
+        against: Option<Reason>,
+        now: Duration,
+        effects: &mut Effects,
+    ) {
+        let Some(holder) = self.row.owner.clone() else {
+            return self.read(effects);
+        };
+        match (against, self.successor(Some(&holder))) {
+            // The watch told an old story, or a filtered one. Wait for it to catch up.
+            (None, _) => self.back_off(now),
+            (Some(_), Some(successor)) => self.change(successor, reason, now, effects),
+            (Some(_), None) if self.has_ended(&holder) => {
+                let token = self.row.token;
+                self.go(Phase::Vacating, Effect::Vacate { token }, effects);
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    pub(super) fn vacancy_reason(&self, holder: Option<&PodRef>) -> Reason {
+        holder.and_then(|pod| self.case_against(pod)).unwrap_or(Reason::PodDeleted)
+    }
+
+    /// Labels new pods standby and leaves the declared token on every one: protection in depth, in the background.
+    fn stamp_standbys(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
+        if self.stamping.is_some() {
+            return;
+        }
+        let token = self.declared.token;
+        let unstamped = |member: &&Member| {
+            member.pod.uid != holder
+                && !matches!(member.standing, Standing::Ended(_))
+                && (member.role != Role::Standby || !member.stamped_by_us || member.stamp != Some(token))
+        };
+        let pods: Vec<_> =
+            self.world.members.iter().filter(unstamped).map(|member| member.pod.clone()).collect();
+        if pods.is_empty() {
+            return;
+        }
+        if now < self.stamp_after {
+            return self.wake_at(self.stamp_after);
+        }
+        self.stamping = Some(self.emit(Effect::Stamp { token, pods }, effects));
+    }
+}

@@ -1,0 +1,113 @@
+//! Taking stock: what the row and the declaration say together, and where to go on from there.
+//!
+//! This is how a replica takes over from another, and how it recovers from any fault of its own: whatever was left half
+//! done is found here and finished, or overtaken by a new term.
+
+use std::time::Duration;
+
+use super::{
+    event::Effect,
+    group::{Change, Group, Phase, Retirement, Role, Row, Standing},
+    step::Effects,
+};
+use crate::api::{Declaration, PodRef, Reason};
+
+/// How long an unfinished term waits for word from its holder before another is sought.
+const RESUME_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Group {
+    pub(super) fn take_stock(
+        &mut self,
+        row: Option<Row>,
+        declared: Option<Declaration>,
+        now: Duration,
+        effects: &mut Effects,
+    ) {
+        let Some(row) = row else {
+            self.phase = Phase::Observing;
+            return;
+        };
+        self.row = row;
+        let Some(declared) = declared else {
+            return self.retire(Retirement::Tombstone, effects);
+        };
+        self.declared = declared;
+        let same_grant = self.declared.grant.is_none()
+            || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
+        let lost = self.declared.token > self.row.token
+            || (self.declared.token == self.row.token && self.declared.token > 0 && !same_grant);
+        if lost {
+            return self.regain(now, effects);
+        }
+        let finished =
+            self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
+        self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };
+    }
+
+    /// The database lost commits: the declaration knows a term that the row does not. The pod that is active keeps its
+    /// role, under a token that was never used.
+    fn regain(&mut self, now: Duration, effects: &mut Effects) {
+        let declared = self.declared.holder.as_ref().map(|pod| pod.uid.as_str());
+        let labelled = |uid: &str| self.member(uid).filter(|m| m.role == Role::Active).map(|m| m.pod.clone());
+        let active = declared.and_then(labelled).or_else(|| self.strays("").next().map(|m| m.pod.clone()));
+        let former = self.row.owner.take();
+        self.row.confirmed = false;
+        self.row.pending.extend(former);
+        match active {
+            Some(holder) if !self.world.deleting => {
+                let from = Some(holder.clone());
+                self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects);
+            }
+            _ => self.phase = Phase::Stable,
+        }
+    }
+
+    /// Goes on with a term that was granted, and perhaps declared, but not confirmed.
+    pub(super) fn resume(&mut self, until: Duration, now: Duration, effects: &mut Effects) {
+        if self.world.deleting {
+            return self.retire(Retirement::Tombstone, effects);
+        }
+        let Some(holder) = self.row.owner.clone() else {
+            self.phase = Phase::Stable;
+            return;
+        };
+        let declared = self.declared.token == self.row.token;
+        let member = self.member(&holder.uid);
+        let promoted = declared
+            && member.is_some_and(|m| {
+                m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
+            });
+        let eligible = member.is_some_and(|m| m.standing == Standing::Eligible);
+        if promoted || eligible {
+            let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
+            return match (promoted, declared) {
+                (true, _) => self.confirm(change, effects),
+                (false, true) => {
+                    self.witness = None;
+                    self.strip(change, effects);
+                }
+                (false, false) => self.declare(change, false, effects),
+            };
+        }
+        match self.case_against(&holder) {
+            None if now < until => self.wake_at(until),
+            case => self.overtake(&holder, case, now, effects),
+        }
+    }
+
+    /// The unfinished term's holder cannot be promoted: another takes its place under a new term.
+    fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
+        match (self.successor(Some(holder)), case) {
+            (Some(successor), case) => {
+                let reason = case.unwrap_or(Reason::Resumed);
+                self.change(successor, reason, now, effects);
+            }
+            (None, Some(reason)) if self.member(&holder.uid).is_none() => {
+                // Nobody to follow: the quorum read decides whether the lock is freed.
+                let effect = Effect::Verify(holder.clone());
+                self.go(Phase::Verifying { successor: None, reason }, effect, effects);
+            }
+            (None, _) => {}
+        }
+    }
+}

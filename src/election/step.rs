@@ -1,0 +1,311 @@
+//! The machine: one event in, effects out.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{
+    event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket},
+    group::{Change, Group, Member, Phase, Retirement, Role},
+};
+use crate::api::{Declaration, PodRef};
+
+/// The first wait after a failure; it doubles from there.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+/// The longest wait between two attempts, so that a recovery is noticed soon.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+/// How long a deletion waits for the database before it leaves the row for later.
+const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
+/// At most this often are standbys stamped: stamping is protection in depth and must not load the API server.
+const STAMP_INTERVAL: Duration = Duration::from_secs(1);
+/// Stamps above this are nobody's: every reader of JSON must be able to tell two tokens apart.
+const LARGEST_TOKEN: i64 = (1 << 53) - 1;
+
+/// The effects of one step, each with the ticket its outcome has to carry.
+pub(super) type Effects = Vec<(Ticket, Effect)>;
+
+impl Group {
+    /// Moves the group by one event at the monotonic time `now`.
+    ///
+    /// At most one of the returned effects, and of all effects outstanding at a time, belongs to the protocol; besides
+    /// it there may be one [`Effect::Stamp`] in the background and an [`Effect::Finished`] that has no outcome.
+    pub fn step(&mut self, event: Event, now: Duration) -> Effects {
+        let mut effects = Effects::new();
+        self.wake = None;
+        match event {
+            Event::World(world) => self.world = world,
+            Event::Charged { seed } => {
+                self.forget();
+                self.seed = seed.as_u128();
+                self.read(&mut effects);
+            }
+            Event::Discharged => {
+                self.forget();
+                self.phase = Phase::Observing;
+            }
+            Event::Doubt if self.phase == Phase::Stable => self.read(&mut effects),
+            Event::Doubt | Event::Tick => {}
+            Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
+                self.stamping = None;
+                self.stamp_after = now + STAMP_INTERVAL;
+            }
+            Event::Outcome(ticket, outcome) if self.awaiting == Some(ticket) => {
+                self.awaiting = None;
+                self.handle(outcome, now, &mut effects);
+            }
+            Event::Outcome(..) => {}
+        }
+        if self.awaiting.is_none() {
+            self.advance(now, &mut effects);
+        }
+        effects
+    }
+
+    /// Moves on from a phase that waits for the world or for time.
+    fn advance(&mut self, now: Duration, effects: &mut Effects) {
+        match self.phase {
+            Phase::BackingOff { until } if now >= until => self.read(effects),
+            Phase::BackingOff { until } => self.wake_at(until),
+            Phase::Resuming { until } => self.resume(until, now, effects),
+            Phase::Stable => self.evaluate(now, effects),
+            Phase::Observing if self.world.deleting && self.world.lock_away => {
+                // Nobody can grant anything while the database is away, so the labels may be settled without a charge.
+                self.retire(Retirement::Labels, effects);
+            }
+            Phase::Retiring(step) => match self.retry_at {
+                Some(at) if now < at => self.wake_at(at),
+                _ => self.retire(step, effects),
+            },
+            _ => {}
+        }
+    }
+
+    fn handle(&mut self, outcome: Outcome, now: Duration, effects: &mut Effects) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Stable);
+        match (phase, outcome) {
+            (Phase::Retiring(step), outcome) => self.retired(step, &outcome, now, effects),
+            (_, Outcome::Refused(Refusal::NotInCharge)) => self.phase = Phase::Observing,
+            (_, Outcome::Refused(Refusal::GroupGone)) => self.retire(Retirement::Tombstone, effects),
+            (_, Outcome::Failed | Outcome::Refused(Refusal::Outdated)) => self.back_off(now),
+            (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
+            (Phase::Verifying { reason, .. }, Outcome::Verified(against)) => {
+                self.verified(reason, against, now, effects);
+            }
+            (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, effects),
+            (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
+            (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
+                Some(version) => self.promote(Some(change), version, effects),
+                None => self.recheck(Some(change), effects),
+            },
+            (Phase::Promoting(Some(change)), Outcome::Promoted) => self.confirm(change, effects),
+            (Phase::Promoting(change), Outcome::Conflict) => self.recheck(change, effects),
+            (Phase::Rechecking(change), Outcome::Rechecked { version, declared, row }) => {
+                let stands = declared.as_ref() == Some(&self.declared)
+                    && row.is_some_and(|row| row.token == self.row.token && row.owner == self.row.owner);
+                match version.filter(|_| stands) {
+                    Some(version) => self.promote(change, version, effects),
+                    None => self.back_off(now),
+                }
+            }
+            (Phase::Confirming(change), Outcome::Confirmed) => self.confirmed(change, now, effects),
+            (Phase::Vacating, Outcome::Vacated) => {
+                let from = self.row.owner.take();
+                self.lost_since = None;
+                self.failures = 0;
+                let reason = self.vacancy_reason(from.as_ref());
+                let token = self.row.token;
+                let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
+                self.emit(Effect::Finished(finished), effects);
+            }
+            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
+                self.failures = 0
+            }
+            // An outcome that the phase does not know is a fault of the caller; reading anew is always right.
+            (_, _) => self.back_off(now),
+        }
+    }
+
+    pub(super) fn emit(&mut self, effect: Effect, effects: &mut Effects) -> Ticket {
+        self.tickets += 1;
+        effects.push((self.tickets, effect));
+        self.tickets
+    }
+
+    /// Emits the protocol's next effect and waits for its outcome in `phase`.
+    pub(super) fn go(&mut self, phase: Phase, effect: Effect, effects: &mut Effects) {
+        self.awaiting = Some(self.emit(effect, effects));
+        self.phase = phase;
+    }
+
+    pub(super) fn wake_at(&mut self, at: Duration) {
+        self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    pub(super) fn read(&mut self, effects: &mut Effects) {
+        self.go(Phase::Reading, Effect::Read, effects);
+    }
+
+    pub(super) fn back_off(&mut self, now: Duration) {
+        let factor = 1_u32 << self.failures.min(16);
+        self.failures += 1;
+        self.phase = Phase::BackingOff { until: now + (FIRST_BACKOFF * factor).min(LONGEST_BACKOFF) };
+    }
+
+    fn forget(&mut self) {
+        (self.awaiting, self.stamping, self.witness) = (None, None, None);
+        (self.lost_since, self.retire_by, self.retry_at) = (None, None, None);
+        self.failures = 0;
+    }
+
+    /// Step 1. The new token has to exceed the row's, the declared one and every stamp: whatever of these a lost commit
+    /// or a restored backup took back, the others remember.
+    pub(super) fn begin(&mut self, change: Change, effects: &mut Effects) {
+        let stamps = self.world.members.iter().filter_map(|member| member.stamp);
+        let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
+        let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));
+        let grant = Grant {
+            expected: self.row.token,
+            floor: floor.max(self.world.declared.token),
+            holder: change.holder.clone(),
+            id,
+            reason: change.reason,
+        };
+        self.row.grant = Some(id);
+        self.go(Phase::Granting(change), Effect::Grant(grant), effects);
+    }
+
+    fn granted(&mut self, change: Change, token: i64, effects: &mut Effects) {
+        let settled = self.row.confirmed && self.declared.token == self.row.token;
+        let former = self.row.owner.replace(change.holder.clone());
+        self.row.pending.extend(former);
+        self.row.token = token;
+        self.row.confirmed = false;
+        self.declare(change, settled, effects);
+    }
+
+    /// Step 2, for the term that the row names. `settled` says that the declaration so far is of a confirmed term.
+    pub(super) fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) {
+        // Whoever may still carry the active label: the owners of all terms not known to be over. A row that lost
+        // commits does not know them all, so the declaration's word counts too.
+        let mut former = self.row.pending.clone();
+        if !settled {
+            former.extend(self.declared.holder.clone());
+            former.extend(self.declared.strip.iter().cloned());
+        }
+        let strip = distinct(former).into_iter().filter(|pod| pod.uid != change.holder.uid).collect();
+        let next = Declaration {
+            token: self.row.token,
+            grant: self.row.grant.map(|id| id.to_string()),
+            holder: Some(change.holder.clone()),
+            strip,
+        };
+        // Read before the declaration is made: a write bound to this version cannot come late, because whoever declares
+        // a higher token writes to this pod before promoting another.
+        self.witness = self.member(&change.holder.uid).map(|member| member.version.clone());
+        let previous = std::mem::replace(&mut self.declared, next.clone());
+        self.go(Phase::Declaring(change), Effect::Declare { previous, next }, effects);
+    }
+
+    /// Step 3, for the declared term.
+    pub(super) fn strip(&mut self, change: Change, effects: &mut Effects) {
+        let holder = &change.holder.uid;
+        let strays = self.strays(holder).map(|member| member.pod.clone());
+        let pods = distinct(self.declared.strip.iter().cloned().chain(strays).collect());
+        let pods = pods.into_iter().filter(|pod| pod.uid != *holder).collect();
+        let token = self.declared.token;
+        self.go(Phase::Stripping(change), Effect::Strip { token, pods }, effects);
+    }
+
+    /// Step 4.
+    fn promote(&mut self, change: Option<Change>, version: String, effects: &mut Effects) {
+        let Some(pod) = self.row.owner.clone() else {
+            // Cannot be: a term without a holder is never promoted. Reading anew is always right.
+            return self.read(effects);
+        };
+        let token = self.declared.token;
+        self.go(Phase::Promoting(change), Effect::Promote { token, pod, version }, effects);
+    }
+
+    pub(super) fn recheck(&mut self, change: Option<Change>, effects: &mut Effects) {
+        let Some(pod) = self.row.owner.clone() else {
+            return self.read(effects);
+        };
+        self.go(Phase::Rechecking(change), Effect::Recheck(pod), effects);
+    }
+
+    /// Step 5.
+    pub(super) fn confirm(&mut self, change: Change, effects: &mut Effects) {
+        let token = self.row.token;
+        self.go(Phase::Confirming(change), Effect::Confirm { token }, effects);
+    }
+
+    fn confirmed(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+        self.row.confirmed = true;
+        self.row.pending = vec![change.holder.clone()];
+        self.failures = 0;
+        self.lost_since = None;
+        self.stamp_after = now;
+        let finished = Finished {
+            token: self.row.token,
+            from: change.from,
+            to: Some(change.holder),
+            reason: change.reason,
+            took: now.saturating_sub(change.began),
+        };
+        self.emit(Effect::Finished(finished), effects);
+    }
+
+    /// Those that read as active without being the holder.
+    pub(super) fn strays(&self, holder: &str) -> impl Iterator<Item = &Member> {
+        self.world
+            .members
+            .iter()
+            .filter(move |member| member.role == Role::Active && member.pod.uid != holder)
+    }
+
+    pub(super) fn retire(&mut self, step: Retirement, effects: &mut Effects) {
+        let effect = match step {
+            Retirement::Tombstone => Effect::Tombstone,
+            Retirement::Labels => Effect::Clear {
+                on_delete: self.world.policy.on_delete,
+                pods: self.world.members.iter().map(|member| member.pod.clone()).collect(),
+            },
+            Retirement::Finalizer => Effect::Unfinalize,
+        };
+        self.retry_at = None;
+        self.go(Phase::Retiring(step), effect, effects);
+    }
+
+    fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
+        let next = match (step, outcome) {
+            (Retirement::Tombstone, Outcome::Failed) => {
+                // What stays behind is put right when the row is read next; a deletion must not hang on the database.
+                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
+                if now >= give_up { Some(Retirement::Labels) } else { None }
+            }
+            (Retirement::Tombstone, _) => Some(Retirement::Labels),
+            (Retirement::Labels, Outcome::Cleared) => Some(Retirement::Finalizer),
+            (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Refused(Refusal::GroupGone)) => {
+                self.phase = Phase::Retired;
+                return;
+            }
+            _ => None,
+        };
+        match next {
+            Some(next) => self.retire(next, effects),
+            None => {
+                self.back_off(now);
+                if let Phase::BackingOff { until } = self.phase {
+                    self.retry_at = Some(until);
+                }
+                self.phase = Phase::Retiring(step);
+            }
+        }
+    }
+}
+
+/// Each pod once, in order.
+pub(super) fn distinct(pods: Vec<PodRef>) -> Vec<PodRef> {
+    let mut seen = std::collections::BTreeSet::new();
+    pods.into_iter().filter(|pod| seen.insert(pod.uid.clone())).collect()
+}

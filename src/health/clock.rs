@@ -1,0 +1,43 @@
+//! The one clock that decisions are made on.
+
+use std::{sync::LazyLock, time::Duration};
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// Time since the process first asked, on a clock that no one can set and that runs while the machine is suspended.
+///
+/// `std::time::Instant` stands still during suspend on Linux: a replica that slept through a ttl would not notice.
+#[derive(Clone, Copy, Debug)]
+pub struct Monotonic;
+
+static START: LazyLock<Duration> = LazyLock::new(since_boot);
+
+impl Monotonic {
+    /// The time now. Never goes back; starts near zero, so that it reads well in logs.
+    pub fn now() -> Duration {
+        let start = *START;
+        since_boot().saturating_sub(start)
+    }
+}
+
+fn since_boot() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
+    // The kernel's boot time is never negative, and its nanoseconds are below 10^9.
+    Duration::new(tv_sec.unsigned_abs(), u32::try_from(tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_runs_and_never_goes_back() {
+        let start = Monotonic::now();
+        let mut last = start;
+        while last < start + Duration::from_millis(2) {
+            let now = Monotonic::now();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! One pod's evidence, weighed: a pure state machine from probes and the kubelet's word to a [`Verdict`].
+
+use std::time::Duration;
+
+use super::{
+    facts::{PodFacts, Readiness},
+    node::{LEASE_DURATION, NodeLease, NodeWord},
+    prober::{ProbeEvent, ProbeStep},
+    probes::Probes,
+};
+use crate::api::{LeaderGroupSpec, Reason};
+
+/// The group's settings that evidence is measured by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// How long a pod may be silent.
+    pub ttl: Duration,
+    /// How often it is probed.
+    pub retry_interval: Duration,
+    /// How long the answer to one probe may take.
+    pub timeout: Duration,
+    /// How many refusals in a row make a pod failing, and how many probes without an answer a silence takes at least.
+    pub failure_threshold: u32,
+}
+
+/// What is asked about a pod: the same facts weigh differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds the lock: it has been ready, so whatever says that it is not ready counts against it.
+    Holder,
+    /// It does not. Before it was ready for the first time, not being ready says nothing against it.
+    Candidate,
+}
+
+/// How one probe ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The pod answered, and well.
+    Success,
+    /// The pod, or its address, answered, and not well.
+    Refused(Refusal),
+    /// Nothing came in time, or the network knows no way.
+    Unanswered,
+    /// The fault is ours: it could not be sent, or this process stood still while it should have listened. It says nothing
+    /// about the pod.
+    Void,
+}
+
+/// An answer that is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A status outside 200 to 399.
+    HttpStatus(u16),
+    /// Nobody listens on the port.
+    ConnectionRefused,
+    /// The connection was closed before the answer was complete.
+    Reset,
+    /// What came was not HTTP, not TLS, or out of all proportion.
+    Protocol,
+}
+
+/// What the evidence says of a pod now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It works: it could be, or stay, the active pod.
+    Eligible {
+        /// When the last proof of it was asked for.
+        since: Duration,
+    },
+    /// Something says that it does not work.
+    Failing(Reason),
+    /// It has said nothing, although it was asked all the time.
+    Silent {
+        /// When the last probe that it answered was sent, or when we began to ask.
+        since: Duration,
+    },
+    /// There is no fresh proof that it works, and nothing against it.
+    Unknown,
+    /// It is over, or about to be.
+    Ended(Reason),
+}
+
+impl Verdict {
+    /// Whether a holder of this verdict is to be replaced, and why.
+    pub fn against(&self) -> Option<Reason> {
+        match *self {
+            Self::Failing(reason) | Self::Ended(reason) => Some(reason),
+            Self::Silent { .. } => Some(Reason::Silent),
+            Self::Eligible { .. } | Self::Unknown => None,
+        }
+    }
+}
+
+/// How long the control plane's "not ready, because the node was not heard" may stand before it counts although nothing
+/// else confirms it: longer than kubelets take to report again after an outage of the API server.
+const NODE_UNHEARD_GRACE: Duration = LEASE_DURATION;
+
+/// All that is known of one pod.
+///
+/// Negative evidence by the passing of time alone comes from probes that we certainly sent, and from leases that we certainly
+/// watched; never from the mere age of what the API server last told us.
+#[derive(Clone, Debug)]
+pub struct PodEvidence {
+    thresholds: Thresholds,
+    probes: Probes,
+    word: Option<KubeletWord>,
+    was_ready: bool,
+    gone: bool,
+}
+
+/// What is kept of [`PodFacts`].
+#[derive(Clone, Copy, Debug)]
+struct KubeletWord {
+    readiness: Readiness,
+    /// Since when the readiness is what it is, as we heard it.
+    since: Duration,
+    ended: Option<Reason>,
+    container_down: bool,
+    probed: bool,
+}
+
+impl Thresholds {
+    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval where it has no probe).
+    pub fn of(spec: &LeaderGroupSpec, timeout: Option<Duration>) -> Self {
+        Self {
+            ttl: spec.lock.ttl.0,
+            retry_interval: spec.lock.retry_interval.0,
+            timeout: timeout.unwrap_or(spec.lock.retry_interval.0),
+            failure_threshold: spec.health.failure_threshold,
+        }
+    }
+
+    /// How old a proof may be: one probe may be lost or late, but nothing older than the ttl ever counts.
+    pub(super) fn freshness(&self) -> Duration {
+        (self.retry_interval * 2 + self.timeout).min(self.ttl)
+    }
+}
+
+impl PodEvidence {
+    /// Nothing is known yet.
+    pub fn new(thresholds: Thresholds) -> Self {
+        Self { thresholds, probes: Probes::default(), word: None, was_ready: false, gone: false }
+    }
+
+    /// The group's settings changed.
+    pub fn set_thresholds(&mut self, thresholds: Thresholds) {
+        self.thresholds = thresholds;
+    }
+
+    /// The pod's address or probe changed: probes with a smaller number went elsewhere and no longer count.
+    pub fn retarget(&mut self, first_seq: u64) {
+        self.probes = Probes::starting_at(first_seq);
+    }
+
+    /// A probe was sent. Numbers grow; `sent_at` is on [`Monotonic`](super::Monotonic)'s clock.
+    pub fn probe_sent(&mut self, seq: u64, sent_at: Duration) {
+        self.probes.sent(seq, sent_at, self.thresholds.retry_interval);
+    }
+
+    /// A probe ended. Order and repetition make no difference.
+    pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
+        let keep = usize::try_from(self.needed()).unwrap_or(usize::MAX);
+        self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
+    }
+
+    /// What the prober tells of this pod.
+    pub fn probe(&mut self, event: &ProbeEvent) {
+        match event.step {
+            ProbeStep::Sent => self.probe_sent(event.seq, event.sent_at),
+            ProbeStep::Ended(outcome) => self.probe_answered(event.seq, event.sent_at, outcome),
+        }
+    }
+
+    /// A version of the pod was read or arrived on the watch.
+    pub fn kubelet(&mut self, facts: &PodFacts, now: Duration) {
+        let since = match &self.word {
+            Some(word) if word.readiness == facts.readiness => word.since,
+            _ => now,
+        };
+        self.was_ready |= facts.readiness == Readiness::Ready;
+        let ended = if facts.deleting {
+            Some(Reason::PodDeleted)
+        } else if facts.finished() {
+            Some(Reason::PodFinished)
+        } else if facts.disruption_target {
+            Some(Reason::DisruptionTarget)
+        } else {
+            None
+        };
+        self.word = Some(KubeletWord {
+            readiness: facts.readiness,
+            since,
+            ended,
+            container_down: facts.container_problem.is_some(),
+            probed: matches!(facts.probe, Ok(Some(_))),
+        });
+    }
+
+    /// The pod is no more: a watch said so, or a read by name found nothing or another UID. This is final.
+    pub fn gone(&mut self) {
+        self.gone = true;
+    }
+
+    /// What all this says at `now`. `node` is the lease of the pod's node.
+    pub fn verdict(&self, standing: Standing, node: &NodeLease, now: Duration) -> Verdict {
+        if self.gone {
+            return Verdict::Ended(Reason::PodDeleted);
+        }
+        let Some(word) = &self.word else { return Verdict::Unknown };
+        if let Some(reason) = word.ended {
+            return Verdict::Ended(reason);
+        }
+        if word.container_down {
+            return Verdict::Failing(Reason::ContainerTerminated);
+        }
+        if word.says_unready(node, now) {
+            let counts = standing == Standing::Holder || self.was_ready;
+            return if counts { Verdict::Failing(Reason::PodNotReady) } else { Verdict::Unknown };
+        }
+        if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }
+    }
+
+    /// The next moment after `now` at which [`Self::verdict`] may change although nothing happens. None: not before
+    /// something happens.
+    pub fn next_deadline(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
+        let word =
+            self.word.as_ref().filter(|word| !self.gone && word.ended.is_none() && !word.container_down)?;
+        let unheard = (word.readiness == Readiness::NodeUnheard).then(|| word.since + NODE_UNHEARD_GRACE);
+        let probes = word.probed.then(|| self.probes.turning_points(&self.thresholds)).into_iter().flatten();
+        let watch_lease = !word.probed || unheard.is_some();
+        let silence = self.lease_silence(node);
+        let lease = watch_lease.then(|| node.turning_points().chain(silence)).into_iter().flatten();
+        unheard.into_iter().chain(probes).chain(lease).filter(|point| *point > now).min()
+    }
+
+    fn needed(&self) -> u32 {
+        self.thresholds.failure_threshold.max(1)
+    }
+
+    fn by_probes(&self, word: &KubeletWord, now: Duration) -> Verdict {
+        if self.probes.refusals() >= self.needed() {
+            return Verdict::Failing(Reason::ProbeRefused);
+        }
+        if let Some(since) = self.probes.silent_since(&self.thresholds, now) {
+            return Verdict::Silent { since };
+        }
+        match self.probes.proof() {
+            Some(sent_at)
+                if word.readiness == Readiness::Ready && now < sent_at + self.thresholds.freshness() =>
+            {
+                Verdict::Eligible { since: sent_at }
+            }
+            _ => Verdict::Unknown,
+        }
+    }
+
+    fn by_lease(&self, word: &KubeletWord, node: &NodeLease, now: Duration) -> Verdict {
+        match node.word(now) {
+            NodeWord::Moving(since) if word.readiness == Readiness::Ready => Verdict::Eligible { since },
+            NodeWord::Still(since) if now >= since + self.thresholds.ttl => Verdict::Silent { since },
+            _ => Verdict::Unknown,
+        }
+    }
+
+    /// When the silence of a lease has lasted for the ttl, where that is the longer of the two.
+    fn lease_silence(&self, node: &NodeLease) -> Option<Duration> {
+        node.looked_from().map(|from| from + self.thresholds.ttl)
+    }
+}
+
+impl KubeletWord {
+    /// Whether someone who can be believed says that the pod is not ready.
+    fn says_unready(&self, node: &NodeLease, now: Duration) -> bool {
+        match self.readiness {
+            Readiness::NotReady => true,
+            // The control plane speaks for a kubelet that it does not hear. It is believed at once where we, too, saw
+            // the lease stand still; otherwise the API server may just have been away, and the kubelet gets time.
+            Readiness::NodeUnheard => {
+                matches!(node.word(now), NodeWord::Still(_)) || now >= self.since + NODE_UNHEARD_GRACE
+            }
+            Readiness::Ready | Readiness::Unknown => false,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The kubelet's word: what a `Pod` object says, reduced to what a decision may rest on.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
+
+use super::probe::{self, ProbeRefusal, ResolvedProbe};
+use crate::api::{LeaderGroupSpec, STAMP_ANNOTATION, Stamp};
+
+/// What one version of a pod says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID: a pod of the same name that came later is another one.
+    pub uid: String,
+    /// The version that the facts were read from.
+    pub resource_version: String,
+    /// When it was created. Breaks ties between candidates; never compared with our own clock.
+    pub created: Option<Timestamp>,
+    /// The node it runs on, once it is scheduled.
+    pub node: Option<String>,
+    /// Its address, once it has one, and only if it is one that may be probed.
+    pub ip: Option<IpAddr>,
+    /// It carries a deletionTimestamp.
+    pub deleting: bool,
+    /// Where it is in its life.
+    pub phase: PodPhase,
+    /// It is about to be evicted, pre-empted or collected.
+    pub disruption_target: bool,
+    /// Whether it is ready, and who says so.
+    pub readiness: Readiness,
+    /// Why its main container does not run, after it did or could have.
+    pub container_problem: Option<ContainerProblem>,
+    /// How often its main container was restarted.
+    pub restarts: i32,
+    /// The role label's value.
+    pub role: Option<String>,
+    /// The stamp of the last role written; none if there is none or it cannot be read.
+    pub stamp: Option<Stamp>,
+    /// The probe to carry out; none if the kubelet's word has to do.
+    pub probe: Result<Option<ResolvedProbe>, ProbeRefusal>,
+}
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodPhase {
+    /// Accepted; not all of its containers have been started.
+    Pending,
+    /// Bound to a node, its containers started.
+    Running,
+    /// All containers ended well, for good.
+    Succeeded,
+    /// All containers ended, one at least badly; so do evictions under pressure and missed deadlines.
+    Failed,
+    /// Not known to the API server.
+    Unknown,
+}
+
+/// Whether a pod is ready, and who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Nobody has said.
+    Unknown,
+    /// The kubelet says yes.
+    Ready,
+    /// The kubelet says no.
+    NotReady,
+    /// The control plane says no, because it has not heard from the node; the kubelet's last word was yes.
+    ///
+    /// After an outage of the API server this happens to healthy pods on healthy nodes.
+    NodeUnheard,
+}
+
+/// Why a container does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerProblem {
+    /// Its name.
+    pub container: String,
+    /// Kubernetes' word for it: `OOMKilled`, `Error`, `CrashLoopBackOff`.
+    pub reason: String,
+    /// The exit code of the last run, where there was one.
+    pub exit_code: Option<i32>,
+}
+
+impl PodFacts {
+    /// Reads a pod of the group with this spec.
+    pub fn from_pod(pod: &Pod, spec: &LeaderGroupSpec) -> Self {
+        let meta = &pod.metadata;
+        let unknown = PodStatus::default();
+        let status = pod.status.as_ref().unwrap_or(&unknown);
+        let main = probe::main_container(pod, spec).ok().flatten().map(|container| container.name.as_str());
+        let main_status = main.and_then(|name| {
+            status.container_statuses.iter().flatten().find(|container| container.name == name)
+        });
+        let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
+        let ip = address.filter(|ip| may_be_probed(*ip));
+        let probe = match address {
+            Some(address) if ip.is_none() => Err(ProbeRefusal::ForbiddenAddress(address)),
+            _ => probe::resolve(pod, spec),
+        };
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            ip,
+            deleting: meta.deletion_timestamp.is_some(),
+            phase: phase(status),
+            disruption_target: condition(status, "DisruptionTarget").is_some_and(|c| c.status == "True"),
+            readiness: readiness(status),
+            container_problem: main_status.and_then(problem),
+            restarts: main_status.map_or(0, |container| container.restart_count),
+            role: meta.labels.as_ref().and_then(|labels| labels.get(&spec.routing.role_label)).cloned(),
+            stamp: meta
+                .annotations
+                .as_ref()
+                .and_then(|annotations| annotations.get(STAMP_ANNOTATION))
+                .and_then(|text| text.parse().ok()),
+            probe,
+        }
+    }
+
+    /// Whether it has ended for good, whatever happens now.
+    pub fn finished(&self) -> bool {
+        matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
+    }
+
+    /// The probe that can be carried out now, and where.
+    pub fn target(&self) -> Option<(IpAddr, &ResolvedProbe)> {
+        self.ip.zip(self.probe.as_ref().ok()?.as_ref())
+    }
+}
+
+/// Refuses the addresses that no pod has, and that would turn the operator against itself or against its machine's
+/// metadata service.
+fn may_be_probed(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let canonical = ip.to_canonical();
+    !(link_local || ip.is_unspecified() || ip.is_multicast() || canonical.is_loopback())
+        && (canonical == ip || may_be_probed(canonical))
+}
+
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
+}
+
+fn phase(status: &PodStatus) -> PodPhase {
+    match status.phase.as_deref() {
+        Some("Pending") => PodPhase::Pending,
+        Some("Running") => PodPhase::Running,
+        Some("Succeeded") => PodPhase::Succeeded,
+        Some("Failed") => PodPhase::Failed,
+        _ => PodPhase::Unknown,
+    }
+}
+
+fn readiness(status: &PodStatus) -> Readiness {
+    let Some(ready) = condition(status, "Ready") else { return Readiness::Unknown };
+    match ready.status.as_str() {
+        "True" => Readiness::Ready,
+        // The kubelet always gives a reason. The node controller turns Ready over and leaves all else as it was.
+        "False" => {
+            let containers_ready =
+                condition(status, "ContainersReady").is_some_and(|condition| condition.status == "True");
+            let no_reason = ready.reason.as_deref().unwrap_or_default().is_empty();
+            if no_reason && containers_ready { Readiness::NodeUnheard } else { Readiness::NotReady }
+        }
+        _ => Readiness::Unknown,
+    }
+}
+
+/// A container that ended, or that waits to be started again. One that waits for its first start is no problem.
+fn problem(container: &ContainerStatus) -> Option<ContainerProblem> {
+    let state = container.state.as_ref()?;
+    let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let (reason, exit_code) = if let Some(ended) = &state.terminated {
+        (ended.reason.clone(), Some(ended.exit_code))
+    } else if let Some(waiting) = &state.waiting
+        && (last.is_some() || waiting.reason.as_deref() == Some("CrashLoopBackOff"))
+    {
+        // `OOMKilled` says more than the `CrashLoopBackOff` that follows it.
+        (
+            last.and_then(|last| last.reason.clone()).or(waiting.reason.clone()),
+            last.map(|last| last.exit_code),
+        )
+    } else {
+        return None;
+    };
+    let reason = reason.unwrap_or_else(|| "Unknown".to_owned());
+    Some(ContainerProblem { container: container.name.clone(), reason, exit_code })
+}

@@ -1,0 +1,205 @@
+//! Node leases: the kubelets' own sign of life, for pods that offer nothing to probe.
+
+use std::{collections::HashMap, time::Duration};
+
+use jiff::Timestamp;
+
+/// How long a lease may stay unchanged: what Kubernetes itself allows a kubelet by default.
+pub const LEASE_DURATION: Duration = Duration::from_secs(40);
+/// How long the stream of leases may say nothing before our observation counts as interrupted: two renewals of a kubelet.
+const MAX_SILENT_STREAM: Duration = Duration::from_secs(20);
+
+/// What the leases say of one node now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeWord {
+    /// Nothing that could be held for or against it.
+    Unknown,
+    /// Its lease was seen to change less than [`LEASE_DURATION`] ago, at this time.
+    Moving(Duration),
+    /// We have looked without interruption since this time, for at least [`LEASE_DURATION`], and it did not change.
+    Still(Duration),
+}
+
+/// What is known of one node's lease, as of one moment of the stream of all leases. A copy, to hand around.
+///
+/// The first sight of a lease is no evidence *for* its node: it may have died long ago, and a pod is promoted on fresh
+/// evidence only. It does begin the time that counts *against* the node, or one that was dead before we came would never
+/// be noticed. Only changes count, as seen on our own clock; the time written in the lease is never compared with any clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeLease {
+    changed_at: Option<Duration>,
+    looked_from: Option<Duration>,
+    stream_until: Duration,
+}
+
+/// The leases of all nodes, fed from one watch of `kube-node-lease`.
+///
+/// One watch for all of them is what tells a dead node from a dead watch: the other nodes' renewals show that it lives.
+#[derive(Debug, Default)]
+pub struct NodeLeases {
+    stream: Option<Stream>,
+    nodes: HashMap<String, Seen>,
+}
+
+/// A time without interruption of the watch.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    from: Duration,
+    until: Duration,
+}
+
+#[derive(Debug)]
+struct Seen {
+    renewed: Option<Timestamp>,
+    /// When it was looked at last: a change that was missed while the stream was broken may be as old as the break.
+    looked_at: Duration,
+    /// Where the time that counts against it begins, while no change was seen.
+    counted_from: Duration,
+    changed_at: Option<Duration>,
+}
+
+impl NodeLeases {
+    /// The watch certainly lives: a lease of any node, or a bookmark, has just arrived.
+    pub fn alive(&mut self, now: Duration) {
+        match &mut self.stream {
+            Some(stream) if now < stream.until + MAX_SILENT_STREAM => stream.until = stream.until.max(now),
+            stream => *stream = Some(Stream { from: now, until: now }),
+        }
+    }
+
+    /// The watch broke off: what follows is a new observation.
+    pub fn interrupted(&mut self) {
+        self.stream = None;
+    }
+
+    /// A lease was read or arrived on the watch. `renewed` is its `renewTime`, only ever compared with itself.
+    pub fn seen(&mut self, node: &str, renewed: Option<Timestamp>, now: Duration) {
+        self.alive(now);
+        let from = self.stream.map_or(now, |stream| stream.from);
+        let Some(seen) = self.nodes.get_mut(node) else {
+            let first = Seen { renewed, looked_at: now, counted_from: now, changed_at: None };
+            self.nodes.insert(node.to_owned(), first);
+            return;
+        };
+        if seen.renewed != renewed {
+            // A renewal that was missed during a break may be as old as the break: it is no sign of life now, yet
+            // nothing against the node either, so the time that counts against it begins here.
+            if seen.looked_at >= from {
+                seen.changed_at = Some(now);
+            } else {
+                seen.counted_from = now;
+            }
+            seen.renewed = renewed;
+        }
+        seen.looked_at = seen.looked_at.max(now);
+    }
+
+    /// The lease was deleted.
+    pub fn forget(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    /// What is known of one node's lease.
+    pub fn of(&self, node: &str) -> NodeLease {
+        let (Some(seen), Some(stream)) = (self.nodes.get(node), self.stream) else {
+            return self.nodes.get(node).map_or_else(NodeLease::default, |seen| NodeLease {
+                changed_at: seen.changed_at,
+                ..NodeLease::default()
+            });
+        };
+        let last_sign = seen.changed_at.unwrap_or_default().max(seen.counted_from);
+        NodeLease {
+            changed_at: seen.changed_at,
+            looked_from: Some(last_sign.max(stream.from)),
+            stream_until: stream.until,
+        }
+    }
+}
+
+impl NodeLease {
+    /// What it says at `now`.
+    pub fn word(&self, now: Duration) -> NodeWord {
+        if let Some(changed) = self.changed_at
+            && now < changed + LEASE_DURATION
+        {
+            return NodeWord::Moving(changed);
+        }
+        match self.looked_from {
+            Some(from) if now >= from + LEASE_DURATION && now < self.stream_until + MAX_SILENT_STREAM => {
+                NodeWord::Still(from)
+            }
+            _ => NodeWord::Unknown,
+        }
+    }
+
+    /// Since when we have looked without interruption and seen no change.
+    pub(super) fn looked_from(&self) -> Option<Duration> {
+        self.looked_from
+    }
+
+    /// The moments at which [`Self::word`] changes by the passing of time alone.
+    pub(super) fn turning_points(&self) -> impl Iterator<Item = Duration> {
+        let looked =
+            self.looked_from.map(|from| [from + LEASE_DURATION, self.stream_until + MAX_SILENT_STREAM]);
+        self.changed_at.map(|at| at + LEASE_DURATION).into_iter().chain(looked.into_iter().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn renewal(n: u64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + s(n)
+    }
+
+    #[test]
+    fn the_first_sight_is_no_evidence_and_the_first_change_is() {
+        let mut leases = NodeLeases::default();
+        leases.seen("a", Some(renewal(1)), s(0));
+        assert_eq!(leases.of("a").word(s(1)), NodeWord::Unknown);
+        leases.seen("a", Some(renewal(1)), s(5));
+        assert_eq!(leases.of("a").word(s(5)), NodeWord::Unknown);
+        leases.seen("a", Some(renewal(2)), s(10));
+        assert_eq!(leases.of("a").word(s(49)), NodeWord::Moving(s(10)));
+    }
+
+    #[test]
+    fn a_node_that_was_dead_before_we_came_is_noticed() {
+        let mut leases = NodeLeases::default();
+        leases.seen("dead", Some(renewal(1)), s(0));
+        for t in (0..=40).step_by(10) {
+            leases.seen("alive", Some(renewal(100 + t)), s(t));
+        }
+        assert_eq!(leases.of("dead").word(s(39)), NodeWord::Unknown);
+        assert_eq!(leases.of("dead").word(s(40)), NodeWord::Still(s(0)));
+        assert_eq!(leases.of("alive").word(s(40)), NodeWord::Moving(s(40)));
+    }
+
+    #[test]
+    fn a_broken_watch_says_nothing_against_any_node() {
+        let mut leases = NodeLeases::default();
+        leases.seen("a", Some(renewal(1)), s(0));
+        leases.seen("a", Some(renewal(2)), s(10));
+        assert_eq!(leases.of("a").word(s(60)), NodeWord::Unknown, "nothing arrived from anyone");
+        leases.alive(s(60));
+        assert_eq!(leases.of("a").word(s(60)), NodeWord::Unknown, "the observation begins anew");
+        leases.interrupted();
+        assert_eq!(leases.of("a").word(s(61)), NodeWord::Unknown);
+    }
+
+    #[test]
+    fn a_renewal_of_unknown_age_is_not_fresh() {
+        let mut leases = NodeLeases::default();
+        leases.seen("a", Some(renewal(1)), s(0));
+        leases.interrupted();
+        leases.seen("a", Some(renewal(2)), s(600));
+        assert_eq!(leases.of("a").word(s(600)), NodeWord::Unknown);
+        leases.seen("a", Some(renewal(3)), s(610));
+        assert_eq!(leases.of("a").word(s(610)), NodeWord::Moving(s(610)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Which probe to carry out against a pod, read from the group's spec and the pod's own readinessProbe.
+
+use std::{net::IpAddr, time::Duration};
+
+use http::{HeaderName, HeaderValue, uri::PathAndQuery};
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, Probe},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+
+use crate::api::{LeaderGroupSpec, ProbeScheme};
+
+/// kubectl's annotation that names the container a pod is about.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// Kubernetes' default for `readinessProbe.timeoutSeconds`.
+const DEFAULT_TIMEOUT_SECS: u64 = 1;
+
+/// A probe with nothing left to look up: it goes to the pod's own address, wherever that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedProbe {
+    /// What is asked.
+    pub kind: ProbeKind,
+    /// The port, by number.
+    pub port: u16,
+    /// How long an answer may take, connecting included.
+    pub timeout: Duration,
+}
+
+/// What a probe asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// A GET that is answered with a status from 200 to 399.
+    HttpGet {
+        /// Plain, or over TLS without verification of the certificate.
+        scheme: ProbeScheme,
+        /// Path and query.
+        path: PathAndQuery,
+        /// Further headers, `Host` among them if it was given.
+        headers: Vec<(HeaderName, HeaderValue)>,
+    },
+    /// A connection that is accepted.
+    TcpSocket,
+}
+
+/// Why a pod's probe is not carried out. The pod is then judged by the kubelet's word alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeRefusal {
+    /// The probe names another host, which would let anyone who may create pods aim the operator anywhere.
+    #[error(
+        "the readinessProbe names the host `{0}`; only the pod's own address is probed: leave `host` out"
+    )]
+    ForeignHost(String),
+    /// The named port is not among the ports of the containers.
+    #[error("no container has a port named `{0}`; name one under `ports`, or give the number")]
+    UnknownPort(String),
+    /// The port is not from 1 to 65535.
+    #[error("{0} is no port; give one from 1 to 65535")]
+    PortOutOfRange(i32),
+    /// `health.container` names no container of the pod.
+    #[error("the pod has no container `{0}`; correct `health.container`")]
+    UnknownContainer(String),
+    /// The path is not a valid path of a URL.
+    #[error("`{0}` is no path of a URL; it must start with / and contain no spaces")]
+    BadPath(String),
+    /// A header is not valid HTTP.
+    #[error("`{0}` is no valid HTTP header")]
+    BadHeader(String),
+    /// `health.probe` sets none or several of the kinds.
+    #[error("set exactly one of httpGet and tcpSocket under `health.probe`")]
+    NoKind,
+    /// The pod's address is not one that a pod can have.
+    #[error("the pod's address {0} is a loopback, link-local or multicast address, which is never probed")]
+    ForbiddenAddress(IpAddr),
+}
+
+/// The container that the group is about: `health.container`, else kubectl's default container, else the first that has
+/// a readinessProbe, else the first.
+pub(super) fn main_container<'a>(
+    pod: &'a Pod,
+    spec: &LeaderGroupSpec,
+) -> Result<Option<&'a Container>, ProbeRefusal> {
+    let containers = pod.spec.as_ref().map_or(&[][..], |spec| &spec.containers);
+    let named = |name: &str| containers.iter().find(|container| container.name == name);
+    if let Some(name) = &spec.health.container {
+        return named(name).map(Some).ok_or_else(|| ProbeRefusal::UnknownContainer(name.clone()));
+    }
+    let annotated = pod.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CONTAINER));
+    Ok(annotated
+        .and_then(|name| named(name))
+        .or_else(|| containers.iter().find(|container| container.readiness_probe.is_some()))
+        .or_else(|| containers.first()))
+}
+
+/// The probe to carry out: `health.probe`, else the main container's readinessProbe. None if the pod has no probe that
+/// could be carried out from outside (none at all, exec, grpc): the kubelet carries those out, and its word counts.
+pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
+    let container = main_container(pod, spec)?;
+    let limit = |own: Duration| match spec.health.timeout {
+        // A longer timeout than the interval is the user's express wish; beyond the ttl it could not be waited for.
+        Some(wanted) => wanted.0.min(spec.lock.ttl.0),
+        None => own.min(spec.lock.retry_interval.0),
+    };
+    if let Some(probe) = &spec.health.probe {
+        let timeout = limit(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
+        return match (&probe.http_get, &probe.tcp_socket) {
+            (Some(get), None) => {
+                let kind = http_kind(get.scheme, get.path.as_deref(), std::iter::empty())?;
+                Ok(Some(ResolvedProbe { kind, port: port(&get.port, container, pod)?, timeout }))
+            }
+            (None, Some(tcp)) => {
+                let port = port(&tcp.port, container, pod)?;
+                Ok(Some(ResolvedProbe { kind: ProbeKind::TcpSocket, port, timeout }))
+            }
+            _ => Err(ProbeRefusal::NoKind),
+        };
+    }
+    let Some((container, probe)) = container.and_then(|c| Some((c, c.readiness_probe.as_ref()?))) else {
+        return Ok(None);
+    };
+    let own = probe.timeout_seconds.and_then(|secs| u64::try_from(secs).ok()).filter(|secs| *secs > 0);
+    let timeout = limit(Duration::from_secs(own.unwrap_or(DEFAULT_TIMEOUT_SECS)));
+    of_container(probe, container, pod, timeout)
+}
+
+fn of_container(
+    probe: &Probe,
+    container: &Container,
+    pod: &Pod,
+    timeout: Duration,
+) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
+    let (kind, port_of, host) = if let Some(get) = &probe.http_get {
+        let scheme = match get.scheme.as_deref() {
+            Some("HTTPS") => ProbeScheme::Https,
+            _ => ProbeScheme::Http,
+        };
+        let headers = get.http_headers.iter().flatten().map(|h| (h.name.as_str(), h.value.as_str()));
+        (http_kind(scheme, get.path.as_deref(), headers)?, &get.port, &get.host)
+    } else if let Some(tcp) = &probe.tcp_socket {
+        (ProbeKind::TcpSocket, &tcp.port, &tcp.host)
+    } else {
+        return Ok(None);
+    };
+    if let Some(host) = host.as_deref().filter(|host| !host.is_empty() && !is_own_address(host, pod)) {
+        return Err(ProbeRefusal::ForeignHost(host.to_owned()));
+    }
+    Ok(Some(ResolvedProbe { kind, port: port(port_of, Some(container), pod)?, timeout }))
+}
+
+fn is_own_address(host: &str, pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let listed = status.pod_ips.iter().flatten().map(|entry| entry.ip.as_str());
+    status.pod_ip.as_deref().into_iter().chain(listed).any(|ip| ip == host)
+}
+
+fn http_kind<'a>(
+    scheme: ProbeScheme,
+    path: Option<&str>,
+    headers: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<ProbeKind, ProbeRefusal> {
+    let written = path.filter(|path| !path.is_empty()).unwrap_or("/");
+    // The kubelet accepts a path without its slash.
+    let full = if written.starts_with('/') { written.to_owned() } else { format!("/{written}") };
+    let path = PathAndQuery::try_from(full).map_err(|_| ProbeRefusal::BadPath(written.to_owned()))?;
+    let header = |(name, value): (&str, &str)| {
+        let parsed = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
+        parsed.ok_or_else(|| ProbeRefusal::BadHeader(name.to_owned()))
+    };
+    Ok(ProbeKind::HttpGet { scheme, path, headers: headers.map(header).collect::<Result<_, _>>()? })
+}
+
+/// A port by number, or by name in the main container, else in any.
+fn port(port: &IntOrString, container: Option<&Container>, pod: &Pod) -> Result<u16, ProbeRefusal> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(text) => match text.parse() {
+            Ok(number) => number,
+            Err(_) => container
+                .into_iter()
+                .chain(pod.spec.iter().flat_map(|spec| &spec.containers))
+                .flat_map(|container| container.ports.iter().flatten())
+                .find(|port| port.name.as_deref() == Some(text))
+                .map(|port| port.container_port)
+                .ok_or_else(|| ProbeRefusal::UnknownPort(text.clone()))?,
+        },
+    };
+    u16::try_from(number).ok().filter(|port| *port > 0).ok_or(ProbeRefusal::PortOutOfRange(number))
+}

@@ -1,0 +1,148 @@
+//! One probe on the wire: connect, ask, read a little, judge.
+
+use std::{
+    error::Error as _,
+    io,
+    net::{IpAddr, SocketAddr},
+};
+
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpSocket, TcpStream},
+};
+use tokio_rustls::TlsConnector;
+
+use super::super::{ProbeKind, ProbeOutcome, Refusal, ResolvedProbe};
+use crate::api::ProbeScheme;
+
+/// How much of an answer's body is read, as the kubelet does: a page is part of the answer, a download is not.
+const MAX_BODY: usize = 10 * 1024;
+/// How long the status line and headers may be in all.
+const MAX_HEAD: usize = 64 * 1024;
+/// How many headers an answer may have.
+const MAX_HEADERS: usize = 256;
+const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
+
+/// Opens the connection. The first poll makes the system call: an error from it is a local one, or at least a known one.
+pub(super) async fn connect(ip: IpAddr, port: u16) -> io::Result<TcpStream> {
+    let socket = if ip.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let stream = socket.connect(SocketAddr::new(ip, port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Asks over an open connection.
+pub(super) async fn ask(
+    stream: TcpStream,
+    ip: IpAddr,
+    probe: &ResolvedProbe,
+    tls: &TlsConnector,
+) -> ProbeOutcome {
+    let ProbeKind::HttpGet { scheme, .. } = &probe.kind else { return ProbeOutcome::Success };
+    let Ok(request) = request(ip, probe) else { return ProbeOutcome::Void };
+    match scheme {
+        ProbeScheme::Http => get(stream, request).await,
+        ProbeScheme::Https => match tls.connect(ServerName::IpAddress(ip.into()), stream).await {
+            Ok(stream) => get(stream, request).await,
+            Err(error) => of_io(&error),
+        },
+    }
+}
+
+/// What an error while connecting or talking says of the pod. What is not known to come from the other side is ours.
+pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::ConnectionRefused => ProbeOutcome::Refused(Refusal::ConnectionRefused),
+        Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe | Kind::UnexpectedEof => {
+            ProbeOutcome::Refused(Refusal::Reset)
+        }
+        Kind::InvalidData => ProbeOutcome::Refused(Refusal::Protocol),
+        Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable => ProbeOutcome::Unanswered,
+        // Out of descriptors, ports or memory, refused by a local filter, no such address family.
+        _ => ProbeOutcome::Void,
+    }
+}
+
+fn request(ip: IpAddr, probe: &ResolvedProbe) -> http::Result<Request<Empty<Bytes>>> {
+    let ProbeKind::HttpGet { path, headers, .. } = &probe.kind else {
+        return Ok(Request::new(Empty::new()));
+    };
+    let mut request = Request::get(path.as_str()).body(Empty::new())?;
+    let all = request.headers_mut();
+    for (name, value) in headers {
+        all.append(name, value.clone());
+    }
+    if !all.contains_key(header::HOST) {
+        all.insert(header::HOST, SocketAddr::new(ip, probe.port).to_string().try_into()?);
+    }
+    let text = header::HeaderValue::from_static;
+    all.entry(header::USER_AGENT).or_insert_with(|| text(USER_AGENT));
+    all.entry(header::ACCEPT).or_insert_with(|| text("*/*"));
+    all.insert(header::CONNECTION, text("close"));
+    Ok(request)
+}
+
+async fn get(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    request: Request<Empty<Bytes>>,
+) -> ProbeOutcome {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    let (mut sender, connection) = match builder.handshake(TokioIo::new(stream)).await {
+        Ok(pair) => pair,
+        Err(error) => return of_hyper(&error),
+    };
+    let answer = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status().as_u16();
+        read_some(response.into_body()).await?;
+        Ok::<_, hyper::Error>(status)
+    };
+    // Both halves in one future: nothing outlives a probe that is given up.
+    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
+    let answered = tokio::select! {
+        biased;
+        answered = &mut answer => answered,
+        ended = &mut connection => match ended {
+            // The connection is done with its part; the rest of the answer is on its way to the other half.
+            Ok(()) => answer.await,
+            Err(error) => Err(error),
+        },
+    };
+    match answered {
+        Ok(status) if (200..400).contains(&status) => ProbeOutcome::Success,
+        Ok(status) => ProbeOutcome::Refused(Refusal::HttpStatus(status)),
+        Err(error) => of_hyper(&error),
+    }
+}
+
+async fn read_some(mut body: Incoming) -> Result<(), hyper::Error> {
+    let mut read = 0;
+    while read < MAX_BODY
+        && let Some(frame) = body.frame().await
+    {
+        read += frame?.data_ref().map_or(0, Bytes::len);
+    }
+    Ok(())
+}
+
+fn of_hyper(error: &hyper::Error) -> ProbeOutcome {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
+            return of_io(error);
+        }
+        source = cause.source();
+    }
+    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+        return ProbeOutcome::Refused(Refusal::Reset);
+    }
+    ProbeOutcome::Refused(Refusal::Protocol)
+}

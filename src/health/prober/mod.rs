@@ -1,0 +1,151 @@
+//! The prober: asks the pods themselves, on time, and says what came of it.
+//!
+//! One light task per target; a fresh connection per probe, as the kubelet does; at most `limit` probes in flight in all.
+//! Redirects are not followed, certificates are not verified, and little of an answer is read: a tenant chooses the path
+//! and the port, so nothing of what comes back goes further than its [`ProbeOutcome`].
+//!
+//! The prober never says anything against a pod for a fault of its own: see [`ProbeOutcome::Void`] and [`stalls`].
+
+mod exchange;
+mod stalls;
+mod task;
+mod tls;
+
+use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, Semaphore, mpsc},
+    task::AbortHandle,
+};
+
+use super::{ProbeOutcome, ResolvedProbe};
+use stalls::Stalls;
+
+/// A pod to probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pod's own address.
+    pub ip: IpAddr,
+    /// What to ask there.
+    pub probe: ResolvedProbe,
+    /// How often.
+    pub interval: Duration,
+}
+
+/// Something that a probe did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeEvent {
+    /// The UID of the pod.
+    pub uid: Arc<str>,
+    /// The probe's number: larger for every later probe of this pod.
+    pub seq: u64,
+    /// When it was sent, on [`Monotonic`](super::Monotonic)'s clock.
+    pub sent_at: Duration,
+    /// What it did.
+    pub step: ProbeStep,
+}
+
+/// What a probe did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeStep {
+    /// It went out.
+    Sent,
+    /// It ended. One that could not be sent ends ([`ProbeOutcome::Void`]) without having gone out.
+    Ended(ProbeOutcome),
+}
+
+/// Probes any number of pods. Dropping it stops all of them.
+pub struct Prober {
+    shared: Arc<Shared>,
+    targets: HashMap<Arc<str>, Running>,
+    generation: u32,
+    ticker: AbortHandle,
+}
+
+/// What all targets share.
+struct Shared {
+    events: mpsc::Sender<ProbeEvent>,
+    permits: Semaphore,
+    stalls: Stalls,
+    tls: tokio_rustls::TlsConnector,
+}
+
+struct Running {
+    target: Target,
+    task: AbortHandle,
+    poke: Arc<Notify>,
+}
+
+impl Prober {
+    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
+        let permits = Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS));
+        let shared = Arc::new(Shared { events, permits, stalls: Stalls::default(), tls: tls::connector() });
+        let ticker = tokio::spawn(stalls::watch(shared.clone())).abort_handle();
+        Self { shared, targets: HashMap::new(), generation: 0, ticker }
+    }
+
+    /// Probes a pod from now on as `target` says. Returns the number that its probes begin at where the pod is asked at
+    /// another address or in another way than before, for [`PodEvidence::retarget`](super::PodEvidence::retarget).
+    pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
+        let before = self.targets.get(uid).map(|running| &running.target);
+        if before == Some(target) {
+            return None;
+        }
+        let elsewhere = before.is_none_or(|before| {
+            (before.ip, before.probe.port, &before.probe.kind)
+                != (target.ip, target.probe.port, &target.probe.kind)
+        });
+        // A task that is being aborted may still number a probe or two: numbers of generations never mix.
+        self.generation += 1;
+        let first_seq = u64::from(self.generation) << 32;
+        let poke = Arc::new(Notify::new());
+        let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, poke.clone());
+        let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle(), poke };
+        self.targets.insert(uid.clone(), running);
+        elsewhere.then_some(first_seq)
+    }
+
+    /// Stops probing a pod.
+    pub fn remove(&mut self, uid: &str) {
+        self.targets.remove(uid);
+    }
+
+    /// Sends a probe at once, besides the regular ones, unless as many are in flight as may be.
+    pub fn probe_now(&self, uid: &str) {
+        if let Some(running) = self.targets.get(uid) {
+            running.poke.notify_one();
+        }
+    }
+
+    /// How many pods are probed.
+    pub fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// Whether no pod is probed.
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.ticker.abort();
+    }
+}
+
+impl fmt::Debug for Prober {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prober").field("targets", &self.targets.len()).finish_non_exhaustive()
+    }
+}

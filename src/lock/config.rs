@@ -1,0 +1,331 @@
+//! Settings of the database connection, and how a URL becomes connection options.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::ConnectOptions as _;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use super::LockError;
+
+/// What the connections call themselves in `pg_stat_activity`, unless the URL says otherwise.
+const APPLICATION_NAME: &str = "leadergroup";
+
+/// The smallest useful pool: one connection is reserved for heartbeats, one for hints, one for all else.
+const FEWEST_CONNECTIONS: u32 = 3;
+
+/// Query parameters of the URL that the driver understands; any other is refused, since a misspelt `sslmode` would
+/// otherwise switch verification off without a word.
+const URL_PARAMETERS: [&str; 17] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
+
+/// A text that is never shown: neither `Debug` nor an error prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one who needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+/// How to reach the database. The names are those of the configuration file, in its spelling `maxOpenConnections`
+/// and so on.
+#[derive(Debug, Clone)]
+pub struct DatabaseConfig {
+    /// `postgres://user:password@host:port/database?sslmode=…`, or `postgres:///database?host=/socket/directory`.
+    /// Without `sslmode`, a server on another machine must show a certificate for its name that a known CA signed
+    /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless asked for.
+    pub url: Secret,
+    /// Holds the password and nothing else (a line end is cut off). Read anew for each connection, so that a rotated
+    /// password is picked up. Wins over a password in the URL.
+    pub password_file: Option<PathBuf>,
+    /// Most connections at a time, at least 3: one is reserved for heartbeats, so that no other work can delay them,
+    /// and one for hints.
+    pub max_open_connections: u32,
+    /// Most connections kept open without work, besides the two reserved ones.
+    pub max_idle_connections: u32,
+    /// A connection is replaced after this time.
+    pub connection_max_lifetime: Duration,
+    /// A connection without work is closed after this time.
+    pub connection_max_idle_time: Duration,
+    /// PEM file of the CA that signed the server's certificate; trusted besides the public ones. With it, `sslmode=require`
+    /// means `verify-ca`.
+    pub ca_file: Option<PathBuf>,
+    /// How long one statement, and likewise making one connection, may take. The server gets the same limit.
+    pub statement_timeout: Duration,
+}
+
+impl Default for DatabaseConfig {
+    fn default() -> Self {
+        Self {
+            url: Secret::new(""),
+            password_file: None,
+            max_open_connections: 8,
+            max_idle_connections: 2,
+            connection_max_lifetime: Duration::from_mins(30),
+            connection_max_idle_time: Duration::from_mins(5),
+            ca_file: None,
+            statement_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl DatabaseConfig {
+    /// Checks all settings and builds what the driver needs. No I/O.
+    pub(super) fn connect_options(&self) -> Result<PgConnectOptions, LockError> {
+        let config = |key, problem: &str| LockError::Config { key, problem: problem.to_owned() };
+        if self.max_open_connections < FEWEST_CONNECTIONS {
+            return Err(LockError::Config {
+                key: "maxOpenConnections",
+                problem: format!(
+                    "is {}; write {FEWEST_CONNECTIONS} or more (one connection each is reserved for heartbeats and hints)",
+                    self.max_open_connections
+                ),
+            });
+        }
+        if !(Duration::from_millis(10)..=Duration::from_mins(10)).contains(&self.statement_timeout) {
+            return Err(config("statementTimeout", "must be between 10ms and 10m, and well below ttl"));
+        }
+        if self.connection_max_lifetime.is_zero() {
+            return Err(config("connectionMaxLifetime", "is zero; write a time such as 30m"));
+        }
+        if self.connection_max_idle_time.is_zero() {
+            return Err(config("connectionMaxIdleTime", "is zero; write a time such as 5m"));
+        }
+        let url = self.url.reveal();
+        let parameters = check_url(url)?;
+        // The driver's own complaints about a URL are fixed texts or name a parameter's value; none repeats the URL.
+        let mut options = PgConnectOptions::from_str(url).map_err(|error| LockError::Config {
+            key: "url",
+            problem: format!("{}; {URL_REMEDY}", flat(&error)),
+        })?;
+        let named_mode = parameters.iter().any(|name| name == "sslmode" || name == "ssl-mode");
+        if !named_mode {
+            let local = is_local(&options);
+            options = options.ssl_mode(if local { PgSslMode::Disable } else { PgSslMode::VerifyFull });
+        }
+        if let Some(file) = &self.ca_file {
+            options = match options.get_ssl_mode() {
+                PgSslMode::VerifyCa | PgSslMode::VerifyFull => options,
+                // The driver itself would ignore the CA here.
+                PgSslMode::Require => options.ssl_mode(PgSslMode::VerifyCa),
+                _ if !named_mode => options.ssl_mode(PgSslMode::VerifyFull),
+                _ => {
+                    return Err(config(
+                        "caFile",
+                        "has no effect with the sslmode in url; write sslmode=verify-full",
+                    ));
+                }
+            };
+            options = options.ssl_root_cert(file);
+        }
+        if !parameters.iter().any(|name| name == "application_name") {
+            options = options.application_name(APPLICATION_NAME);
+        }
+        let limit = self.statement_timeout.as_millis();
+        Ok(options.disable_statement_logging().options([
+            ("search_path", "pg_catalog".to_owned()),
+            ("statement_timeout", limit.to_string()),
+            // A wait for a row is never worth the whole time of a statement.
+            ("lock_timeout", (limit / 2).max(1).to_string()),
+            ("idle_in_transaction_session_timeout", (limit * 2).to_string()),
+            // Notices a client that went away while a statement of it runs, and frees the rows it has locked.
+            ("client_connection_check_interval", (limit / 4).max(1).to_string()),
+            ("tcp_user_timeout", (limit * 2).to_string()),
+            ("tcp_keepalives_idle", "10".to_owned()),
+            ("tcp_keepalives_interval", "5".to_owned()),
+            ("tcp_keepalives_count", "3".to_owned()),
+            ("default_transaction_isolation", "read committed".to_owned()),
+        ]))
+    }
+}
+
+const URL_REMEDY: &str = "write postgres://user@host:5432/database, optionally with ?sslmode=verify-full";
+
+/// Checks scheme and parameters, and returns the names of the parameters.
+fn check_url(url: &str) -> Result<Vec<String>, LockError> {
+    let problem = |problem: String| Err(LockError::Config { key: "url", problem });
+    if url.is_empty() {
+        return problem(format!("is not set; {URL_REMEDY}"));
+    }
+    let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) else {
+        return problem(format!("does not start with postgres://; {URL_REMEDY}"));
+    };
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let query = query.split('#').next().unwrap_or_default();
+    let names: Vec<String> = query
+        .split('&')
+        .filter(|parameter| !parameter.is_empty())
+        .map(|parameter| parameter.split('=').next().unwrap_or_default().to_owned())
+        .collect();
+    if let Some(unknown) =
+        names.iter().find(|name| !URL_PARAMETERS.contains(&name.as_str()) && !name.starts_with("options["))
+    {
+        return problem(format!("has the unknown parameter {unknown:?}; {URL_REMEDY}"));
+    }
+    let has = |wanted: &[&str]| names.iter().any(|name| wanted.contains(&name.as_str()));
+    let host = place.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    if host.is_empty() && !has(&["host", "hostaddr"]) {
+        return problem(format!("names no host; {URL_REMEDY}"));
+    }
+    if place.split_once('/').is_none_or(|(_, database)| database.is_empty()) && !has(&["dbname"]) {
+        return problem(format!("names no database; {URL_REMEDY}"));
+    }
+    Ok(names)
+}
+
+/// Whether the server is reached without a network: nobody can listen in or stand in between.
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    options.get_socket().is_some()
+        || host.starts_with('/')
+        || host == "localhost"
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Where the options lead, for error texts.
+pub(super) fn endpoint(options: &PgConnectOptions) -> String {
+    let database = options.get_database().unwrap_or("?");
+    match options.get_socket() {
+        Some(socket) => format!("{}/{database}", socket.display()),
+        None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
+    }
+}
+
+/// The error in one line without the driver's prefix.
+fn flat(error: &sqlx::Error) -> String {
+    let text = match error {
+        sqlx::Error::Configuration(inner) => inner.to_string(),
+        other => other.to_string(),
+    };
+    format!("is not a valid PostgreSQL URL ({text})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> DatabaseConfig {
+        DatabaseConfig { url: url.into(), ..DatabaseConfig::default() }
+    }
+
+    fn problem(config: &DatabaseConfig) -> (&'static str, String) {
+        match config.connect_options() {
+            Err(LockError::Config { key, problem }) => (key, problem),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_with_the_remedy_and_without_the_password() {
+        for (url, expected) in [
+            ("", "is not set"),
+            ("mysql://app:hunter2@db/app", "does not start with postgres://"),
+            ("app:hunter2@db/app", "does not start with postgres://"),
+            ("postgres://app:hunter2@db:port/app", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@db:99999/app", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@/app", "names no host"),
+            ("postgres://app:hunter2@db", "names no database"),
+            ("postgres://app:hunter2@db/", "names no database"),
+            ("postgres://app:hunter2@db/app?sslmode=on", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@db/app?ssl_mode=verify-full", "unknown parameter \"ssl_mode\""),
+            ("postgres://app@db/app?passwort=hunter2", "unknown parameter \"passwort\""),
+        ] {
+            let (key, problem) = problem(&config(url));
+            assert_eq!(key, "url", "{url}");
+            assert!(problem.contains(expected), "{url}: {problem}");
+            assert!(problem.contains("write postgres://"), "{url}: {problem}");
+            assert!(!problem.contains("hunter2"), "{url}: {problem}");
+        }
+    }
+
+    #[test]
+    fn bad_numbers_are_refused_by_name() {
+        let good = config("postgres://app@db/app");
+        assert!(good.connect_options().is_ok());
+        let few = DatabaseConfig { max_open_connections: 2, ..good.clone() };
+        assert_eq!(problem(&few).0, "maxOpenConnections");
+        for timeout in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(1)] {
+            let config = DatabaseConfig { statement_timeout: timeout, ..good.clone() };
+            assert_eq!(problem(&config).0, "statementTimeout");
+        }
+        let config = DatabaseConfig { connection_max_lifetime: Duration::ZERO, ..good.clone() };
+        assert_eq!(problem(&config).0, "connectionMaxLifetime");
+        let config = DatabaseConfig { connection_max_idle_time: Duration::ZERO, ..good };
+        assert_eq!(problem(&config).0, "connectionMaxIdleTime");
+    }
+
+    #[test]
+    fn another_machine_has_to_prove_who_it_is() {
+        let mode = |url: &str, ca: Option<&str>| {
+            let config = DatabaseConfig { ca_file: ca.map(PathBuf::from), ..config(url) };
+            config.connect_options().map(|options| format!("{:?}", options.get_ssl_mode()))
+        };
+        let is = |mode: &str| Ok(mode.to_owned());
+        assert_eq!(mode("postgres://app@db.example/app", None), is("VerifyFull"));
+        assert_eq!(mode("postgres://app@10.0.0.7/app", None), is("VerifyFull"));
+        assert_eq!(mode("postgres://app@db.example/app?sslmode=disable", None), is("Disable"));
+        assert_eq!(mode("postgres://app@db.example/app?sslmode=require", None), is("Require"));
+        assert_eq!(mode("postgres://app@127.0.0.1/app", None), is("Disable"));
+        assert_eq!(mode("postgres://app@[::1]/app", None), is("Disable"));
+        assert_eq!(mode("postgres://app@localhost/app", None), is("Disable"));
+        assert_eq!(mode("postgres:///app?host=/run/postgresql", None), is("Disable"));
+        assert_eq!(mode("postgres://app@localhost.example/app", None), is("VerifyFull"));
+        // Whoever names a CA wants it to be used.
+        assert_eq!(mode("postgres://app@localhost/app", Some("/ca.pem")), is("VerifyFull"));
+        assert_eq!(mode("postgres://app@db/app?sslmode=require", Some("/ca.pem")), is("VerifyCa"));
+        assert!(mode("postgres://app@db/app?sslmode=prefer", Some("/ca.pem")).is_err());
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let shown = format!("{:?}", config("postgres://app:hunter2@db/app"));
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}

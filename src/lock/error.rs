@@ -1,0 +1,197 @@
+//! Errors of the lock. Every text says what to do. No secret gets in: driver errors are taken apart, not wrapped.
+
+use std::time::Duration;
+
+/// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
+/// [`Refusal`](super::Refusal) and [`Claimed`](super::Claimed).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// A setting is wrong. Found before anything is sent.
+    #[error("database.{key}: {problem}")]
+    Config {
+        /// The setting, as in the configuration file below `database`.
+        key: &'static str,
+        /// What is wrong, and what to write instead.
+        problem: String,
+    },
+    /// An argument cannot be stored. A bug in the caller, or a name out of bounds.
+    #[error("the {what} {problem}")]
+    Invalid {
+        /// Which argument.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No connection could be made, or it broke.
+    #[error(
+        "cannot reach PostgreSQL at {endpoint}: {detail}; check database.url, that the server runs and that the \
+         network lets this program through"
+    )]
+    Unreachable {
+        /// Host, port and database.
+        endpoint: String,
+        /// The operating system's or driver's word.
+        detail: String,
+    },
+    /// TLS could not be set up or the certificate was refused.
+    #[error(
+        "TLS with PostgreSQL at {endpoint} failed: {detail}; set database.caFile to the CA of the server's \
+         certificate, check that the host in database.url is in the certificate, or choose another sslmode"
+    )]
+    Tls {
+        /// Host, port and database.
+        endpoint: String,
+        /// The driver's word.
+        detail: String,
+    },
+    /// The server refused user, password or database.
+    #[error(
+        "PostgreSQL at {endpoint} refused the login: {detail}; check user, password (database.passwordFile wins over \
+         the URL) and database name, and pg_hba.conf on the server"
+    )]
+    Login {
+        /// Host, port and database.
+        endpoint: String,
+        /// The server's message.
+        detail: String,
+    },
+    /// The password file cannot be read.
+    #[error("database.passwordFile: cannot read {path}: {detail}")]
+    PasswordFile {
+        /// The file.
+        path: String,
+        /// The operating system's word.
+        detail: String,
+    },
+    /// The server, or this program's own pool, has no connection left.
+    #[error(
+        "no database connection is free: {detail}; raise max_connections on the server or database.maxOpenConnections"
+    )]
+    NoConnection {
+        /// Which limit was hit.
+        detail: String,
+    },
+    /// The statement did not end in time. Whether it took effect is not known; repeating it is safe.
+    #[error("PostgreSQL did not answer {statement} within {} ms; it may be overloaded or hang", after.as_millis())]
+    Timeout {
+        /// Which operation.
+        statement: &'static str,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The connection broke while the statement ran. Whether it took effect is not known; repeating it is safe.
+    #[error("the connection to PostgreSQL broke during {statement}: {detail}")]
+    Interrupted {
+        /// Which operation.
+        statement: &'static str,
+        /// The operating system's or server's word.
+        detail: String,
+    },
+    /// The database takes no writes.
+    #[error(
+        "the database is read-only (a standby, or default_transaction_read_only is on); point database.url at the \
+         primary"
+    )]
+    ReadOnly,
+    /// The schema is missing or older than the program.
+    #[error(
+        "the schema `leadergroup` is at version {found}, this program needs {needed}; run `leadergroup migrate`"
+    )]
+    SchemaOld {
+        /// Version found; 0 when there is no schema.
+        found: u32,
+        /// Version needed.
+        needed: u32,
+    },
+    /// The schema was changed by a newer program in a way that this one cannot work with.
+    #[error(
+        "the schema `leadergroup` was changed by a newer program and needs one that knows version {needed}; this one \
+         knows {known}: upgrade it"
+    )]
+    SchemaNew {
+        /// The oldest program version that can work with it.
+        needed: u32,
+        /// What this program knows.
+        known: u32,
+    },
+    /// The role may not do what is needed.
+    #[error(
+        "the database role lacks privileges: {detail}; let `leadergroup migrate` run as the owner of the schema \
+         `leadergroup`, or grant USAGE on it and SELECT, INSERT, UPDATE, DELETE on its tables"
+    )]
+    Privileges {
+        /// Which.
+        detail: String,
+    },
+    /// The own session is dead, closed or unknown: register anew and claim again.
+    #[error("this program's session was marked dead or closed; it has to register anew")]
+    SessionDead,
+    /// Anything else that the server said.
+    #[error("PostgreSQL refused {statement}: {message} (SQLSTATE {code})")]
+    Database {
+        /// Which operation.
+        statement: &'static str,
+        /// SQLSTATE.
+        code: String,
+        /// The server's message.
+        message: String,
+    },
+}
+
+impl LockError {
+    /// What went wrong while a connection was made.
+    pub(super) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
+        let endpoint = endpoint.to_owned();
+        match error {
+            sqlx::Error::Tls(inner) => Self::Tls { endpoint, detail: inner.to_string() },
+            sqlx::Error::Io(inner) if is_tls(inner) => Self::Tls { endpoint, detail: inner.to_string() },
+            sqlx::Error::Database(inner) => {
+                let detail = inner.message().to_owned();
+                match inner.code().as_deref() {
+                    // Too many connections, or too many for this role or database.
+                    Some("53300") => Self::NoConnection { detail },
+                    // Wrong role, wrong password, no entry in pg_hba.conf, no such database.
+                    Some("28000" | "28P01" | "3D000" | "42501") => Self::Login { endpoint, detail },
+                    _ => Self::Unreachable { endpoint, detail },
+                }
+            }
+            sqlx::Error::Configuration(inner) => Self::Unreachable { endpoint, detail: inner.to_string() },
+            other => Self::Unreachable { endpoint, detail: other.to_string() },
+        }
+    }
+
+    /// What went wrong while a statement ran.
+    pub(super) fn from_statement(error: &sqlx::Error, statement: &'static str, limit: Duration) -> Self {
+        let sqlx::Error::Database(inner) = error else {
+            return match error {
+                sqlx::Error::Io(inner) => Self::Interrupted { statement, detail: inner.to_string() },
+                other => Self::Database { statement, code: "none".to_owned(), message: other.to_string() },
+            };
+        };
+        let message = inner.message().to_owned();
+        match inner.code().as_deref().unwrap_or_default() {
+            // Statement timeout (or a cancel by an administrator), lock timeout.
+            "57014" | "55P03" => Self::Timeout { statement, after: limit },
+            // Shutdown, crash of another backend, not yet started, idle in transaction; class 08 is the connection.
+            "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
+                Self::Interrupted { statement, detail: message }
+            }
+            code if code.starts_with("08") => Self::Interrupted { statement, detail: message },
+            // The statement was prepared before the schema was changed: a new connection prepares it anew.
+            "0A000" if message.contains("cached plan") => Self::Interrupted { statement, detail: message },
+            // Read-only transaction; recovery in progress.
+            "25006" => Self::ReadOnly,
+            "55000" if message.contains("recovery") => Self::ReadOnly,
+            "42501" => Self::Privileges { detail: message },
+            // No such schema or table.
+            "3F000" | "42P01" => Self::SchemaOld { found: 0, needed: super::schema::VERSION },
+            code => Self::Database { statement, code: code.to_owned(), message },
+        }
+    }
+}
+
+/// The TLS library reports some failures of the handshake as I/O errors.
+fn is_tls(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::InvalidData
+}

@@ -1,0 +1,90 @@
+//! Hints: LISTEN on a connection of its own. They only make a program look earlier than its next poll would.
+
+use std::time::Duration;
+
+use futures::Stream;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use tokio::time::{sleep, timeout};
+
+use super::pool::Pool;
+use super::store::CHANNEL;
+use super::{Hint, LockError, Store};
+
+/// Without a word for this long the connection is tried: a path that swallows packets would otherwise look like silence.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// Longest pause between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+
+struct Listening {
+    pool: Pool,
+    listener: Option<PgListener>,
+    pause: Duration,
+}
+
+impl Store {
+    /// Hints that something changed, for ever: after a failure the connection is made anew, with growing pauses up to half
+    /// a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it listens.
+    pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
+        let start = Listening { pool: self.pool.clone(), listener: None, pause: SHORTEST_PAUSE };
+        futures::stream::unfold(start, |mut state| async move {
+            let hint = state.next().await;
+            Some((hint, state))
+        })
+    }
+}
+
+impl Listening {
+    async fn next(&mut self) -> Hint {
+        loop {
+            let Some(listener) = &mut self.listener else {
+                match self.connect().await {
+                    Ok(listener) => {
+                        self.listener = Some(listener);
+                        self.pause = SHORTEST_PAUSE;
+                        return Hint::Missed;
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "no hints for now; polling goes on");
+                        sleep(self.pause).await;
+                        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                    }
+                }
+                continue;
+            };
+            match timeout(QUIET, listener.try_recv()).await {
+                Ok(Ok(Some(_))) => return Hint::ChargeFree,
+                Ok(Ok(None) | Err(_)) => self.listener = None,
+                Err(_) => {
+                    let alive =
+                        timeout(self.pool.limit(), sqlx::query("select 1").execute(&mut *listener)).await;
+                    if !matches!(alive, Ok(Ok(_))) {
+                        self.listener = None;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<PgListener, LockError> {
+        // The driver's listener wants a pool of the driver's; one connection, made anew by us, never by it.
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .acquire_timeout(self.pool.limit())
+            .connect_lazy_with(self.pool.options_with_password().await?);
+        let listening = async {
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.ignore_pool_close_event(true);
+            listener.eager_reconnect(false);
+            listener.listen(CHANNEL).await?;
+            Ok(listener)
+        };
+        match timeout(self.pool.limit() * 2, listening).await {
+            Ok(result) => result.map_err(|error| self.pool.connect_error(&error)),
+            Err(_) => Err(LockError::Timeout { statement: "listen", after: self.pool.limit() * 2 }),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The lock room: sessions, locks and fencing tokens in PostgreSQL, for any program that wants exactly one active owner
+//! of a key. It knows PostgreSQL and nothing else; that the owners happen to be pods is the operator's business.
+//!
+//! - A *session* is one running process. One heartbeat keeps all its locks, so the cost does not grow with their number.
+//! - A *lock* is a row with a key. It names its *owner* (the holder), the *token* of the owner's term and the session *in
+//!   charge*: the process that may change it. Charge and ownership are apart: taking charge of a row whose session died
+//!   never changes the holder.
+//! - A *token* grows with each change of holder and is never used twice, even when the database lost commits.
+//!
+//! Time in the database is for information only. Whether a session is dead is judged by an [`Observer`] on a monotonic
+//! clock: its counter did not change for its ttl. It is then *marked* dead by compare-and-set on that counter, and
+//! whatever it sends later is refused.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), leadergroup::lock::LockError> {
+//! use std::time::Duration;
+//! use leadergroup::lock::{Claim, Claimed, DatabaseConfig, Grant, GrantId, Key, Owner, Store};
+//!
+//! let store = Store::new(&DatabaseConfig {
+//!     url: "postgres://app@db.example/app".into(),
+//!     ..DatabaseConfig::default()
+//! })?;
+//! store.migrate().await?;
+//! let own = store.register("worker-1", Duration::from_secs(5)).await?;
+//! let key = Key::new("nightly-report")?;
+//! let claim = Claim { key: key.clone(), group: "reports".into(), may_create: true, supersedes: None };
+//! if let Claimed::Ours(row) = &store.claim(own, &[claim]).await?[0] {
+//!     let owner = Owner { uid: "4711".into(), namespace: "jobs".into(), name: "worker-1".into() };
+//!     let grant = Grant {
+//!         key,
+//!         expected: row.token,
+//!         floor: row.token,
+//!         owner,
+//!         grant: GrantId::new(),
+//!         reason: "started".into(),
+//!     };
+//!     println!("{:?}", store.grant(own, &[grant]).await?[0]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod belief;
+mod charge;
+mod config;
+mod error;
+mod hints;
+mod model;
+mod observer;
+mod pool;
+mod read;
+mod schema;
+mod session;
+mod store;
+mod term;
+mod verdict;
+
+pub use belief::{Belief, monotonic};
+pub use config::{DatabaseConfig, Secret};
+pub use error::LockError;
+pub use model::{
+    Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Hint, Key, LockRow,
+    MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,
+    Tombstone, Unclaimed, Vacate,
+};
+pub use observer::Observer;
+pub use store::Store;

@@ -1,0 +1,284 @@
+//! Connections: how many, how long, and how a statement runs on one.
+//!
+//! A pool of its own instead of the driver's, for three reasons. A connection whose statement did not end well (timed
+//! out, cancelled by dropping its future, answered with an error) is never used again: it may still be in the middle of
+//! something. No statement costs a second round trip for a test of the connection. And heartbeats have a connection of
+//! their own that no other work can occupy.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::Connection;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::config::endpoint;
+use super::{DatabaseConfig, LockError};
+
+/// How much longer than the server the client waits: the server's own word on a timeout says more than ours.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long a polite goodbye to the server may take before the connection is just dropped.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Which connection a statement runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Any of the shared ones.
+    Work,
+    /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys: a heartbeat that a failover
+    /// loses costs nothing, but one that hangs in COMMIT, where no timeout of the server reaches it, costs the session.
+    Heartbeat,
+}
+
+/// One prepared statement and what it is called in errors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Statement {
+    /// For people.
+    pub(super) name: &'static str,
+    /// The text.
+    pub(super) sql: &'static str,
+}
+
+/// The connections to one database. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Pool(Arc<Inner>);
+
+struct Inner {
+    options: PgConnectOptions,
+    password_file: Option<PathBuf>,
+    endpoint: String,
+    limit: Duration,
+    max_idle: usize,
+    max_lifetime: Duration,
+    max_idle_time: Duration,
+    work: Lanes,
+    heartbeat: Lanes,
+}
+
+struct Lanes {
+    permits: Arc<Semaphore>,
+    /// The last one given back is the first one taken, so that superfluous ones grow old.
+    idle: Mutex<Vec<Live>>,
+}
+
+struct Live {
+    connection: PgConnection,
+    born: Instant,
+    idle_since: Instant,
+}
+
+/// A connection in use. Dropping it without [`give_back`](Lease::give_back) closes it: that is what makes every
+/// statement safe to cancel.
+struct Lease {
+    live: Live,
+    reused: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Lanes {
+    fn new(connections: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(connections)), idle: Mutex::new(Vec::new()) }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Live>> {
+        // Nothing panics while the lock is held, and the list is whole at every moment.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Pool {
+    /// Not derived: the options contain the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("endpoint", &self.0.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Checks the settings; connects later.
+    pub(super) fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
+        let options = config.connect_options()?;
+        // One connection is the heartbeats', one the hints'; the settings' check leaves at least one.
+        let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
+        Ok(Self(Arc::new(Inner {
+            endpoint: endpoint(&options),
+            options,
+            password_file: config.password_file.clone(),
+            limit: config.statement_timeout,
+            max_idle: config.max_idle_connections as usize,
+            max_lifetime: config.connection_max_lifetime,
+            max_idle_time: config.connection_max_idle_time,
+            work: Lanes::new(work),
+            heartbeat: Lanes::new(1),
+        })))
+    }
+
+    /// Runs one statement in one round trip (two when the connection sees it for the first time) and returns its rows.
+    ///
+    /// Every statement of this room may be repeated without harm, so one that broke together with a connection that had
+    /// been idle, such as after a restart of the server, is repeated once on a new connection.
+    pub(super) async fn rows(
+        &self,
+        lane: Lane,
+        statement: Statement,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>, LockError> {
+        let mut lease = self.lease(lane, false).await?;
+        if lease.reused {
+            match self.run(lane, lease, statement, arguments.clone()).await {
+                Err(Failure { stale: true, .. }) => {
+                    // Whatever broke this connection broke its idle neighbours, too.
+                    self.lanes(lane).idle().clear();
+                    lease = self.lease(lane, true).await?;
+                }
+                other => return other.map_err(|failure| failure.error),
+            }
+        }
+        self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
+    }
+
+    /// A new connection outside the pool, for the hints. The caller bounds their number.
+    pub(super) async fn options_with_password(&self) -> Result<PgConnectOptions, LockError> {
+        let options = self.0.options.clone();
+        let Some(file) = &self.0.password_file else { return Ok(options) };
+        match tokio::fs::read_to_string(file).await {
+            Ok(password) => Ok(options.password(password.trim_end_matches(['\r', '\n']))),
+            Err(error) => {
+                Err(LockError::PasswordFile { path: file.display().to_string(), detail: error.to_string() })
+            }
+        }
+    }
+
+    /// Turns an error of connecting into ours.
+    pub(super) fn connect_error(&self, error: &sqlx::Error) -> LockError {
+        LockError::from_connecting(error, &self.0.endpoint)
+    }
+
+    /// How long one step may take.
+    pub(super) fn limit(&self) -> Duration {
+        self.0.limit
+    }
+
+    fn lanes(&self, lane: Lane) -> &Lanes {
+        match lane {
+            Lane::Work => &self.0.work,
+            Lane::Heartbeat => &self.0.heartbeat,
+        }
+    }
+
+    /// An idle connection, or a new one.
+    async fn lease(&self, lane: Lane, fresh: bool) -> Result<Lease, LockError> {
+        let lanes = self.lanes(lane);
+        // The semaphore is never closed, so this fails only when the time is up.
+        let Ok(Ok(permit)) = timeout(self.0.limit, Arc::clone(&lanes.permits).acquire_owned()).await else {
+            let detail = format!("all of this program's own are busy for {} ms", self.0.limit.as_millis());
+            return Err(LockError::NoConnection { detail });
+        };
+        self.sweep();
+        let idle = if fresh { None } else { lanes.idle().pop() };
+        if let Some(live) = idle {
+            return Ok(Lease { live, reused: true, _permit: permit });
+        }
+        let connection = self.connect(lane).await?;
+        let now = Instant::now();
+        Ok(Lease { live: Live { connection, born: now, idle_since: now }, reused: false, _permit: permit })
+    }
+
+    async fn connect(&self, lane: Lane) -> Result<PgConnection, LockError> {
+        let mut options = self.options_with_password().await?;
+        if lane == Lane::Heartbeat {
+            options = options.options([("synchronous_commit", "local")]);
+        }
+        match timeout(self.0.limit, PgConnection::connect_with(&options)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(self.connect_error(&error)),
+            Err(_) => Err(LockError::Unreachable {
+                endpoint: self.0.endpoint.clone(),
+                detail: format!("no answer within {} ms", self.0.limit.as_millis()),
+            }),
+        }
+    }
+
+    async fn run(
+        &self,
+        lane: Lane,
+        mut lease: Lease,
+        statement: Statement,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>, Failure> {
+        let limit = self.0.limit + GRACE;
+        let query = sqlx::query_with(statement.sql, arguments).fetch_all(&mut lease.live.connection);
+        match timeout(limit, query).await {
+            Ok(Ok(rows)) => {
+                self.give_back(lane, lease);
+                Ok(rows)
+            }
+            Ok(Err(error)) => {
+                let error = LockError::from_statement(&error, statement.name, self.0.limit);
+                let stale = matches!(error, LockError::Interrupted { .. });
+                Err(Failure { error, stale })
+            }
+            Err(_) => {
+                let error = LockError::Timeout { statement: statement.name, after: limit };
+                Err(Failure { error, stale: false })
+            }
+        }
+    }
+
+    /// Keeps a connection that is known to be in order.
+    fn give_back(&self, lane: Lane, lease: Lease) {
+        let Lease { mut live, _permit: permit, .. } = lease;
+        let now = Instant::now();
+        live.idle_since = now;
+        let most = if lane == Lane::Work { self.0.max_idle } else { 1 };
+        if now - live.born < self.0.max_lifetime {
+            let mut idle = self.lanes(lane).idle();
+            if idle.len() < most {
+                idle.push(live);
+                drop(idle);
+                drop(permit);
+                return;
+            }
+        }
+        retire(live, Some(permit));
+    }
+
+    /// Closes what was idle for too long or is too old. Every statement comes by here, heartbeats included, so that no
+    /// task has to.
+    fn sweep(&self) {
+        let now = Instant::now();
+        for lanes in [&self.0.work, &self.0.heartbeat] {
+            let mut idle = lanes.idle();
+            let mut position = 0;
+            while position < idle.len() {
+                let live = &idle[position];
+                if now - live.idle_since >= self.0.max_idle_time || now - live.born >= self.0.max_lifetime {
+                    retire(idle.remove(position), None);
+                } else {
+                    position += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Says goodbye to the server in the background; the permit is kept until then.
+fn retire(live: Live, permit: Option<OwnedSemaphorePermit>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            // Whether the server heard it does not matter.
+            let _ = timeout(GOODBYE, live.connection.close()).await;
+            drop(permit);
+        });
+    }
+}
+
+/// How a statement failed.
+struct Failure {
+    error: LockError,
+    /// The connection was broken, probably already before the statement was sent.
+    stale: bool,
+}

@@ -1,0 +1,175 @@
+//! The schema: its version, its migrations, and whether this program and the database can work together.
+
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Connection, Executor as _, Row as _};
+use tokio::time::timeout;
+
+use super::pool::Statement;
+use super::store::{Bind, get, unexpected};
+use super::{Health, LockError, Store};
+
+/// One step of the schema.
+struct Migration {
+    sql: &'static str,
+    /// The oldest program (by the version of the schema it brings along) that can work with the result. Two versions of
+    /// the program run side by side during an upgrade, so this only rises when that is impossible.
+    works_with: u32,
+}
+
+/// All steps; the first one makes version 1.
+const MIGRATIONS: [Migration; 1] =
+    [Migration { sql: include_str!("migrations/0001_sessions_locks_terms.sql"), works_with: 1 }];
+
+/// The version that this program brings along and needs.
+#[allow(clippy::cast_possible_truncation, reason = "the number of migrations is small")]
+pub(super) const VERSION: u32 = MIGRATIONS.len() as u32;
+
+/// How long the migration may wait for another one and take itself.
+const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
+
+/// Serialises migrations; any number, but the same in all versions.
+const MIGRATION_LOCK: i64 = 7_810_769_283_150_411_335;
+
+/// Reads the version.
+pub(super) const READ_VERSION: Statement = Statement {
+    name: "schema version",
+    sql: "select max(version) as version, max(works_with) as works_with from leadergroup.schema_version",
+};
+
+const LOOK: Statement = Statement { name: "check", sql: include_str!("sql/check.sql") };
+
+/// What the database has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    version: Option<u32>,
+    works_with: Option<i32>,
+}
+
+impl Found {
+    /// From the answer to [`READ_VERSION`].
+    pub(super) fn from_rows(rows: &[PgRow]) -> Result<Self, LockError> {
+        let row = rows.first().ok_or_else(|| unexpected("schema version", "no rows"))?;
+        Ok(Self {
+            version: get::<Option<i32>>(row, "version")?.map(i32::unsigned_abs),
+            works_with: get(row, "works_with")?,
+        })
+    }
+
+    /// Whether this program can work with it.
+    pub(super) fn check(self) -> Result<(), LockError> {
+        check_works_with(self.works_with)?;
+        match self.version {
+            Some(version) if version >= VERSION => Ok(()),
+            found => Err(LockError::SchemaOld { found: found.unwrap_or(0), needed: VERSION }),
+        }
+    }
+}
+
+/// Whether a schema that asks for at least this program version asks too much.
+pub(super) fn check_works_with(needed: Option<i32>) -> Result<(), LockError> {
+    let needed = needed.unwrap_or(0).unsigned_abs();
+    if needed > VERSION {
+        return Err(LockError::SchemaNew { needed, known: VERSION });
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Looks whether the database can be reached, takes writes, has the schema, and lets this role use it. An `Err` means
+    /// that not even that could be found out; see [`Health::verdict`] for the rest.
+    pub async fn check(&self) -> Result<Health, LockError> {
+        let start = Instant::now();
+        let rows = self.rows(LOOK, Bind::new()).await?;
+        let row = rows.first().ok_or_else(|| unexpected("check", "no rows"))?;
+        let mut health = Health {
+            server_version: get(row, "server_version")?,
+            writable: get(row, "writable")?,
+            schema_version: None,
+            works_with: None,
+            program_version: VERSION,
+            missing_privileges: get(row, "missing")?,
+            round_trip: start.elapsed(),
+        };
+        if get(row, "has_schema")? && health.missing_privileges.is_empty() {
+            let found = self.schema_version().await?;
+            health.schema_version = found.version;
+            health.works_with = found.works_with.map(i32::unsigned_abs);
+        }
+        Ok(health)
+    }
+
+    /// Brings the schema up to this program's version, step by step, each in a transaction. Several programs may do so at
+    /// once: an advisory lock lets one at a time. A schema that is newer is left alone; one that is too new for this
+    /// program is an error.
+    pub async fn migrate(&self) -> Result<(), LockError> {
+        let health = self.check().await?;
+        if !health.writable {
+            return Err(LockError::ReadOnly);
+        }
+        match health.verdict() {
+            Ok(()) => return Ok(()),
+            Err(LockError::SchemaOld { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // A connection of its own: a change of the schema may take longer than any other statement.
+        let limit = MIGRATION_LIMIT.as_millis().to_string();
+        let options = self.pool.options_with_password().await?;
+        let options =
+            options.options([("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())]);
+        let migration = async {
+            let mut connection = timeout(self.pool.limit(), PgConnection::connect_with(&options))
+                .await
+                .map_err(|_| LockError::Timeout { statement: "migrate", after: self.pool.limit() })?
+                .map_err(|error| self.pool.connect_error(&error))?;
+            apply(&mut connection)
+                .await
+                .map_err(|error| LockError::from_statement(&error, "migrate", MIGRATION_LIMIT))?;
+            // The work is done; a server that does not hear the goodbye changes nothing.
+            let _ = connection.close().await;
+            Ok(())
+        };
+        timeout(MIGRATION_LIMIT, migration)
+            .await
+            .unwrap_or(Err(LockError::Timeout { statement: "migrate", after: MIGRATION_LIMIT }))?;
+        self.schema_version().await?.check()
+    }
+}
+
+/// Applies all missing steps in one transaction: either the schema is what this program needs, or nothing was changed.
+async fn apply(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query("select pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *transaction).await?;
+    // `create schema if not exists` would ask for the right to create one even when there is nothing to create.
+    let exists: bool = sqlx::query("select to_regnamespace('leadergroup') is not null")
+        .fetch_one(&mut *transaction)
+        .await?
+        .try_get(0)?;
+    if !exists {
+        transaction.execute("create schema leadergroup").await?;
+    }
+    transaction
+        .execute(
+            "create table if not exists leadergroup.schema_version (
+                 version integer primary key,
+                 works_with integer not null,
+                 applied_at timestamptz not null default now()
+             )",
+        )
+        .await?;
+    let done: i32 = sqlx::query("select coalesce(max(version), 0) from leadergroup.schema_version")
+        .fetch_one(&mut *transaction)
+        .await?
+        .try_get(0)?;
+    for (version, migration) in (1..).zip(&MIGRATIONS).filter(|(version, _)| *version > done) {
+        tracing::info!(version, "changing the database schema");
+        transaction.execute(migration.sql).await?;
+        sqlx::query("insert into leadergroup.schema_version (version, works_with) values ($1, $2)")
+            .bind(version)
+            .bind(i32::try_from(migration.works_with).unwrap_or(i32::MAX))
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await
+}

@@ -1,0 +1,156 @@
+//! Sessions: registering, the heartbeat, the death mark, the normal end.
+
+use std::time::Duration;
+
+use super::model::check_text;
+use super::pool::{Lane, Statement};
+use super::schema;
+use super::store::{Bind, get, unexpected};
+use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store};
+
+const REGISTER: Statement = Statement { name: "register", sql: include_str!("sql/register.sql") };
+const BEAT: Statement = Statement { name: "heartbeat", sql: include_str!("sql/beat.sql") };
+const NEW_ERA: Statement = Statement { name: "new era", sql: include_str!("sql/new_era.sql") };
+const MARK_DEAD: Statement = Statement { name: "death mark", sql: include_str!("sql/mark_dead.sql") };
+const MARK_DEAD_WAITING: Statement =
+    Statement { name: "death mark", sql: include_str!("sql/mark_dead_waiting.sql") };
+const CLOSE: Statement = Statement { name: "close", sql: include_str!("sql/close.sql") };
+
+/// What a try to mark sessions dead came to.
+#[derive(Debug, Default)]
+struct Marked {
+    dead: Vec<SessionId>,
+    busy: Vec<(SessionId, u64)>,
+}
+
+impl Store {
+    /// Makes a new session. Others may mark it dead when its heartbeat has not been seen to move for `ttl`. The name is
+    /// for people. The first thing to need the schema, so it says when that is too old or too new.
+    pub async fn register(&self, name: &str, ttl: Duration) -> Result<SessionId, LockError> {
+        check_text("session's name", name)?;
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        if ttl_ms < 1 {
+            return Err(LockError::Invalid { what: "ttl", problem: "is below 1 ms".to_owned() });
+        }
+        self.schema_version().await?.check()?;
+        let id = SessionId::new();
+        self.rows(REGISTER, Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?).await?;
+        Ok(id)
+    }
+
+    /// One heartbeat: tells the others that this session lives and says what is known about them, in one statement on a
+    /// connection of its own. When the database's history turns out to be another one than the tokens were granted in, a
+    /// new era is begun first.
+    pub async fn beat(&self, own: SessionId) -> Result<Beat, LockError> {
+        let bind = Bind::new().with(own.as_uuid())?;
+        let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
+        let first = rows.first().ok_or_else(|| unexpected("heartbeat", "no rows"))?;
+        schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
+        let mut epoch = epoch_of(first)?;
+        if !get::<bool>(first, "same_history")? {
+            epoch = self.begin_era().await?;
+        }
+        let mut sessions = Vec::with_capacity(rows.len());
+        let mut alive = false;
+        for row in &rows {
+            let Some(id) = get::<Option<uuid::Uuid>>(row, "id")? else { continue };
+            alive |= get::<bool>(row, "mine")?;
+            sessions.push(SessionSeen {
+                id: id.into(),
+                name: get(row, "name")?,
+                beat: get::<i64>(row, "beat")?.unsigned_abs(),
+                ttl: Duration::from_millis(get::<i64>(row, "ttl_ms")?.unsigned_abs()),
+                dead: get(row, "dead")?,
+            });
+        }
+        let epoch_changed = self.epoch_changed(epoch);
+        Ok(Beat { alive, own, sessions, epoch, epoch_changed })
+    }
+
+    /// Makes the present history the one that tokens are granted in.
+    pub(super) async fn begin_era(&self) -> Result<Epoch, LockError> {
+        let rows = self.rows(NEW_ERA, Bind::new()).await?;
+        let row = rows.first().ok_or_else(|| unexpected("new era", "no rows"))?;
+        let epoch = epoch_of(row)?;
+        tracing::warn!(
+            system_identifier = epoch.system_identifier,
+            timeline = epoch.timeline,
+            era = epoch.era,
+            "the database's history changed, so commits may have been lost: tokens jump"
+        );
+        Ok(epoch)
+    }
+
+    /// Marks sessions dead whose counter still is as observed, and returns those that are dead now, by whomever. A
+    /// session whose counter moved on lives. From now on nothing that a dead session sends has any effect.
+    ///
+    /// A session in the middle of a change cannot be marked before the change ends. When there is nothing else to do that
+    /// is waited for, but not for longer than half a statement's time; then it is missing from the answer and observed on.
+    pub async fn mark_dead(&self, observed: &[(SessionId, u64)]) -> Result<Vec<SessionId>, LockError> {
+        if observed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let first = self.try_mark_dead(MARK_DEAD, observed).await?;
+        if !first.dead.is_empty() || first.busy.is_empty() {
+            return Ok(first.dead);
+        }
+        match self.try_mark_dead(MARK_DEAD_WAITING, &first.busy).await {
+            Ok(second) => Ok(second.dead),
+            Err(LockError::Timeout { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn try_mark_dead(
+        &self,
+        statement: Statement,
+        observed: &[(SessionId, u64)],
+    ) -> Result<Marked, LockError> {
+        let ids: Vec<_> = observed.iter().map(|(id, _)| id.as_uuid()).collect();
+        let beats: Vec<_> = observed.iter().map(|(_, beat)| i64::try_from(*beat).unwrap_or(-1)).collect();
+        let rows = self.rows(statement, Bind::new().with(ids)?.with(beats)?).await?;
+        let mut marked = Marked::default();
+        let mut newly = false;
+        for row in &rows {
+            let id = SessionId::from(get::<uuid::Uuid>(row, "id")?);
+            newly |= get::<bool>(row, "marked")?;
+            if get(row, "dead")? {
+                marked.dead.push(id);
+            } else if get(row, "unchanged")? {
+                // Neither dead nor moved on: some transaction has the row locked.
+                marked.busy.extend(observed.iter().filter(|(observed, _)| *observed == id));
+            }
+        }
+        if newly {
+            self.notify().await;
+        }
+        Ok(marked)
+    }
+
+    /// The normal end: the charge of all the session's keys becomes free at once, holders and tokens stay, and others get
+    /// a hint. Returns how many keys that were. The session never lives again; closing it twice is harmless.
+    pub async fn close(&self, own: SessionId) -> Result<u64, LockError> {
+        let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?).await?;
+        let row = rows.first().ok_or_else(|| unexpected("close", "no rows"))?;
+        let freed = get::<i64>(row, "freed")?.unsigned_abs();
+        self.notify().await;
+        Ok(freed)
+    }
+
+    /// The version of the schema, checked by the caller.
+    pub(super) async fn schema_version(&self) -> Result<schema::Found, LockError> {
+        let rows = self.rows(schema::READ_VERSION, Bind::new()).await?;
+        schema::Found::from_rows(&rows)
+    }
+}
+
+fn epoch_of(row: &sqlx::postgres::PgRow) -> Result<Epoch, LockError> {
+    let number = |column| -> Result<u32, LockError> {
+        u32::try_from(get::<i64>(row, column)?).map_err(|_| unexpected(column, "out of range"))
+    };
+    Ok(Epoch {
+        system_identifier: get(row, "system_identifier")?,
+        timeline: number("timeline")?,
+        era: number("era")?,
+    })
+}

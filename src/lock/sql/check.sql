@@ -1,0 +1,22 @@
+-- What can be known without the schema being there.
+select current_setting('server_version') as server_version,
+       not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off' as writable,
+       to_regclass('leadergroup.schema_version') is not null as has_schema,
+       array(
+           select p.privilege || ' on ' || c.relname
+           from (values ('schema_version', 'SELECT'), ('meta', 'SELECT'), ('meta', 'UPDATE'),
+                        ('session', 'SELECT'), ('session', 'INSERT'), ('session', 'UPDATE'), ('session', 'DELETE'),
+                        ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'),
+                        ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'UPDATE'), ('term', 'DELETE'),
+                        ('present', 'SELECT')) as p (relation, privilege)
+           join pg_class as c on c.relname = p.relation and c.relnamespace = to_regnamespace('leadergroup')
+           where not has_table_privilege(c.oid, p.privilege)
+       )
+       || case
+              when to_regnamespace('leadergroup') is null
+                   and not has_database_privilege(current_database(), 'CREATE')
+                   then array['CREATE on database ' || current_database()]
+              when not has_schema_privilege(to_regnamespace('leadergroup'), 'USAGE')
+                   then array['USAGE on schema leadergroup']
+              else array[]::text[]
+          end as missing

@@ -1,0 +1,72 @@
+-- $1 own session, $2 protocol, $3 jump, $4 keys, $5 expected tokens, $6 floors, $7 owner uids, $8 owner namespaces,
+-- $9 owner names, $10 grant ids, $11 reasons.
+--
+-- Compare-and-set on key + token + own living session, in the database's present history. The new token is above the
+-- row's, the floor, everything in the history, and, in a new era, whatever a lost commit may have handed out.
+-- FOR UPDATE: a change of token conflicts with everything that leans on the row.
+with era as materialized (
+    select m.era from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
+),
+own as materialized (
+    select s.id from leadergroup.session as s where s.id = $1 and not s.dead
+    for key share
+),
+asked as materialized (
+    select * from unnest($4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::uuid[],
+                         $11::text[])
+        with ordinality as a (key, expected, floor, owner_uid, owner_namespace, owner_name, grant_id, reason, place)
+),
+held as materialized (
+    select a.place, l.key, l.group_id, l.token, l.era, l.grant_id, l.owner_uid, l.tombstone, l.protocol
+    from asked as a join leadergroup.lock as l on l.key = a.key
+    where l.session = $1
+    for update of l skip locked
+),
+judged as materialized (
+    select h.place, h.key, h.group_id, h.token, e.era,
+           case
+               when h.protocol > $2 then 'newer'
+               when h.tombstone then 'tombstone'
+               when h.grant_id = a.grant_id and h.owner_uid = a.owner_uid then 'granted'
+               when h.token <> a.expected then 'changed'
+               else 'grant'
+           end as verdict,
+           1 + greatest(
+               h.token + case when h.era <> e.era then $3 else 0 end,
+               a.floor,
+               e.era * $3,
+               (select max(t.token) from leadergroup.term as t where t.key = h.key)
+           ) as next
+    from held as h join asked as a on a.place = h.place cross join era as e cross join own
+),
+changed as (
+    update leadergroup.lock as l
+    set token = j.next, era = j.era, grant_id = a.grant_id, owner_uid = a.owner_uid,
+        owner_namespace = a.owner_namespace, owner_name = a.owner_name, confirmed = false, lock_timestamp = now(),
+        protocol = $2
+    from judged as j join asked as a on a.place = j.place
+    where l.key = j.key and j.verdict = 'grant'
+    returning l.key
+),
+recorded as (
+    insert into leadergroup.term
+        (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason)
+    select j.key, j.next, a.grant_id, j.group_id, $1, a.owner_uid, a.owner_namespace, a.owner_name, a.reason
+    from judged as j join asked as a on a.place = j.place
+    where j.verdict = 'grant'
+)
+select a.place,
+       case
+           when not exists (select from own) then 'dead'
+           when not exists (select from era) then 'history'
+           when j.verdict is not null then j.verdict
+           when l.key is null then 'missing'
+           when l.protocol > $2 then 'newer'
+           when l.session is distinct from $1 then 'not-ours'
+           else 'busy'
+       end as verdict,
+       l.session, l.group_id, l.protocol,
+       case when j.verdict = 'grant' then j.next else j.token end as token
+from asked as a
+left join judged as j on j.place = a.place
+left join leadergroup.lock as l on l.key = a.key

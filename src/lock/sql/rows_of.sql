@@ -1,0 +1,2 @@
+-- $1 session.
+select key, token from leadergroup.lock where session = $1 order by key

@@ -1,0 +1,70 @@
+-- $1 own session, $2 protocol, $3 keys, $4 groups, $5 floors. The group is gone; the row stays with its token. Nobody in
+-- charge, or nobody living, is as good as the own session: the group's end must not wait for an adoption. A row that was
+-- lost is made again, so that whoever uses the key next continues above the floor.
+with own as materialized (
+    select s.id from leadergroup.session as s where s.id = $1 and not s.dead
+    for key share
+),
+asked as materialized (
+    select * from unnest($3::text[], $4::text[], $5::bigint[])
+        with ordinality as a (key, group_id, floor, place)
+),
+seen as materialized (
+    select a.place, a.key, a.group_id, a.floor, l.session, l.protocol, l.group_id as old_group,
+           case
+               when l.key is null then 'create'
+               when l.protocol > $2 then 'newer'
+               when l.group_id <> a.group_id then 'foreign'
+               when l.tombstone and l.token >= a.floor then 'done'
+               when l.session <> $1 and not s.dead then 'not-ours'
+               else 'bury'
+           end as verdict
+    from asked as a
+    left join leadergroup.lock as l on l.key = a.key
+    left join leadergroup.session as s on s.id = l.session
+),
+taken as materialized (
+    select v.place, v.floor, l.key, l.token, l.owner_uid
+    from seen as v
+    join leadergroup.lock as l
+        on l.key = v.key and l.group_id = v.group_id and l.session is not distinct from v.session
+        and l.protocol = v.protocol
+    where v.verdict = 'bury'
+    for update of l skip locked
+),
+judged as materialized (
+    select t.* from taken as t cross join own
+),
+changed as (
+    update leadergroup.lock as l
+    set tombstone = true, session = null, owner_uid = null, owner_namespace = null, owner_name = null,
+        token = greatest(l.token, j.floor), grant_id = null, lock_timestamp = now()
+    from judged as j where l.key = j.key
+    returning j.place
+),
+recorded as (
+    update leadergroup.term as t set ended_at = now(), end_reason = 'group deleted'
+    from judged as j where t.key = j.key and t.token = j.token and j.owner_uid is not null and t.ended_at is null
+),
+wanted as materialized (
+    select v.place, v.key, v.group_id, v.floor from seen as v
+    where v.verdict = 'create' and pg_try_advisory_xact_lock(1818577515, hashtext(v.key))
+),
+created as (
+    insert into leadergroup.lock (key, group_id, token, tombstone, protocol)
+    select w.key, w.group_id, w.floor, true, $2 from wanted as w cross join own
+    order by w.key
+    on conflict (key) do nothing
+    returning key
+)
+select v.place,
+       case
+           when not exists (select from own) then 'dead'
+           when c.place is not null or n.key is not null then 'done'
+           when v.verdict in ('bury', 'create') then 'busy'
+           else v.verdict
+       end as verdict,
+       v.session, v.old_group as group_id, v.protocol
+from seen as v
+left join changed as c on c.place = v.place
+left join created as n on n.key = v.key

@@ -1,0 +1,199 @@
+//! Terms: granting a key to an owner under a new token, confirming it, and ending it. Each is a compare-and-set on the
+//! key, its token and the own living session.
+
+use super::model::check_text;
+use super::pool::Statement;
+use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
+use super::verdict::{changed, refusal};
+use super::{
+    Changed, Grant, Granted, Key, LockError, PROTOCOL, Refusal, SessionId, Store, TOKEN_JUMP, Token,
+    Tombstone, Vacate,
+};
+
+const GRANT: Statement = Statement { name: "grant", sql: include_str!("sql/grant.sql") };
+const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/confirm.sql") };
+const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
+const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
+
+/// How often a batch is tried again because the database's history changed. A second change in between would be two
+/// failovers within milliseconds.
+const ERA_ATTEMPTS: usize = 3;
+
+impl Store {
+    /// Changes holders. One answer for each grant, in their order: the new token, or why nothing was changed. The new
+    /// token is above the row's, above `floor` and above every token in the history.
+    ///
+    /// Repeating a grant with the same id answers as the first time as long as no other change came after it; when the
+    /// first try may still be under way, the answer is [`Refusal::Busy`].
+    pub async fn grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        check_distinct(grants.iter().map(|grant| &grant.key))?;
+        for grant in grants {
+            check_text("owner's uid", &grant.owner.uid)?;
+            check_text("owner's namespace", &grant.owner.namespace)?;
+            check_text("owner's name", &grant.owner.name)?;
+            check_text("reason", &grant.reason)?;
+            check_token(grant.floor)?;
+        }
+        let mut all = Vec::with_capacity(grants.len());
+        for chunk in grants.chunks(CHUNK) {
+            all.extend(self.grant_chunk(own, chunk).await?);
+        }
+        let refusals = all.iter_mut().zip(grants).filter_map(|(granted, grant)| match granted {
+            Granted::Refused(refusal) => Some((&grant.key, refusal)),
+            Granted::Granted { .. } => None,
+        });
+        self.add_rows(refusals).await?;
+        Ok(all)
+    }
+
+    async fn grant_chunk(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        for _ in 0..ERA_ATTEMPTS {
+            let texts = |text: fn(&Grant) -> &str| grants.iter().map(text).collect::<Vec<_>>();
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+                .with(TOKEN_JUMP)?
+                .with(texts(|grant| grant.key.as_str()))?
+                .with(grants.iter().map(|grant| grant.expected.get()).collect::<Vec<_>>())?
+                .with(grants.iter().map(|grant| grant.floor.get()).collect::<Vec<_>>())?
+                .with(texts(|grant| &grant.owner.uid))?
+                .with(texts(|grant| &grant.owner.namespace))?
+                .with(texts(|grant| &grant.owner.name))?
+                .with(grants.iter().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
+                .with(texts(|grant| &grant.reason))?;
+            let rows = self.rows(GRANT, bind).await?;
+            let mut answers = Answers::new(grants.len());
+            let mut other_history = false;
+            for row in &rows {
+                let answer = match get::<&str>(row, "verdict")? {
+                    "history" => {
+                        other_history = true;
+                        break;
+                    }
+                    "grant" | "granted" => Granted::Granted { token: Token::new(get(row, "token")?) },
+                    verdict => Granted::Refused(
+                        refusal(row, verdict)?.ok_or_else(|| unexpected("grant", "done without a token"))?,
+                    ),
+                };
+                answers.put(row, answer)?;
+            }
+            if !other_history {
+                return answers.finish();
+            }
+            self.begin_era().await?;
+        }
+        Err(unexpected("grant", "the database's history changes again and again"))
+    }
+
+    /// Marks terms confirmed: everything was done to make the holder act under this token and nobody else. From then on
+    /// earlier terms are no longer pending.
+    pub async fn confirm(&self, own: SessionId, terms: &[(Key, Token)]) -> Result<Vec<Changed>, LockError> {
+        check_distinct(terms.iter().map(|(key, _)| key))?;
+        let mut all = Vec::with_capacity(terms.len());
+        for chunk in terms.chunks(CHUNK) {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+                .with(chunk.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|(_, token)| token.get()).collect::<Vec<_>>())?;
+            all.extend(self.changes(CONFIRM, bind, chunk.len()).await?);
+        }
+        self.add_rows(refused(&mut all, terms.iter().map(|(key, _)| key))).await?;
+        Ok(all)
+    }
+
+    /// Removes holders without naming new ones. The tokens stay, and the terms stay pending as before: the old holder may
+    /// still act until the next term is confirmed.
+    pub async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
+        check_distinct(vacates.iter().map(|vacate| &vacate.key))?;
+        for vacate in vacates {
+            check_text("reason", &vacate.reason)?;
+        }
+        let mut all = Vec::with_capacity(vacates.len());
+        for chunk in vacates.chunks(CHUNK) {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+                .with(chunk.iter().map(|vacate| vacate.key.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|vacate| vacate.token.get()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|vacate| vacate.grant.as_uuid()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|vacate| vacate.reason.as_str()).collect::<Vec<_>>())?;
+            all.extend(self.changes(VACATE, bind, chunk.len()).await?);
+        }
+        self.add_rows(refused(&mut all, vacates.iter().map(|vacate| &vacate.key))).await?;
+        Ok(all)
+    }
+
+    /// Leaves tombstones for groups that were deleted: holder and charge go, the row and its token stay, and this group
+    /// can never claim the key again. Another group that claims it continues with its tokens. Works on rows in the own
+    /// session's charge or in nobody living's, and makes a row that was lost.
+    pub async fn tombstone(
+        &self,
+        own: SessionId,
+        tombstones: &[Tombstone],
+    ) -> Result<Vec<Changed>, LockError> {
+        check_distinct(tombstones.iter().map(|tombstone| &tombstone.key))?;
+        for tombstone in tombstones {
+            check_text("group", &tombstone.group)?;
+            check_token(tombstone.floor)?;
+        }
+        let mut all = Vec::with_capacity(tombstones.len());
+        for chunk in tombstones.chunks(CREATE_CHUNK) {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+                .with(chunk.iter().map(|tombstone| tombstone.key.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|tombstone| tombstone.group.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|tombstone| tombstone.floor.get()).collect::<Vec<_>>())?;
+            all.extend(self.changes(TOMBSTONE, bind, chunk.len()).await?);
+        }
+        Ok(all)
+    }
+
+    async fn changes(
+        &self,
+        statement: Statement,
+        bind: Bind,
+        count: usize,
+    ) -> Result<Vec<Changed>, LockError> {
+        let mut answers = Answers::new(count);
+        for row in &self.rows(statement, bind).await? {
+            answers.put(row, changed(row)?)?;
+        }
+        answers.finish()
+    }
+
+    /// Reads the rows of the keys whose token was another one, so that the caller can decide anew at once.
+    async fn add_rows<'a>(
+        &self,
+        refusals: impl Iterator<Item = (&'a Key, &'a mut Refusal)>,
+    ) -> Result<(), LockError> {
+        let changed: Vec<_> =
+            refusals.filter(|(_, refusal)| matches!(refusal, Refusal::TokenChanged { .. })).collect();
+        let keys: Vec<Key> = changed.iter().map(|(key, _)| (*key).clone()).collect();
+        let mut rows = self.read_map(&keys).await?;
+        for (key, refusal) in changed {
+            *refusal = Refusal::TokenChanged { row: rows.remove(key).map(Box::new) };
+        }
+        Ok(())
+    }
+}
+
+fn refused<'a>(
+    all: &'a mut [Changed],
+    keys: impl Iterator<Item = &'a Key>,
+) -> impl Iterator<Item = (&'a Key, &'a mut Refusal)> {
+    all.iter_mut().zip(keys).filter_map(|(changed, key)| match changed {
+        Changed::Refused(refusal) => Some((key, refusal)),
+        Changed::Done => None,
+    })
+}
+
+/// Tokens must never run out; a number from outside that is absurdly large would use them up.
+fn check_token(token: Token) -> Result<(), LockError> {
+    const LARGEST: i64 = i64::MAX / 2;
+    if (0..=LARGEST).contains(&token.get()) {
+        return Ok(());
+    }
+    Err(LockError::Invalid { what: "token", problem: format!("{token} is out of range (0 to {LARGEST})") })
+}

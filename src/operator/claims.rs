@@ -1,0 +1,194 @@
+//! Sharing the groups out among the replicas: who claims what, and the claim itself.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use kube::ResourceExt as _;
+
+use super::{
+    entry::{Charge, Entry, same_place},
+    message::{GroupName, Trouble},
+};
+use crate::{
+    api::FINALIZER,
+    lock::{Claim, Claimed, Key, SessionId, Store},
+    routing::{GroupRef, Router},
+};
+
+/// The most groups in one claim.
+pub(super) const LARGEST_CLAIM: usize = 1_000;
+/// Quorum reads at a time before rows are made.
+const PARALLEL_READS: usize = 16;
+/// After so many heartbeats without anybody in charge, a replica no longer leaves a group to the one it falls to.
+const PATIENT_BEATS: u32 = 2;
+/// How soon a refused claim is made again.
+const RECLAIM: Duration = Duration::from_secs(5);
+
+/// The session that a key falls to, of those that live: the highest hash wins, so that every replica comes to the same
+/// result without a word, and a session that goes takes only its own share away (rendezvous hashing).
+pub(super) fn falls_to<'a>(key: &Key, sessions: impl Iterator<Item = &'a SessionId>) -> Option<SessionId> {
+    let weight = |session: &&SessionId| {
+        let mut hasher = DefaultHasher::new();
+        (key.as_str(), session.as_uuid()).hash(&mut hasher);
+        (hasher.finish(), **session)
+    };
+    sessions.max_by_key(weight).copied()
+}
+
+/// One group to claim.
+pub(super) struct Wish {
+    pub(super) name: GroupName,
+    pub(super) uid: Arc<str>,
+    pub(super) group: GroupRef,
+    pub(super) key: Key,
+    pub(super) tag: String,
+}
+
+impl Entry {
+    /// Whether this replica should claim the group now, given who lives.
+    pub(super) fn wants_claim(&mut self, own: SessionId, living: &[SessionId], now: Duration) -> bool {
+        if let Charge::Other(session) = self.charge
+            && !living.contains(&session)
+        {
+            self.charge = Charge::Open;
+            self.open_beats = 0;
+        }
+        if !matches!(self.charge, Charge::Open | Charge::Foreign(_)) || now < self.claim_after {
+            return false;
+        }
+        self.open_beats = self.open_beats.saturating_add(1);
+        falls_to(&self.key, living.iter()) == Some(own) || self.open_beats > PATIENT_BEATS
+    }
+
+    pub(super) fn wish(&self) -> Wish {
+        Wish {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            group: self.group.clone(),
+            key: self.key.clone(),
+            tag: self.tag.clone(),
+        }
+    }
+
+    /// Takes the answer in. True when this replica is in charge now.
+    pub(super) fn claimed(&mut self, answer: Result<Claimed, Trouble>, now: Duration) -> bool {
+        self.claim_after = Duration::ZERO;
+        match answer {
+            Ok(Claimed::Ours(_)) => {
+                self.charge = Charge::Ours;
+                self.open_beats = 0;
+                self.trouble = None;
+                return true;
+            }
+            Ok(Claimed::Charged { session }) => self.charge = Charge::Other(session),
+            Ok(Claimed::Foreign { group }) => {
+                self.charge = Charge::Foreign(group);
+                self.claim_after = now + RECLAIM;
+            }
+            Ok(Claimed::ProtocolNewer { protocol }) => {
+                let text = format!(
+                    "a newer operator (lock protocol {protocol}) has taken this group; upgrade this replica"
+                );
+                self.trouble = Some(Trouble::Lock(text));
+                self.charge = Charge::Open;
+                self.claim_after = now + RECLAIM;
+            }
+            Ok(Claimed::Busy) => self.charge = Charge::Open,
+            // The quorum read did not find the group: the watch will say so too.
+            Ok(Claimed::Missing | Claimed::Tombstone { .. }) => {
+                self.charge = Charge::Open;
+                self.claim_after = now + RECLAIM;
+            }
+            Err(trouble) => {
+                self.trouble = Some(trouble);
+                self.charge = Charge::Open;
+            }
+        }
+        false
+    }
+}
+
+/// Makes the claims. A row is only made, or taken from a group that went before, after a quorum read found the group:
+/// a cache may show one that was deleted long ago.
+pub(super) async fn claim(
+    store: Store,
+    router: Router,
+    session: SessionId,
+    wishes: Vec<Wish>,
+) -> Vec<(GroupName, Arc<str>, Result<Claimed, Trouble>)> {
+    let all: Vec<&Wish> = wishes.iter().collect();
+    let mut answers = ask(&store, session, &all, &vec![(false, None); all.len()]).await;
+    let unsettled: Vec<usize> = answers
+        .iter()
+        .enumerate()
+        .filter(|(index, answer)| match answer {
+            Ok(Claimed::Missing | Claimed::Tombstone { .. }) => true,
+            Ok(Claimed::Foreign { group }) => same_place(group, &wishes[*index].tag),
+            _ => false,
+        })
+        .map(|(index, _)| index)
+        .collect();
+    let reads: Vec<_> = unsettled.iter().map(|index| confirm(&router, &wishes[*index])).collect();
+    let exists: Vec<_> = stream::iter(reads).buffered(PARALLEL_READS).collect().await;
+    let mut confirmed = Vec::new();
+    for (index, exists) in unsettled.into_iter().zip(exists) {
+        match exists {
+            Ok(true) => confirmed.push(index),
+            Ok(false) => {}
+            Err(trouble) => answers[index] = Err(trouble),
+        }
+    }
+    let predecessor = |index: usize| match &answers[index] {
+        Ok(Claimed::Foreign { group }) => Some(group.clone()),
+        _ => None,
+    };
+    let again: Vec<_> = confirmed.iter().map(|index| (true, predecessor(*index))).collect();
+    let chosen: Vec<&Wish> = confirmed.iter().map(|index| &wishes[*index]).collect();
+    let second = ask(&store, session, &chosen, &again).await;
+    for (index, answer) in confirmed.into_iter().zip(second) {
+        answers[index] = answer;
+    }
+    wishes.into_iter().zip(answers).map(|(wish, answer)| (wish.name, wish.uid, answer)).collect()
+}
+
+/// Whether the group is there, by a quorum read, with our finalizer on it.
+async fn confirm(router: &Router, wish: &Wish) -> Result<bool, Trouble> {
+    let found = router.group(&wish.group).await.map_err(|error| Trouble::from(&error))?;
+    let Some(found) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else {
+        return Ok(false);
+    };
+    if !found.finalizers().iter().any(|name| name == FINALIZER) {
+        router.set_finalizer(&wish.group, true).await.map_err(|error| Trouble::from(&error))?;
+    }
+    Ok(true)
+}
+
+async fn ask(
+    store: &Store,
+    session: SessionId,
+    wishes: &[&Wish],
+    terms: &[(bool, Option<String>)],
+) -> Vec<Result<Claimed, Trouble>> {
+    if wishes.is_empty() {
+        return Vec::new();
+    }
+    let claims: Vec<Claim> = wishes
+        .iter()
+        .zip(terms)
+        .map(|(wish, (may_create, supersedes))| Claim {
+            key: wish.key.clone(),
+            group: wish.tag.clone(),
+            may_create: *may_create,
+            supersedes: supersedes.clone(),
+        })
+        .collect();
+    match store.claim(session, &claims).await {
+        Ok(answers) => answers.into_iter().map(Ok).collect(),
+        Err(error) => claims.iter().map(|_| Err(Trouble::Lock(error.to_string()))).collect(),
+    }
+}

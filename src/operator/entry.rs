@@ -1,0 +1,293 @@
+//! One group as the loop keeps it: the object, its pods' evidence, the election's state, and who is in charge.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+
+use super::message::{GroupName, Trouble};
+use crate::{
+    api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason},
+    election::{self, Member, Policy, World},
+    health::{self, NodeLeases, PodEvidence, PodFacts, Prober, Target, Thresholds, Verdict},
+    lock::{Key, SessionId},
+    routing::{GroupRef, stamp_of},
+};
+
+/// Who is in charge of a group, as far as this replica knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Charge {
+    /// Not known, or nobody: to be claimed.
+    Open,
+    /// A claim is on its way.
+    Claiming,
+    /// This replica.
+    Ours,
+    /// Another replica's session.
+    Other(SessionId),
+    /// The lock's row belongs to another group; this says to whom.
+    Foreign(String),
+}
+
+/// Which pods of a group this replica probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probing {
+    /// In charge, or about to be.
+    All,
+    /// The deputy: the holder only, so that no silence starts anew when the replica in charge dies with it.
+    Holder,
+    /// Another replica does.
+    None,
+}
+
+/// A pod of the group.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    uid: Arc<str>,
+    pub(super) facts: PodFacts,
+    evidence: PodEvidence,
+    member: Member,
+}
+
+/// A group.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: GroupName,
+    pub(super) uid: Arc<str>,
+    pub(super) group: GroupRef,
+    pub(super) object: Arc<LeaderGroup>,
+    pub(super) key: Key,
+    pub(super) tag: String,
+    pub(super) machine: election::Group,
+    pub(super) charge: Charge,
+    /// A heartbeat came since the last look: a group without a known charge may be claimed.
+    pub(super) claim_due: bool,
+    /// When the claim may be made again.
+    pub(super) claim_after: Duration,
+    /// Consecutive heartbeats at which nobody was in charge.
+    pub(super) open_beats: u32,
+    pub(super) tracked: BTreeMap<Arc<str>, Tracked>,
+    /// Pods that an older group selects too, and that group.
+    pub(super) contested: BTreeMap<String, String>,
+    /// What the spec got wrong.
+    pub(super) invalid: Option<String>,
+    /// The last failure of an effect, until one succeeds.
+    pub(super) trouble: Option<Trouble>,
+    pub(super) history: Vec<HistoryEntry>,
+    pub(super) reporting: bool,
+    pub(super) report_after: Duration,
+    /// The database's outage was reported by a replica that is not in charge; once is enough.
+    pub(super) outage_reported: bool,
+}
+
+impl Entry {
+    /// A group just seen; none for an object without name, namespace or UID, which no API server sends.
+    pub(super) fn new(object: LeaderGroup, name: GroupName, cluster: &str) -> Option<Self> {
+        let group = GroupRef::of(&object)?;
+        let key = object.spec.lock.key.clone();
+        let key = key.unwrap_or_else(|| format!("{cluster}/{}/{}", group.namespace, group.name));
+        let mut entry = Self {
+            uid: group.uid.as_str().into(),
+            tag: tag(cluster, &group.namespace, &group.name, &group.uid),
+            key: Key::new(key).ok()?,
+            machine: election::Group::new(World::default()),
+            charge: Charge::Open,
+            claim_due: true,
+            claim_after: Duration::ZERO,
+            open_beats: 0,
+            tracked: BTreeMap::new(),
+            contested: BTreeMap::new(),
+            invalid: None,
+            trouble: None,
+            history: Vec::new(),
+            reporting: false,
+            report_after: Duration::ZERO,
+            outage_reported: false,
+            object: Arc::new(LeaderGroup::new("", object.spec.clone())),
+            name,
+            group,
+        };
+        entry.update(object);
+        Some(entry)
+    }
+
+    /// A newer version of the object.
+    pub(super) fn update(&mut self, object: LeaderGroup) {
+        if let Some(group) = GroupRef::of(&object) {
+            self.group = group;
+        }
+        self.invalid = object.spec.validate().err().map(|invalid| invalid.to_string());
+        if let Some(status) = &object.status
+            && status.history.first().map(|entry| entry.token) > self.history.first().map(|entry| entry.token)
+        {
+            self.history.clone_from(&status.history);
+        }
+        self.object = Arc::new(object);
+        for tracked in self.tracked.values_mut() {
+            let timeout = tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
+            tracked.evidence.set_thresholds(Thresholds::of(&self.object.spec, timeout));
+        }
+    }
+
+    pub(super) fn status(&self) -> Option<&LeaderGroupStatus> {
+        self.object.status.as_ref()
+    }
+
+    pub(super) fn declared(&self) -> Declaration {
+        self.status().map(|status| status.declaration.clone()).unwrap_or_default()
+    }
+
+    /// The pod that the status declares, which may be active even if nobody is in charge.
+    fn declared_holder(&self) -> Option<PodRef> {
+        self.declared().holder
+    }
+
+    /// A newer version of one of the group's pods.
+    pub(super) fn pod_seen(&mut self, pod: &Pod, now: Duration) {
+        let facts = PodFacts::from_pod(pod, &self.object.spec);
+        let timeout = facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
+        let thresholds = Thresholds::of(&self.object.spec, timeout);
+        let member = Member {
+            pod: PodRef { name: facts.name.clone(), uid: facts.uid.clone() },
+            node: facts.node.clone(),
+            version: facts.resource_version.clone(),
+            role: self.group.marks.role(pod),
+            stamp: stamp_of(pod).map(|stamp| stamp.token),
+            stamped_by_us: stamp_of(pod).is_some_and(|stamp| stamp.group == self.group.uid),
+            standing: election::Standing::Unproven,
+            created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
+        };
+        let uid: Arc<str> = facts.uid.as_str().into();
+        let tracked = self.tracked.entry(uid.clone()).or_insert_with(|| Tracked {
+            uid,
+            facts: facts.clone(),
+            evidence: PodEvidence::new(thresholds),
+            member: member.clone(),
+        });
+        tracked.evidence.set_thresholds(thresholds);
+        tracked.evidence.kubelet(&facts, now);
+        tracked.member = Member { standing: tracked.member.standing, ..member };
+        tracked.facts = facts;
+    }
+
+    /// The pod is gone, or no longer one of the group's.
+    pub(super) fn pod_gone(&mut self, uid: &str, prober: &mut Prober) {
+        if self.tracked.remove(uid).is_some() {
+            prober.remove(uid);
+        }
+    }
+
+    pub(super) fn evidence(&mut self, uid: &str) -> Option<&mut PodEvidence> {
+        self.tracked.get_mut(uid).map(|tracked| &mut tracked.evidence)
+    }
+
+    /// Points the prober at the pods that this replica is to probe.
+    pub(super) fn aim(&mut self, probing: Probing, prober: &mut Prober) {
+        let holder = self.declared_holder().map(|pod| pod.uid);
+        let interval = self.object.spec.lock.retry_interval.0;
+        for tracked in self.tracked.values_mut() {
+            let wanted = match probing {
+                Probing::All => true,
+                Probing::Holder => holder.as_deref() == Some(&*tracked.uid),
+                Probing::None => false,
+            };
+            match tracked.facts.target().filter(|_| wanted && !tracked.facts.finished()) {
+                Some((ip, probe)) => {
+                    let target = Target { ip, probe: probe.clone(), interval };
+                    if let Some(first) = prober.set_target(&tracked.uid, &target) {
+                        tracked.evidence.retarget(first);
+                    }
+                }
+                None => prober.remove(&tracked.uid),
+            }
+        }
+    }
+
+    /// The world as the election is to see it.
+    pub(super) fn world(&mut self, leases: &NodeLeases, now: Duration, lock_away: bool) -> World {
+        let holder = match self.charge {
+            Charge::Ours => self.machine.holder().map(|pod| pod.uid.clone()),
+            _ => self.declared_holder().map(|pod| pod.uid),
+        };
+        let members = self.tracked.values_mut().map(|tracked| {
+            let standing = if holder.as_deref() == Some(&*tracked.uid) {
+                health::Standing::Holder
+            } else {
+                health::Standing::Candidate
+            };
+            let lease = leases.of(tracked.facts.node.as_deref().unwrap_or_default());
+            tracked.member.standing = standing_of(tracked.evidence.verdict(standing, &lease, now));
+            tracked.member.clone()
+        });
+        let members = members.collect();
+        let spec = &self.object.spec;
+        World {
+            members,
+            policy: Policy {
+                lock_delay: spec.lock.lock_delay.0,
+                paused: spec.paused,
+                on_delete: spec.on_delete,
+            },
+            declared: self.declared(),
+            obstacle: self.obstacle(),
+            deleting: self.object.metadata.deletion_timestamp.is_some(),
+            lock_away,
+        }
+    }
+
+    /// Why nobody of this group may be promoted.
+    pub(super) fn obstacle(&self) -> Option<Reason> {
+        if self.invalid.is_some() {
+            Some(Reason::InvalidSpec)
+        } else if !self.contested.is_empty() {
+            Some(Reason::SelectedByOtherGroup)
+        } else {
+            None
+        }
+    }
+
+    /// When something may change although nothing happens.
+    pub(super) fn deadline(&self, leases: &NodeLeases, now: Duration) -> Option<Duration> {
+        let evidence = self.tracked.values().filter_map(|tracked| {
+            let lease = leases.of(tracked.facts.node.as_deref().unwrap_or_default());
+            tracked.evidence.next_deadline(&lease, now)
+        });
+        evidence.chain(self.machine.wake()).min()
+    }
+}
+
+/// How a lock's row names a group.
+pub(super) fn tag(cluster: &str, namespace: &str, name: &str, uid: &str) -> String {
+    format!("{cluster}/{namespace}/{name}/{uid}")
+}
+
+/// Whether two tags are of the same place: the older of two such groups is certainly gone when the younger exists.
+pub(super) fn same_place(one: &str, other: &str) -> bool {
+    let place = |tag: &str| tag.rsplit_once('/').map(|(place, _)| place.to_owned());
+    place(one).is_some() && place(one) == place(other)
+}
+
+/// The version of an object as a number: what a watch repeats may be older than what a write has returned.
+pub(super) fn version(object: &impl kube::ResourceExt) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
+}
+
+fn standing_of(verdict: Verdict) -> election::Standing {
+    match verdict {
+        Verdict::Eligible { .. } => election::Standing::Eligible,
+        Verdict::Failing(reason) => election::Standing::Failing(reason),
+        Verdict::Silent { .. } => election::Standing::Silent,
+        Verdict::Unknown => election::Standing::Unproven,
+        Verdict::Ended(reason) => election::Standing::Ended(reason),
+    }
+}
+
+/// Whether one group goes before another where both select the same pod: the older one, by UID if of the same second.
+pub(super) fn goes_before(one: &LeaderGroup, other: &LeaderGroup) -> bool {
+    let age = |group: &LeaderGroup| (group.metadata.creation_timestamp.as_ref().map(|time| time.0), group.uid());
+    age(one) < age(other)
+}

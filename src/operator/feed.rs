@@ -1,0 +1,188 @@
+//! The watches: a task each, forwarding to the loop.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Container, Namespace, Pod, PodSpec},
+};
+use kube::{
+    Api, Client, Resource,
+    runtime::{WatchStreamExt as _, utils::Backoff, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::message::{Message, Scope, Watched};
+use crate::{api::LeaderGroup, health::Monotonic};
+
+/// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
+const WATCH_SECONDS: u32 = 20;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Pauses between attempts that stay short: what is waited for here are failovers.
+#[derive(Debug, Default)]
+struct Pauses {
+    tried: u32,
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = FIRST_PAUSE * 2_u32.pow(self.tried.min(8));
+        self.tried += 1;
+        Some(pause.min(LONGEST_PAUSE))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.tried = 0;
+    }
+}
+
+/// Where the watches look.
+pub(super) struct Feed {
+    pub(super) client: Client,
+    /// Empty: all namespaces.
+    pub(super) namespaces: Vec<String>,
+    pub(super) messages: mpsc::Sender<Message>,
+}
+
+impl Feed {
+    /// Starts the watches. They end with the loop that reads the messages.
+    pub(super) fn start(&self) {
+        for (scope, groups) in self.scopes::<LeaderGroup>() {
+            self.forward(groups, Watched::Groups, scope, Message::Group, |_| {});
+        }
+        for (scope, pods) in self.scopes::<Pod>() {
+            self.forward(pods, Watched::Pods, scope, Message::Pod, trim);
+        }
+        let leases = Api::<Lease>::namespaced(self.client.clone(), "kube-node-lease");
+        self.forward(leases, Watched::NodeLeases, None, |_, event| Message::NodeLease(event), |_| {});
+    }
+
+    fn scopes<K>(&self) -> Vec<(Scope, Api<K>)>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        if self.namespaces.is_empty() {
+            return vec![(None, Api::all(self.client.clone()))];
+        }
+        let scoped = |name: &String| (Some(name.as_str().into()), Api::namespaced(self.client.clone(), name));
+        self.namespaces.iter().map(scoped).collect()
+    }
+
+    fn forward<K>(
+        &self,
+        api: Api<K>,
+        watched: Watched,
+        scope: Scope,
+        wrap: fn(Scope, watcher::Event<K>) -> Message,
+        trim: fn(&mut K),
+    ) where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let config = watcher::Config::default().timeout(WATCH_SECONDS);
+        let stream = watcher(api, config).modify(move |object| {
+            object.meta_mut().managed_fields = None;
+            trim(object);
+        });
+        tokio::spawn(pump(stream.backoff(Pauses::default()), watched, scope, wrap, self.messages.clone()));
+    }
+}
+
+async fn pump<K>(
+    stream: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
+    watched: Watched,
+    scope: Scope,
+    wrap: fn(Scope, watcher::Event<K>) -> Message,
+    messages: mpsc::Sender<Message>,
+) {
+    let mut stream = std::pin::pin!(stream.map_err(|error| explain(&error)));
+    while let Some(event) = stream.next().await {
+        let message = match event {
+            Ok(event) => wrap(scope.clone(), event),
+            Err(text) => Message::WatchFailed(watched, text),
+        };
+        if messages.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The API server's own words where there are any.
+fn explain(error: &watcher::Error) -> String {
+    use watcher::Error as E;
+    match error {
+        E::InitialListFailed(kube::Error::Api(status))
+        | E::WatchStartFailed(kube::Error::Api(status))
+        | E::WatchFailed(kube::Error::Api(status)) => {
+            let remedy = match status.code {
+                403 => "; give the operator's service account this permission (the chart's roles do)",
+                404 => "; install the custom resource definition: kubectl apply -f crds/leadergroups.yaml",
+                _ => "",
+            };
+            format!("{} (HTTP {}){remedy}", status.message, status.code)
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Keeps of a pod what the operator reads: a large cluster's pods must fit into a small process.
+fn trim(pod: &mut Pod) {
+    if let Some(spec) = pod.spec.take() {
+        let containers = spec.containers.into_iter().map(|container| Container {
+            name: container.name,
+            ports: container.ports,
+            readiness_probe: container.readiness_probe,
+            ..Container::default()
+        });
+        let (containers, node_name) = (containers.collect(), spec.node_name);
+        pod.spec = Some(PodSpec { containers, node_name, ..PodSpec::default() });
+    }
+    if let Some(status) = &mut pod.status {
+        status.init_container_statuses = None;
+        status.ephemeral_container_statuses = None;
+    }
+}
+
+/// The UID of the namespace that every cluster has once: what tells one cluster from another.
+pub(super) async fn cluster_uid(client: &Client) -> Result<String, kube::Error> {
+    let namespaces = Api::<Namespace>::all(client.clone());
+    Ok(namespaces.get("kube-system").await?.metadata.uid.unwrap_or_default())
+}
+
+/// Asks the API server once an interval whether it is there, and says so: a watch that merely hears nothing proves
+/// nothing. After `patience` without an answer the replica is unfit.
+pub(super) async fn ping(
+    client: Client,
+    every: Duration,
+    patience: Duration,
+    fit: watch::Sender<bool>,
+    messages: mpsc::Sender<Message>,
+) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_answer = Monotonic::now();
+    loop {
+        ticks.tick().await;
+        let sent = Monotonic::now();
+        let reachable = matches!(timeout(PING_TIMEOUT, cluster_uid(&client)).await, Ok(Ok(_)));
+        if reachable {
+            last_answer = sent;
+        }
+        let now_fit = Monotonic::now().saturating_sub(last_answer) < patience;
+        fit.send_if_modified(|fit| std::mem::replace(fit, now_fit) != now_fit);
+        if messages.send(Message::ApiServer { reachable }).await.is_err() {
+            return;
+        }
+    }
+}

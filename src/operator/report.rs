@@ -1,0 +1,214 @@
+//! The status for people and tools: computed from what is known, written when it differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde_json::{Value, json};
+
+use super::{
+    entry::{Charge, Entry},
+    message::Trouble,
+};
+use crate::{
+    api::{ActivePod, ConditionType, LeaderGroupStatus, Reason},
+    election::{Member, Phase, Role, Standing},
+};
+
+/// One condition before it gets its time of transition.
+struct Finding {
+    kind: ConditionType,
+    status: bool,
+    reason: Reason,
+    message: String,
+}
+
+fn finding(kind: ConditionType, status: bool, reason: Reason, message: impl Into<String>) -> Finding {
+    Finding { kind, status, reason, message: message.into() }
+}
+
+/// The status as it should read; `outage` is the database's, if there is one.
+pub(super) fn status(entry: &Entry, outage: Option<&str>) -> LeaderGroupStatus {
+    let old = entry.status().cloned().unwrap_or_default();
+    let members = &entry.machine.world().members;
+    let eligible = members.iter().filter(|member| member.standing == Standing::Eligible).count();
+    let (eligible, members) = (count(eligible), count(members.len()));
+    let generation = entry.object.metadata.generation.unwrap_or_default();
+    let findings = findings(entry, eligible, members, outage);
+    LeaderGroupStatus {
+        observed_generation: generation,
+        active: active(entry, &old),
+        token: old.token,
+        declaration: old.declaration.clone(),
+        eligible,
+        members,
+        ready: format!("{eligible}/{members}"),
+        history: entry.history.clone(),
+        conditions: conditions(findings, generation, &old.conditions),
+    }
+}
+
+/// The merge patch that turns the status on the API server into `wanted`; none when it reads so already. Declaration and
+/// token are not in it: they are written by compare-and-set alone.
+pub(super) fn patch(entry: &Entry, wanted: &LeaderGroupStatus) -> Option<Value> {
+    (entry.status() != Some(wanted)).then(|| {
+        json!({
+            "observedGeneration": wanted.observed_generation,
+            "active": wanted.active,
+            "eligible": wanted.eligible,
+            "members": wanted.members,
+            "ready": wanted.ready,
+            "history": wanted.history,
+            "conditions": wanted.conditions,
+        })
+    })
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The holder with the active label on it, since the time it got it.
+fn active(entry: &Entry, old: &LeaderGroupStatus) -> Option<ActivePod> {
+    let member = labelled_holder(entry)?;
+    let known = old.active.as_ref().filter(|active| active.uid == member.pod.uid).map(|active| active.since.clone());
+    let recorded = entry.history.first().filter(|entry| entry.to.as_ref() == Some(&member.pod.name));
+    let since = known.or_else(|| recorded.map(|entry| entry.at.clone())).unwrap_or_else(|| Time(Timestamp::now()));
+    Some(ActivePod {
+        pod: member.pod.name.clone(),
+        uid: member.pod.uid.clone(),
+        node: member.node.clone().unwrap_or_default(),
+        since,
+    })
+}
+
+fn labelled_holder(entry: &Entry) -> Option<&Member> {
+    let holder = match entry.charge {
+        Charge::Ours => entry.machine.holder().cloned(),
+        _ => entry.declared().holder,
+    };
+    let holder = holder?;
+    entry.machine.member(&holder.uid).filter(|member| member.role == Role::Active)
+}
+
+fn findings(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) -> Vec<Finding> {
+    use ConditionType as C;
+    let accepted = accepted(entry);
+    let active = activity(entry, eligible, members);
+    let routed = routed(entry);
+    let store = match (outage, &entry.trouble) {
+        (Some(outage), _) => {
+            finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, format!("{outage}; labels stay as they are"))
+        }
+        (None, Some(Trouble::Lock(text))) => {
+            finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, text.clone())
+        }
+        _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
+    };
+    let redundant = if eligible > 1 {
+        finding(C::Redundant, true, Reason::AsExpected, format!("{} pods could take over", eligible - 1))
+    } else {
+        let message = "no other pod could take over now; check the pods that are not ready, or add replicas";
+        finding(C::Redundant, false, Reason::NoStandby, message)
+    };
+    let ready = match [&accepted, &active, &routed].into_iter().find(|finding| !finding.status) {
+        Some(first) => finding(C::Ready, false, first.reason, first.message.clone()),
+        None => finding(C::Ready, true, active.reason, active.message.clone()),
+    };
+    let stalled = if accepted.status {
+        finding(C::Stalled, false, Reason::AsExpected, "nothing waits for a user")
+    } else {
+        finding(C::Stalled, true, accepted.reason, accepted.message.clone())
+    };
+    vec![accepted, active, redundant, routed, store, ready, stalled]
+}
+
+fn accepted(entry: &Entry) -> Finding {
+    use ConditionType::Accepted;
+    if let Some(invalid) = &entry.invalid {
+        return finding(Accepted, false, Reason::InvalidSpec, invalid.clone());
+    }
+    if let Charge::Foreign(other) = &entry.charge {
+        let message = format!(
+            "the lock key {} is in use by {other}; delete that group, or create this one anew with another spec.lock.key",
+            entry.key
+        );
+        return finding(Accepted, false, Reason::KeyInUse, message);
+    }
+    if !entry.contested.is_empty() {
+        let others: BTreeSet<_> = entry.contested.values().map(String::as_str).collect();
+        let others: Vec<_> = others.into_iter().collect();
+        let message = format!(
+            "the older LeaderGroup {} selects pods of this one; narrow one of the two selectors. Nobody is promoted here",
+            others.join(", ")
+        );
+        return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
+    }
+    finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
+}
+
+fn activity(entry: &Entry, eligible: u32, members: u32) -> Finding {
+    use ConditionType::Active;
+    if let Some(member) = labelled_holder(entry) {
+        let name = &member.pod.name;
+        let token = entry.machine.declared().token;
+        return match member.standing {
+            Standing::Failing(reason) => {
+                finding(Active, false, reason, format!("{name} is active but unwell, and nobody can take over"))
+            }
+            Standing::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
+            Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
+            _ if entry.object.spec.paused => {
+                finding(Active, true, Reason::Paused, format!("{name} is active with token {token}; elections are paused"))
+            }
+            _ => finding(Active, true, Reason::AsExpected, format!("{name} is active with token {token}")),
+        };
+    }
+    if entry.object.spec.paused {
+        return finding(Active, false, Reason::Paused, "nobody is active, and spec.paused keeps it so");
+    }
+    if members == 0 {
+        let message = "spec.selector matches no pod in this namespace; compare it with the labels of the pods";
+        return finding(Active, false, Reason::NoPods, message);
+    }
+    if eligible == 0 {
+        let message = format!("none of {members} pods could be active; check that they are ready and answer their probe");
+        return finding(Active, false, Reason::NoEligiblePod, message);
+    }
+    finding(Active, false, Reason::Changing, "a change of holder is under way")
+}
+
+fn routed(entry: &Entry) -> Finding {
+    use ConditionType::Routed;
+    match &entry.trouble {
+        Some(Trouble::Refused(text)) => return finding(Routed, false, Reason::WriteRefused, text.clone()),
+        Some(Trouble::Unreachable(text)) => return finding(Routed, false, Reason::Changing, text.clone()),
+        _ => {}
+    }
+    let settled = matches!(entry.machine.phase(), Phase::Stable | Phase::Observing | Phase::Verifying { .. });
+    let strays = entry.machine.world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
+    if settled && !strays {
+        finding(Routed, true, Reason::AsExpected, "the pods' labels are what was declared")
+    } else {
+        finding(Routed, false, Reason::Changing, "labels are being changed")
+    }
+}
+
+fn conditions(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {
+    let old: BTreeMap<_, _> = old.iter().map(|condition| (condition.type_.as_str(), condition)).collect();
+    let condition = |finding: Finding| {
+        let type_ = finding.kind.to_string();
+        let status = if finding.status { "True" } else { "False" };
+        let same = old.get(type_.as_str()).filter(|old| old.status == status);
+        let since = same.map_or_else(|| Time(Timestamp::now()), |old| old.last_transition_time.clone());
+        Condition {
+            type_,
+            status: status.to_owned(),
+            reason: finding.reason.to_string(),
+            message: finding.message,
+            last_transition_time: since,
+            observed_generation: Some(generation),
+        }
+    };
+    findings.into_iter().map(condition).collect()
+}

@@ -1,0 +1,121 @@
+//! Which pod belongs to which group.
+//!
+//! A pod belongs to the oldest group whose selector matches it; any younger one is told. Groups are found by one label
+//! that their selector demands, so that a namespace with thousands of groups costs a pod a few look-ups.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+
+use super::{
+    entry::{goes_before, version},
+    message::GroupName,
+};
+use crate::api::{LeaderGroup, LeaderGroupSpec};
+
+type Labels = BTreeMap<String, String>;
+
+/// All pods and groups, by namespace.
+#[derive(Default)]
+pub(super) struct Roster {
+    namespaces: HashMap<Arc<str>, Namespace>,
+}
+
+#[derive(Default)]
+struct Namespace {
+    pods: BTreeMap<Arc<str>, Arc<Pod>>,
+    groups: BTreeMap<GroupName, Arc<LeaderGroup>>,
+    /// Groups by a label that they demand.
+    by_label: HashMap<(String, String), BTreeSet<GroupName>>,
+    /// Groups that demand no particular label.
+    unlabelled: BTreeSet<GroupName>,
+}
+
+/// The groups that select a pod, the one it belongs to first.
+pub(super) type Selected = Vec<GroupName>;
+
+impl Namespace {
+    fn slot(&mut self, spec: &LeaderGroupSpec) -> &mut BTreeSet<GroupName> {
+        match spec.selector.match_labels.iter().next() {
+            Some((key, value)) => self.by_label.entry((key.clone(), value.clone())).or_default(),
+            None => &mut self.unlabelled,
+        }
+    }
+
+    fn selected(&self, labels: &Labels) -> Selected {
+        let labelled = labels.iter().filter_map(|(key, value)| self.by_label.get(&(key.clone(), value.clone())));
+        let candidates = labelled.flatten().chain(&self.unlabelled);
+        let mut found: Vec<_> = candidates
+            .filter_map(|name| Some((name, self.groups.get(name)?)))
+            .filter(|(_, group)| group.spec.selector.matches(labels))
+            .collect();
+        found.sort_by(|(_, one), (_, other)| if goes_before(one, other) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater });
+        found.into_iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+impl Roster {
+    /// Takes a group in, or a newer version of it.
+    pub(super) fn put_group(&mut self, name: &GroupName, group: Arc<LeaderGroup>) {
+        self.take_group(name);
+        let namespace = self.namespaces.entry(name.namespace.clone()).or_default();
+        namespace.slot(&group.spec).insert(name.clone());
+        namespace.groups.insert(name.clone(), group);
+    }
+
+    /// Forgets a group.
+    pub(super) fn take_group(&mut self, name: &GroupName) {
+        if let Some(namespace) = self.namespaces.get_mut(&name.namespace)
+            && let Some(group) = namespace.groups.remove(name)
+        {
+            let slot = namespace.slot(&group.spec);
+            slot.remove(name);
+        }
+    }
+
+    /// Takes a pod in, unless what is known of it is newer. Says which groups selected it before and which do now.
+    pub(super) fn put_pod(&mut self, pod: Pod) -> Option<(Selected, Selected, Arc<Pod>)> {
+        let uid: Arc<str> = pod.uid()?.into();
+        let namespace = self.namespaces.entry(pod.namespace()?.into()).or_default();
+        let old = namespace.pods.get(&uid);
+        if old.is_some_and(|old| version(&**old) != u64::MAX && version(&**old) > version(&pod)) {
+            return None;
+        }
+        let before = old.map(|old| namespace.selected(old.labels())).unwrap_or_default();
+        let now = namespace.selected(pod.labels());
+        let pod = Arc::new(pod);
+        namespace.pods.insert(uid, pod.clone());
+        Some((before, now, pod))
+    }
+
+    /// Forgets a pod, and says which groups selected it.
+    pub(super) fn take_pod(&mut self, namespace: &str, uid: &str) -> Selected {
+        let Some(namespace) = self.namespaces.get_mut(namespace) else { return Selected::new() };
+        let Some(pod) = namespace.pods.remove(uid) else { return Selected::new() };
+        namespace.selected(pod.labels())
+    }
+
+    /// The pods of a group's namespace that its selector matches, each with all the groups that select it.
+    pub(super) fn pods_of(&self, name: &GroupName) -> Vec<(Arc<Pod>, Selected)> {
+        let Some(namespace) = self.namespaces.get(&name.namespace) else { return Vec::new() };
+        let Some(group) = namespace.groups.get(name) else { return Vec::new() };
+        let matching = namespace.pods.values().filter(|pod| group.spec.selector.matches(pod.labels()));
+        matching.map(|pod| (pod.clone(), namespace.selected(pod.labels()))).collect()
+    }
+
+    /// The UIDs of all pods in the scope of a watch.
+    pub(super) fn pod_uids(&self, scope: Option<&str>) -> Vec<(Arc<str>, Arc<str>)> {
+        let inside = self.namespaces.iter().filter(|(name, _)| scope.is_none_or(|scope| scope == &***name));
+        inside.flat_map(|(name, namespace)| namespace.pods.keys().map(|uid| (name.clone(), uid.clone()))).collect()
+    }
+
+    /// The names of all groups in the scope of a watch.
+    pub(super) fn group_names(&self, scope: Option<&str>) -> Vec<GroupName> {
+        let inside = self.namespaces.iter().filter(|(name, _)| scope.is_none_or(|scope| scope == &***name));
+        inside.flat_map(|(_, namespace)| namespace.groups.keys().cloned()).collect()
+    }
+}

@@ -1,0 +1,165 @@
+//! The replica's session with the lock: registered, kept by heartbeats, given up in good order.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::message::Message;
+use crate::{
+    health::Monotonic,
+    lock::{Beat, Hint, LockError, Observer, SessionId, Store},
+};
+
+/// How long a normal exit may take to hand the groups over; after that, expiry does.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Terms kept per lock, and how long dead sessions stay readable.
+const KEPT_TERMS: u32 = 50;
+const KEPT_DEAD: Duration = Duration::from_secs(3600);
+/// How many heartbeats pass between two prunings.
+const PRUNE_EVERY: u64 = 600;
+
+/// What the session has to tell.
+#[derive(Debug)]
+pub(super) enum LockNews {
+    /// The own session lives, and so do these (the own one included).
+    Beat {
+        /// The own session.
+        own: SessionId,
+        /// All living sessions.
+        living: Vec<SessionId>,
+        /// The database may have lost commits, or went to another server: rows are to be read anew.
+        doubt: bool,
+        /// How long the heartbeat took.
+        took: Duration,
+    },
+    /// There is no session any more: others may be in charge of what was ours.
+    Lost,
+    /// The database cannot be used now. A session that exists is not lost by that: nobody else can use it either, or
+    /// somebody marks it dead.
+    Down(LockError),
+}
+
+/// Keeps the session until `leave` is cancelled.
+pub(super) struct Keeper {
+    pub(super) store: Store,
+    pub(super) name: String,
+    pub(super) ttl: Duration,
+    pub(super) retry_interval: Duration,
+    pub(super) news: mpsc::Sender<Message>,
+    /// Whether this replica reaches the API server: one that does not is of no use to any group.
+    pub(super) fit: watch::Receiver<bool>,
+}
+
+impl Keeper {
+    /// Runs until `leave`; then gives up the charge of all groups, so that others take them at once.
+    pub(super) async fn run(self, leave: CancellationToken) {
+        let mut hints = Box::pin(self.store.listen());
+        let mut observer = Observer::new(self.retry_interval);
+        let mut ticks = interval(self.retry_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut session = None;
+        let mut beats: u64 = 0;
+        loop {
+            tokio::select! {
+                () = leave.cancelled() => break,
+                _ = ticks.tick() => {}
+                Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
+            }
+            if !*self.fit.borrow() {
+                if let Some(own) = session.take() {
+                    tracing::warn!("the API server is out of reach: giving all groups to other replicas");
+                    self.close(own).await;
+                    self.tell(LockNews::Lost).await;
+                }
+                continue;
+            }
+            let own = match session {
+                Some(own) => own,
+                None => match self.open().await {
+                    Ok(own) => *session.insert(own),
+                    Err(error) => {
+                        self.tell(LockNews::Down(error)).await;
+                        continue;
+                    }
+                },
+            };
+            let sent_at = Monotonic::now();
+            match self.store.beat(own).await {
+                Ok(beat) if beat.alive => {
+                    beats += 1;
+                    self.digest(own, &beat, &mut observer, sent_at).await;
+                    if beats % PRUNE_EVERY == 1 {
+                        self.prune().await;
+                    }
+                }
+                Ok(_) | Err(LockError::SessionDead) => {
+                    tracing::warn!("the session was marked dead by another replica; registering anew");
+                    session = None;
+                    ticks.reset_immediately();
+                    self.tell(LockNews::Lost).await;
+                }
+                Err(error) => self.tell(LockNews::Down(error)).await,
+            }
+        }
+        if let Some(own) = session {
+            self.close(own).await;
+        }
+    }
+
+    /// Brings the schema up to date and registers.
+    async fn open(&self) -> Result<SessionId, LockError> {
+        let health = self.store.check().await?;
+        if matches!(health.verdict(), Err(LockError::SchemaOld { .. })) {
+            self.store.migrate().await?;
+            self.store.check().await?.verdict()?;
+        } else {
+            health.verdict()?;
+        }
+        self.store.register(&self.name, self.ttl).await
+    }
+
+    async fn digest(&self, own: SessionId, beat: &Beat, observer: &mut Observer, sent_at: Duration) {
+        let now = Monotonic::now();
+        let expired = observer.observe(now, sent_at, beat);
+        let mut dead = Vec::new();
+        if !expired.is_empty() {
+            match self.store.mark_dead(&expired).await {
+                Ok(marked) => dead = marked,
+                Err(error) => tracing::warn!(%error, "could not mark an expired session dead; trying again"),
+            }
+        }
+        let living = beat.sessions.iter().filter(|other| !other.dead && !dead.contains(&other.id));
+        let living = living.map(|session| session.id).collect();
+        let took = now.saturating_sub(sent_at);
+        self.tell(LockNews::Beat { own, living, doubt: beat.epoch_changed, took }).await;
+    }
+
+    /// Several hints in a row are answered by one beat.
+    async fn settle(&self) {
+        sleep_until(Instant::now() + Duration::from_millis(5)).await;
+    }
+
+    async fn prune(&self) {
+        if let Err(error) = self.store.prune(KEPT_TERMS, KEPT_DEAD).await {
+            tracing::warn!(%error, "could not prune the lock's history; trying again later");
+        }
+    }
+
+    async fn close(&self, own: SessionId) {
+        match timeout(CLOSE_TIMEOUT, self.store.close(own)).await {
+            Ok(Ok(groups)) => tracing::info!(groups, "handed all groups over"),
+            Ok(Err(error)) => tracing::warn!(%error, "could not hand the groups over; others take them after the ttl"),
+            Err(_) => tracing::warn!("handing the groups over took too long; others take them after the ttl"),
+        }
+    }
+
+    async fn tell(&self, news: LockNews) {
+        // The receiver is gone only when the operator ends.
+        let _ = self.news.send(Message::Lock(news)).await;
+    }
+}

@@ -1,0 +1,306 @@
+//! Settings: which source wins, and that whatever is wrong is refused with its place and the remedy.
+
+#![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
+
+use std::{collections::BTreeMap, io::Write as _, process::Command, time::Duration};
+
+use leadergroup::cli::{LogFormat, Origin, Settings, Sources};
+use tempfile::NamedTempFile;
+
+const URL: &str = "postgres://lock:s3cret@db:5432/locks";
+
+fn file(yaml: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a temporary file");
+    file.write_all(yaml.as_bytes()).expect("it can be written");
+    file
+}
+
+fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Sources that are enough to start with.
+fn enough() -> Sources {
+    Sources {
+        flags: [("database.url", URL.to_owned())].into(),
+        host_name: "host-1".into(),
+        ..Sources::default()
+    }
+}
+
+fn problems(sources: &Sources) -> Vec<String> {
+    let errors = Settings::load(sources).expect_err("it must be refused");
+    errors.0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_url_is_enough() {
+    let settings = Settings::load(&enough()).unwrap();
+    assert_eq!(settings.ttl, Duration::from_secs(4));
+    assert_eq!(settings.retry_interval, Duration::from_secs(1));
+    assert_eq!(settings.database.url.reveal(), URL);
+    assert_eq!(settings.replica, "host-1");
+    assert_eq!(settings.listen.port(), 8080);
+    assert_eq!(settings.log.format, LogFormat::Json);
+    assert!(settings.namespaces.is_empty());
+    assert!(
+        settings.ttl + settings.retry_interval <= Duration::from_secs(5),
+        "a replica's loss is noticed within 5 s"
+    );
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let file = file("ttl: 7s\nretryInterval: 700ms\nlog: {format: text, filter: warn}\nnamespaces: [b, a]\n");
+    let mut sources = enough();
+    sources.config = Some(file.path().to_owned());
+    sources.environment = environment(&[
+        ("LEADERGROUP_TTL", "8s"),
+        ("LEADERGROUP_LOG_FILTER", "debug"),
+        ("LEADERGROUP_LISTEN", ""),
+        ("POD_NAME", "operator-0"),
+        ("HOME", "/root"),
+    ]);
+    sources.flags.insert("ttl", "9s".to_owned());
+    let settings = Settings::load(&sources).unwrap();
+    assert_eq!(settings.ttl, Duration::from_secs(9));
+    assert_eq!(settings.origin("ttl"), &Origin::Flag("ttl".into()));
+    assert_eq!(settings.log.filter, "debug");
+    assert_eq!(settings.origin("log.filter"), &Origin::Environment("LEADERGROUP_LOG_FILTER".into()));
+    assert_eq!(settings.retry_interval, Duration::from_millis(700));
+    assert_eq!(settings.origin("retryInterval"), &Origin::File { path: file.path().into(), line: 2 });
+    assert_eq!(settings.log.format, LogFormat::Text);
+    assert_eq!(settings.namespaces, ["a", "b"]);
+    assert_eq!(settings.replica, "operator-0");
+    assert_eq!(settings.origin("listen"), &Origin::Default, "a variable that is set to nothing is not set");
+}
+
+#[test]
+fn the_file_can_also_be_named_by_the_environment_but_a_flag_wins() {
+    let (by_variable, by_flag) = (file("ttl: 10s\n"), file("ttl: 11s\n"));
+    let mut sources = enough();
+    sources.environment = environment(&[("LEADERGROUP_CONFIG", &by_variable.path().display().to_string())]);
+    assert_eq!(Settings::load(&sources).unwrap().ttl, Duration::from_secs(10));
+    sources.config = Some(by_flag.path().to_owned());
+    assert_eq!(Settings::load(&sources).unwrap().ttl, Duration::from_secs(11));
+}
+
+#[test]
+fn what_is_wrong_in_the_file_is_named_with_its_line() {
+    let cases = [
+        (
+            "ttl: 4s\nretryIntervall: 1s\n",
+            2,
+            "unknown key retryIntervall: write a key",
+            "(did you mean retryInterval?)",
+        ),
+        ("database:\n  ulr: x\n", 2, "unknown key database.ulr", "(did you mean database.url?)"),
+        ("colour: red\n", 1, "unknown key colour", "run --help"),
+        ("ttl: 4\n", 1, "ttl must be from 1s to 1h: write a number with a unit", "(found `4`)"),
+        ("ttl: 1 day\n", 1, "ttl must be from 1s to 1h", "(found `1 day`)"),
+        ("ttl: 2h\n", 1, "ttl must be from 1s to 1h", "(found `2h`)"),
+        ("retryInterval: 10ms\n", 1, "retryInterval must be from 100ms to a third of ttl", "(found `10ms`)"),
+        ("ttl: [4s]\n", 1, "ttl must be a single value", "write `ttl: value`"),
+        ("log: debug\n", 1, "log is a section", "such as log.format"),
+        (
+            "log: {format: xml}\n",
+            1,
+            "log.format must be one of two words: write json or text",
+            "(found `xml`)",
+        ),
+        ("log:\n  filter: leadergroup=loud\n", 2, "log.filter is not a filter", "write a level such as info"),
+        ("namespaces:\n  - default\n  - My_Team\n", 2, "namespaces contains `My_Team`", "default,my-team"),
+        ("namespaces: [[a]]\n", 1, "is not valid YAML", "write `key: value` pairs"),
+        (
+            "database: {maxOpenConnections: 2}\n",
+            1,
+            "database.maxOpenConnections must be from 3 to 1000",
+            "(found `2`)",
+        ),
+        ("database: {maxIdleConnections: -1}\n", 1, "database.maxIdleConnections must be", "(found `-1`)"),
+        (
+            "database: {connectionMaxLifetime: 0s}\n",
+            1,
+            "database.connectionMaxLifetime must be",
+            "such as 500ms",
+        ),
+        (
+            "database: {statementTimeout: 1ms}\n",
+            1,
+            "database.statementTimeout must be",
+            "from 10ms to half of ttl",
+        ),
+        ("database: {caFile: ''}\n", 1, "database.caFile must be the path of a file", "leave it out"),
+        ("replica: a b\n", 1, "replica must be 1 to 253", "write the pod's name"),
+        ("listen: 8080\n", 1, "listen must be an address and a port", "[::]:8080"),
+        ("ttl: 4s\nttl: 5s\n", 2, "sets a key twice", "each key once"),
+        ("ttl: 4s\n]", 2, "is not valid YAML", "write `key: value` pairs"),
+        ("just text\n", 1, "the file must consist of `key: value` pairs", "such as `ttl: 4s`"),
+    ];
+    for (yaml, line, problem, remedy) in cases {
+        let file = file(yaml);
+        let mut sources = enough();
+        sources.config = Some(file.path().to_owned());
+        let found = problems(&sources);
+        assert_eq!(found.len(), 1, "{yaml}: {found:?}");
+        assert!(found[0].starts_with(&format!("{}:{line}: ", file.path().display())), "{yaml}: {}", found[0]);
+        assert!(found[0].contains(problem) && found[0].contains(remedy), "{yaml}: {}", found[0]);
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let mut sources = enough();
+    sources.config = Some("/nonexistent/settings.yaml".into());
+    let found = problems(&sources);
+    assert!(found[0].contains("/nonexistent/settings.yaml cannot be read"), "{found:?}");
+    assert!(found[0].contains("write the path of a readable file"), "{found:?}");
+}
+
+#[test]
+fn an_empty_file_and_empty_keys_set_nothing() {
+    for yaml in ["", "# nothing\n", "ttl:\ndatabase:\n", "ttl: null\n", "{}"] {
+        let file = file(yaml);
+        let mut sources = enough();
+        sources.config = Some(file.path().to_owned());
+        assert_eq!(Settings::load(&sources).unwrap().ttl, Duration::from_secs(4), "{yaml:?}");
+    }
+}
+
+#[test]
+fn a_misspelt_variable_is_refused_but_not_what_kubernetes_itself_sets() {
+    let mut sources = enough();
+    sources.environment = environment(&[
+        ("LEADERGROUP_SERVICE_HOST", "198.18.0.1"),
+        ("LEADERGROUP_SERVICE_PORT", "5432"),
+        ("LEADERGROUP_POSTGRESQL_SERVICE_PORT_DB", "5432"),
+        ("LEADERGROUP_POSTGRESQL_PORT", "tcp://198.18.0.1:5432"),
+        ("LEADERGROUP_POSTGRESQL_PORT_5432_TCP", "tcp://198.18.0.1:5432"),
+        ("LEADERGROUP_POSTGRESQL_PORT_5432_TCP_PROTO", "tcp"),
+        ("LEADERGROUP_POSTGRESQL_PORT_5432_TCP_PORT", "5432"),
+        ("LEADERGROUP_POSTGRESQL_PORT_5432_TCP_ADDR", "198.18.0.1"),
+    ]);
+    Settings::load(&sources).unwrap();
+    sources.environment = environment(&[("LEADERGROUP_RETRYINTERVAL", "1s")]);
+    let found = problems(&sources);
+    assert!(
+        found[0].starts_with("environment variable LEADERGROUP_RETRYINTERVAL: is no setting"),
+        "{found:?}"
+    );
+    assert!(found[0].contains("did you mean LEADERGROUP_RETRY_INTERVAL?"), "{found:?}");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    for (flags, key, remedy) in [
+        (
+            [("ttl", "2s"), ("retryInterval", "1s")],
+            "retryInterval must be at most a third of ttl",
+            "longer ttl",
+        ),
+        (
+            [("ttl", "3s"), ("database.statementTimeout", "2s")],
+            "database.statementTimeout must be at most half",
+            "ttl",
+        ),
+        (
+            [("database.maxOpenConnections", "3"), ("database.maxIdleConnections", "4")],
+            "database.maxIdleConnections must be at most maxOpenConnections",
+            "smaller number",
+        ),
+    ] {
+        let mut sources = enough();
+        sources.flags.insert("database.statementTimeout", "1s".to_owned());
+        sources.flags.extend(flags.map(|(key, text)| (key, text.to_owned())));
+        let found = problems(&sources);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(key) && found[0].contains(remedy), "{found:?}");
+    }
+}
+
+#[test]
+fn the_database_must_be_named_and_its_url_valid() {
+    let mut sources = enough();
+    sources.flags.clear();
+    let found = problems(&sources);
+    assert!(
+        found[0].starts_with("database.url is not set: write --database-url, LEADERGROUP_DATABASE_URL"),
+        "{found:?}"
+    );
+    for url in
+        ["mysql://db/locks", "postgres://db/locks?sslmod=disable", "postgres://db:x/locks", "postgres://db"]
+    {
+        sources.environment = environment(&[("LEADERGROUP_DATABASE_URL", url)]);
+        let found = problems(&sources);
+        assert!(
+            found[0].starts_with("environment variable LEADERGROUP_DATABASE_URL: database.url"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("write"), "{found:?}");
+    }
+}
+
+#[test]
+fn no_password_is_ever_shown() {
+    let settings = Settings::load(&enough()).unwrap();
+    assert!(!format!("{settings:?}").contains("s3cret"), "Debug");
+    assert!(!settings.to_string().contains("s3cret"), "the printed settings");
+    assert!(settings.to_string().contains("postgres://lock:***@db:5432/locks"), "{settings}");
+    for yaml in [
+        "database: {url: 'mysql://lock:s3cret@db/locks'}",
+        "database: {url: 'postgres://lock:s3cret@db:99999/locks'}",
+        "database:\n  url: [postgres://lock:s3cret@db/locks]\n",
+        "database:\n  url: 'postgres://lock:s3cret@db/locks\n",
+        "database: {url: {postgres: s3cret}}",
+        "url: postgres://lock:s3cret@db/locks",
+        "postgres://lock:s3cret@db/locks",
+    ] {
+        let file = file(yaml);
+        let sources =
+            Sources { config: Some(file.path().to_owned()), host_name: "h".into(), ..Sources::default() };
+        let found = problems(&sources).join("\n");
+        assert!(!found.contains("s3cret"), "{yaml}: {found}");
+    }
+}
+
+#[test]
+fn the_printed_settings_are_a_settings_file() {
+    let mut sources = enough();
+    sources.flags.extend([("namespaces", "b,a".to_owned()), ("ttl", "1m30s".to_owned())]);
+    let printed = Settings::load(&sources).unwrap().to_string();
+    let file = file(&printed);
+    let read =
+        Settings::load(&Sources { config: Some(file.path().to_owned()), ..Sources::default() }).unwrap();
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split(" # ").next().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(values(&read.to_string()), values(&printed));
+}
+
+/// The program with an environment of its own.
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    command.env_clear().args(arguments);
+    command
+}
+
+#[test]
+fn wrong_settings_end_the_program_at_once_with_every_problem_on_a_line() {
+    let output = program(&["run", "--ttl", "x", "--listen", "y"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    assert!(errors.lines().all(|line| line.starts_with("leadergroup: --")), "{errors}");
+}
+
+#[test]
+fn the_settings_in_force_can_be_printed() {
+    let output = program(&["run", "--print-config", "--database-url", URL, "--replica", "r"])
+        .env("LEADERGROUP_TTL", "6s")
+        .output()
+        .expect("it runs");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.starts_with("ttl: 6s # environment variable LEADERGROUP_TTL\n"), "{printed}");
+    assert!(!printed.contains("s3cret"), "{printed}");
+}
