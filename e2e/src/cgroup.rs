@@ -173,6 +173,15 @@ impl Cgroups {
         }
     }
 
+    /// Lets everything below `group` run again, whatever of it was frozen or stopped.
+    pub fn thaw_all(&self, group: &Path) -> Result<()> {
+        for path in groups(group).iter().map(PathBuf::as_path).chain([group]) {
+            self.thaw(path)?;
+        }
+        signal(group, Signal::CONT);
+        Ok(())
+    }
+
     /// Kills every process below `group` at one moment (none of them runs any more code once this has begun to kill),
     /// and returns when they are all gone. A group that does not exist counts as killed.
     pub async fn kill(&self, group: &Path) -> Result<()> {

@@ -30,7 +30,7 @@ use crate::state::{self, Lock, RUN_DIR, State, socket};
 use crate::supervisor::{Request, ask};
 
 /// The longest that taking a cluster down may take.
-const DOWN_LIMIT: Duration = Duration::from_secs(120);
+const DOWN_LIMIT: Duration = Duration::from_mins(2);
 /// How often it is checked during the start that all daemons still run.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
@@ -70,13 +70,9 @@ impl Cluster {
         let cgroups = crate::cleanup::check_machine().await?;
         modules::ensure_packages().await?;
         let programs = modules::build(&state::cache()?).await?;
-        // One that is being taken down is no obstacle, one that runs is: the lock says so.
-        if Lock::holder()?.is_some() && !socket().exists() {
-            wait_until("an earlier cluster to be taken down", DOWN_LIMIT, async || {
-                Ok(Lock::holder()?.is_none())
-            })
-            .await?;
-        }
+        // One that is being taken down is no obstacle; about one that runs the lock has a message.
+        let gone = async || Ok(Lock::holder()?.is_none() || socket().exists());
+        wait_until("an earlier cluster to be taken down", DOWN_LIMIT, gone).await?;
         let started = Instant::now();
         let supervisor = start_supervisor().await?;
         let machines = Machines { programs: programs.clone(), cgroups, logs: state::logs()? };
@@ -175,6 +171,11 @@ impl Cluster {
     /// The URL of the operator's database, from a pod. The same: pods and host share the network of the cluster.
     pub fn database_url_in_cluster(&self) -> String {
         self.database().url()
+    }
+
+    /// The certificate of the authority that signed the database server's and the API server's.
+    pub fn authority(&self) -> PathBuf {
+        self.credentials().path("ca.crt")
     }
 
     /// etcd's address, for its JSON gateway (`/v3/kv/range`, `/v3/watch`).
@@ -279,7 +280,7 @@ impl Cluster {
         };
         let database = self.database();
         let work = async {
-            tokio::try_join!(control, containerds, database.create())?;
+            tokio::try_join!(control, containerds, database.create(&credentials))?;
             self.nodes_ready(READY_LIMIT).await?;
             control_plane::dns_ready().await?;
             self.service_account_ready().await
@@ -318,7 +319,7 @@ impl Cluster {
         .await
     }
 
-    /// A default StorageClass and volumes on each node, so that a chart's PersistentVolumeClaim is bound.
+    /// A default `StorageClass` and volumes on each node, so that a chart's `PersistentVolumeClaim` is bound.
     async fn create_storage(&self) -> Result<()> {
         let client = self.client().await?;
         let class: StorageClass = serde_json::from_value(json!({

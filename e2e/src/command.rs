@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 /// How long a small command may take before it counts as stuck. Generous: the machine may be busy compiling.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_mins(1);
 
 /// Runs a program and returns what it printed on its standard output.
 pub async fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Result<String> {

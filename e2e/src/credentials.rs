@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::command::run;
-use crate::network::{CONTROL_ADDRESS, Machine};
+use crate::network::{CONTROL_ADDRESS, DATABASE_ADDRESS, Machine};
 
 /// Where the API server is reached, from the host and from every machine.
 pub const SERVER: &str = "https://198.18.0.10:6443";
@@ -48,6 +48,8 @@ impl Credentials {
             ),
         )
         .await?;
+        this.certificate("postgres", "/CN=postgres", &format!("subjectAltName=IP:{DATABASE_ADDRESS}"))
+            .await?;
         // With it the API server asks kubelets for logs and to run commands.
         this.certificate(
             "kubelet-client",

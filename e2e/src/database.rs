@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 use crate::command::{output, output_with_input, run};
+use crate::credentials::Credentials;
 use crate::machine::{Machines, wait_until};
 use crate::modules::postgres_bin;
 use crate::network::{DATABASE, DATABASE_ADDRESS};
@@ -20,7 +21,7 @@ const USER: &str = "postgres";
 /// The role, and the database, of the operator.
 const NAME: &str = "leadergroup";
 /// Making a database takes a second or two; on a busy machine more.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// The database server and its faults.
 #[derive(Debug, Clone)]
@@ -35,7 +36,7 @@ impl Database {
     }
 
     /// Makes the data folder, starts the server, and creates the operator's role and database.
-    pub(crate) async fn create(&self) -> Result<()> {
+    pub(crate) async fn create(&self, credentials: &Credentials) -> Result<()> {
         let (bin, data) = (postgres_bin()?, data());
         let folder = Path::new(RUN_DIR).join("postgres");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -62,6 +63,12 @@ impl Database {
             .arg(format!("--pgdata={}", data.display()))
             .current_dir("/");
         output(initdb, LIMIT).await.context("making the database")?;
+        for (from, to) in [("postgres.crt", "server.crt"), ("postgres.key", "server.key")] {
+            let to = data.join(to);
+            fs::copy(credentials.path(from), &to)
+                .with_context(|| format!("cannot write {}", to.display()))?;
+            run("chown", [&format!("{USER}:"), &to.display().to_string()]).await?;
+        }
         let hba = data.join("pg_hba.conf");
         let mut rules = fs::read_to_string(&hba)?;
         rules.push_str("\nhost all all 198.18.0.0/15 scram-sha-256\n");
@@ -73,6 +80,8 @@ impl Database {
         for setting in [
             format!("listen_addresses={DATABASE_ADDRESS}"),
             format!("unix_socket_directories={}", folder.display()),
+            // Clients may use it; none must.
+            "ssl=on".to_owned(),
             "log_line_prefix=%m [%p] %u ".to_owned(),
         ] {
             argv.extend(["-c".to_owned(), setting]);

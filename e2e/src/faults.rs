@@ -203,15 +203,15 @@ impl Cluster {
         command
     }
 
-    /// Undoes every fault that is still there: cut paths, pulled cables, powered-off nodes, stopped servers. Frozen and
-    /// stopped pods are their test's to thaw. Waits until all nodes are Ready.
+    /// Undoes every fault that is still there: cut paths, pulled cables, powered-off nodes, stopped servers, frozen pods.
+    /// Waits until all nodes are Ready.
     pub async fn heal(&self, limit: Duration) -> Result<()> {
         network::heal_all().await?;
         let cgroups = &self.machines.cgroups;
         for name in [network::CONTROL, network::DATABASE] {
             network::set_cable(name, true).await?;
             if cgroups.machine(name).exists() {
-                cgroups.thaw(&cgroups.machine(name))?;
+                cgroups.thaw_all(&cgroups.machine(name))?;
             }
         }
         let running: Vec<String> = self
@@ -222,9 +222,7 @@ impl Cluster {
             .map(|daemon| daemon.name)
             .collect();
         for name in [ETCD_DAEMON, API_SERVER_DAEMON] {
-            if running.iter().any(|one| one == name) {
-                self.machines.signal(name, Signal::CONT, false).await?;
-            } else {
+            if !running.iter().any(|one| one == name) {
                 self.machines.start_again(name).await?;
             }
         }
@@ -237,7 +235,7 @@ impl Cluster {
         for node in self.nodes() {
             if self.has_power(&node.name) {
                 network::set_cable(&node.name, true).await?;
-                cgroups.thaw(&cgroups.machine(&node.name))?;
+                cgroups.thaw_all(&cgroups.machine(&node.name))?;
             } else {
                 self.power_on(&node.name).await?;
                 booted.push(self.sign_of_life(&node.name, limit));

@@ -148,8 +148,7 @@ impl Root {
     async fn busybox(&mut self) -> Result<()> {
         let path = Path::new("/bin/busybox");
         if !run("ldd", [path])
-            .await
-            .map_or_else(|error| error.to_string(), |text| text)
+            .await.unwrap_or_else(|error| error.to_string())
             .contains("not a dynamic")
         {
             bail!("{} is not static: install the package busybox-static", path.display());

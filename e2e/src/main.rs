@@ -19,9 +19,9 @@ use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
 
 /// The longest that taking a cluster down may take.
-const DOWN_LIMIT: Duration = Duration::from_secs(120);
+const DOWN_LIMIT: Duration = Duration::from_mins(2);
 /// The longest that nodes may take to be Ready again.
-const HEAL_LIMIT: Duration = Duration::from_secs(120);
+const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
 /// A real Kubernetes of several nodes on this machine, for tests.
 #[derive(Parser)]
@@ -35,7 +35,7 @@ struct Arguments {
 enum Action {
     /// Install missing Debian packages and build the cluster's programs into the cache.
     Build,
-    /// Start a cluster that stays until `down`.
+    /// Start a cluster that stays until `down`, or use the one that runs.
     Up {
         /// How many nodes.
         #[arg(long, default_value_t = 3)]
@@ -97,7 +97,7 @@ enum Fault {
     KillApiServer,
     /// Start the API server again.
     StartApiServer,
-    /// Undo all of it but frozen pods, and wait until the nodes are Ready.
+    /// Undo all of it, and wait until the nodes are Ready.
     Heal,
 }
 
@@ -126,6 +126,13 @@ async fn run(action: Action) -> Result<()> {
                 proxy_min_sync_period: Duration::from_millis(proxy_min_sync_period_ms),
                 images: operator.iter().map(|path| Image::operator(&operator_image, path)).collect(),
             };
+            if let Ok(running) = Cluster::attach() {
+                progress("a cluster is running already: using it as it is");
+                for image in &config.images {
+                    running.load_image(image).await?;
+                }
+                return print_environment(&running);
+            }
             let cluster = Cluster::start(config).await?;
             print_environment(&cluster)?;
             cluster.detach().await
@@ -224,6 +231,8 @@ async fn supervise() -> Result<()> {
         }
     };
     let reply = supervisor::serve(&socket(), &log, || println!("ready")).await;
+    // Nobody can ask any more: that is how others see that this cluster is going.
+    let _ = std::fs::remove_file(socket());
     let removed = cleanup::remove_all().await;
     drop(lock);
     let removed = removed.map_or_else(|error| Answer::Failed(format!("{error:#}")), |()| Answer::Done);

@@ -12,14 +12,14 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::command::{output, progress, run};
+use crate::command::{output, progress};
 
 /// The version of Kubernetes that the modules build, as its programs report it.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 /// How often the long build says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// The longest that one family may take to build.
-const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+const BUILD_LIMIT: Duration = Duration::from_hours(1);
 /// The oldest Go that builds the modules.
 const GO_MINIMUM: (u32, u32) = (1, 26);
 
@@ -258,7 +258,10 @@ async fn check_go() -> Result<()> {
     let remedy = format!(
         "the test cluster is built with Go {major}.{minor} or newer: install it from https://go.dev/dl"
     );
-    let text = run("go", ["version"]).await.with_context(|| remedy.clone())?;
+    // In a module's folder, because Go may fetch the version that the module asks for.
+    let mut go = Command::new("go");
+    go.arg("version").current_dir(modules().join(FAMILIES[0].name));
+    let text = output(go, BUILD_LIMIT).await.with_context(|| remedy.clone())?;
     let found = text
         .split_whitespace()
         .find_map(|word| word.strip_prefix("go1."))
@@ -293,7 +296,7 @@ pub async fn ensure_packages() -> Result<()> {
         command.args(["-q", "-y"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
         command
     };
-    let limit = Duration::from_secs(900);
+    let limit = Duration::from_mins(15);
     output(apt(&["update"]), limit).await?;
     let mut install = vec!["install", "--no-install-recommends"];
     install.extend(&missing);

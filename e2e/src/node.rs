@@ -24,10 +24,10 @@ const FOLDERS: [(&str, &str); 5] = [
     ("cni", "/var/lib/cni"),
     ("log", "/var/log"),
 ];
-/// How many volumes of each node a PersistentVolumeClaim can get.
+/// How many volumes of each node a `PersistentVolumeClaim` can get.
 pub const VOLUMES: u8 = 8;
 /// The longest that containerd may take to answer, and an image to be imported.
-const CONTAINERD_LIMIT: Duration = Duration::from_secs(120);
+const CONTAINERD_LIMIT: Duration = Duration::from_mins(2);
 
 /// A node of the cluster.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::network::{CONTROL_ADDRESS, DATABASE, HOST};
 use tokio::process::Command;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 const COMMAND: &str = env!("CARGO_BIN_EXE_leadergroup-e2e");
 const MANIFEST: &str = r#"
 apiVersion: apps/v1
@@ -118,17 +118,14 @@ impl Test {
 
     /// Whether an HTTP server answers, to somebody in the network of `machine` (`None`: the host).
     async fn answers(&self, machine: Option<&str>, address: &str) -> bool {
-        let mut command = match machine {
-            Some(machine) => {
-                let mut command = self.cluster.command_on(machine, "timeout");
-                command.args(["1", "busybox"]);
-                command
-            }
-            None => {
-                let mut command = Command::new("timeout");
-                command.args(["1", "busybox"]);
-                command
-            }
+        let mut command = if let Some(machine) = machine {
+            let mut command = self.cluster.command_on(machine, "timeout");
+            command.args(["1", "busybox"]);
+            command
+        } else {
+            let mut command = Command::new("timeout");
+            command.args(["1", "busybox"]);
+            command
         };
         command.args(["wget", "-q", "-O", "-", &format!("http://{address}/")]);
         output(command, LIMIT).await.is_ok()
@@ -221,6 +218,11 @@ async fn service_answers_everywhere(test: &Test) -> Result<()> {
             Ok(seen.len() == 3)
         })
         .await?;
+        // What an operator in a pod needs: the API server and the database.
+        for server in ["198.19.0.1 443", "198.18.0.20 5432"] {
+            let connect = format!("timeout 5 nc {server} < /dev/null");
+            test.kubectl(&["exec", &pod.name, "--", "sh", "-c", &connect], "").await.context(server)?;
+        }
     }
     Ok(())
 }
@@ -352,6 +354,14 @@ async fn servers(test: &Test) -> Result<()> {
     let database = test.cluster.database();
     let started = || async { database.sql("leadergroup", "SELECT pg_postmaster_start_time()").await };
     let first = started().await?;
+    let mut verified = Command::new("psql");
+    verified.args([
+        &format!("{}?sslmode=verify-full", database.url()),
+        "-qAtc",
+        "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
+    ]);
+    verified.env("PGSSLROOTCERT", test.cluster.authority());
+    ensure!(output(verified, LIMIT).await?.trim() == "t", "the database is not reached by TLS");
     database.restart().await?;
     let second = started().await?;
     ensure!(first != second, "the database was not restarted");
