@@ -7,6 +7,7 @@ mod charge;
 mod connections;
 mod contention;
 mod cost;
+mod death;
 mod epochs;
 mod model;
 #[path = "../postgres/mod.rs"]
