@@ -149,7 +149,7 @@ impl DatabaseConfig {
             let local = is_local(&options);
             options = options.ssl_mode(if local { PgSslMode::Disable } else { PgSslMode::VerifyFull });
         }
-        if let Some(file) = &self.ca_file {
+        if self.ca_file.is_some() {
             options = match options.get_ssl_mode() {
                 PgSslMode::VerifyCa | PgSslMode::VerifyFull => options,
                 // The driver itself would ignore the CA here.
@@ -162,7 +162,6 @@ impl DatabaseConfig {
                     ));
                 }
             };
-            options = options.ssl_root_cert(file);
         }
         if !parameters.iter().any(|name| name == "application_name") {
             options = options.application_name(APPLICATION_NAME);

@@ -56,9 +56,11 @@ pub enum LockError {
         /// The server's message.
         detail: String,
     },
-    /// The password file cannot be read.
-    #[error("database.passwordFile: cannot read {path}: {detail}")]
-    PasswordFile {
+    /// A file that the settings name cannot be read.
+    #[error("database.{key}: cannot read {path}: {detail}")]
+    File {
+        /// The setting.
+        key: &'static str,
         /// The file.
         path: String,
         /// The operating system's word.

@@ -74,7 +74,7 @@ impl Listening {
             .max_lifetime(None)
             .idle_timeout(None)
             .acquire_timeout(self.pool.limit())
-            .connect_lazy_with(self.pool.options_with_password().await?);
+            .connect_lazy_with(self.pool.current_options().await?);
         let listening = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);

@@ -6,7 +6,7 @@
 //! their own that no other work can occupy.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,7 @@ pub(super) struct Pool(Arc<Inner>);
 struct Inner {
     options: PgConnectOptions,
     password_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
     endpoint: String,
     limit: Duration,
     max_idle: usize,
@@ -107,6 +108,7 @@ impl Pool {
             endpoint: endpoint(&options),
             options,
             password_file: config.password_file.clone(),
+            ca_file: config.ca_file.clone(),
             limit: config.statement_timeout,
             max_idle: config.max_idle_connections as usize,
             max_lifetime: config.connection_max_lifetime,
@@ -140,16 +142,22 @@ impl Pool {
         self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
     }
 
-    /// A new connection outside the pool, for the hints. The caller bounds their number.
-    pub(super) async fn options_with_password(&self) -> Result<PgConnectOptions, LockError> {
-        let options = self.0.options.clone();
-        let Some(file) = &self.0.password_file else { return Ok(options) };
-        match tokio::fs::read_to_string(file).await {
-            Ok(password) => Ok(options.password(password.trim_end_matches(['\r', '\n']))),
-            Err(error) => {
-                Err(LockError::PasswordFile { path: file.display().to_string(), detail: error.to_string() })
-            }
+    /// What the next connection is made with: the files that the settings name are read anew each time.
+    pub(super) async fn current_options(&self) -> Result<PgConnectOptions, LockError> {
+        let mut options = self.0.options.clone();
+        if let Some(file) = &self.0.password_file {
+            let password =
+                String::from_utf8(read("passwordFile", file).await?).map_err(|_| LockError::File {
+                    key: "passwordFile",
+                    path: file.display().to_string(),
+                    detail: "is not UTF-8".to_owned(),
+                })?;
+            options = options.password(password.trim_end_matches(['\r', '\n']));
         }
+        if let Some(file) = &self.0.ca_file {
+            options = options.ssl_root_cert_from_pem(read("caFile", file).await?);
+        }
+        Ok(options)
     }
 
     /// Turns an error of connecting into ours.
@@ -188,7 +196,7 @@ impl Pool {
     }
 
     async fn connect(&self, lane: Lane) -> Result<PgConnection, LockError> {
-        let mut options = self.options_with_password().await?;
+        let mut options = self.current_options().await?;
         if lane == Lane::Heartbeat {
             options = options.options([("synchronous_commit", "local")]);
         }
@@ -263,6 +271,14 @@ impl Pool {
             }
         }
     }
+}
+
+async fn read(key: &'static str, file: &Path) -> Result<Vec<u8>, LockError> {
+    tokio::fs::read(file).await.map_err(|error| LockError::File {
+        key,
+        path: file.display().to_string(),
+        detail: error.to_string(),
+    })
 }
 
 /// Says goodbye to the server in the background; the permit is kept until then.

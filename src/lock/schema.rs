@@ -115,7 +115,7 @@ impl Store {
         }
         // A connection of its own: a change of the schema may take longer than any other statement.
         let limit = MIGRATION_LIMIT.as_millis().to_string();
-        let options = self.pool.options_with_password().await?;
+        let options = self.pool.current_options().await?;
         let options =
             options.options([("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())]);
         let migration = async {

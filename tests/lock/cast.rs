@@ -83,28 +83,38 @@ pub async fn row(store: &Store, key: &Key) -> LockRow {
     store.read(std::slice::from_ref(key)).await.unwrap().remove(0)
 }
 
-/// Makes every grant wait, inside its transaction, for an advisory lock that the test holds.
+/// Makes changes wait, inside their transactions, for an advisory lock that the test holds.
 pub struct Gate<'a> {
     database: &'a Database,
     holder: sqlx::postgres::PgConnection,
 }
 
 impl<'a> Gate<'a> {
+    /// Closed for every grant.
     pub async fn close(database: &'a Database) -> Self {
+        Self::close_for(database, "insert on leadergroup.term").await
+    }
+
+    /// Closed for whatever does this.
+    pub async fn close_for(database: &'a Database, event: &str) -> Self {
         database
-            .sql(
+            .sql(&format!(
                 "create function leadergroup.gate() returns trigger language plpgsql as \
                  'begin perform pg_catalog.pg_advisory_xact_lock(4711); return new; end';
-                 create trigger gate before insert on leadergroup.term for each row execute function leadergroup.gate()",
-            )
+                 create trigger gate before {event} for each row execute function leadergroup.gate()",
+            ))
             .await;
-        let mut holder = database.admin().await;
-        holder.execute("select pg_advisory_lock(4711)").await.unwrap();
-        Self { database, holder }
+        let mut gate = Self { database, holder: database.admin().await };
+        gate.close_again().await;
+        gate
+    }
+
+    pub async fn close_again(&mut self) {
+        self.holder.execute("select pg_advisory_lock(4711)").await.unwrap();
     }
 
     pub async fn somebody_waits(&self) {
-        eventually("a grant waits at the gate", async || self.database.waiting().await > 0).await;
+        eventually("a change waits at the gate", async || self.database.waiting().await > 0).await;
     }
 
     pub async fn open(&mut self) {

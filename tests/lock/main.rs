@@ -5,7 +5,13 @@
 mod cast;
 mod charge;
 mod connections;
+mod contention;
+mod cost;
+mod death;
+mod epochs;
+mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod sessions;
 mod terms;
+mod trouble;

@@ -33,7 +33,7 @@ pub const DEADLINE: Duration = Duration::from_mins(1);
 pub struct Server {
     directory: PathBuf,
     port: u16,
-    settings: Vec<(String, String)>,
+    settings: Mutex<Vec<(String, String)>>,
     process: Mutex<Option<Child>>,
     /// Ends the server when its standard input is closed, which the end of this process does by itself.
     watcher: Child,
@@ -103,16 +103,30 @@ impl Server {
             directory,
             // Free now; nobody else on this machine asks for it in the next moments.
             port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
-            settings: settings
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
+            settings: Mutex::default(),
             process: Mutex::new(None),
             watcher,
         };
+        for (name, value) in settings {
+            server.set(name, value);
+        }
         server.launch();
         server.psql(&format!("create role {ROLE} login password '{PASSWORD}'"));
         server
+    }
+
+    /// A setting that counts from the next launch on.
+    pub fn set(&self, name: &str, value: &str) {
+        self.settings.lock().unwrap().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Waits until recovery has ended.
+    pub fn wait_writable(&self) {
+        let start = Instant::now();
+        while self.data().join("recovery.signal").exists() {
+            assert!(start.elapsed() < DEADLINE, "recovery does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Starts the server's process and waits until it takes connections. Nothing happens if it runs.
@@ -133,7 +147,7 @@ impl Server {
             ("log_line_prefix", "%m [%p] %a "),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        for (name, value) in fixed.iter().chain(&self.settings) {
+        for (name, value) in fixed.iter().chain(self.settings.lock().unwrap().iter()) {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         let log =
@@ -245,9 +259,13 @@ impl Database {
         format!("postgres://{ROLE}:{PASSWORD}@127.0.0.1:{}/{}", self.port, self.name)
     }
 
-    /// Settings for a store.
+    /// Settings for a store. The time limit is generous: tests run on busy machines.
     pub fn config(&self) -> DatabaseConfig {
-        DatabaseConfig { url: self.url().into(), ..DatabaseConfig::default() }
+        DatabaseConfig {
+            url: self.url().into(),
+            statement_timeout: Duration::from_secs(20),
+            ..DatabaseConfig::default()
+        }
     }
 
     /// A store of its own, as another program would have.

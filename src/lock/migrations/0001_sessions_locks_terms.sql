@@ -30,7 +30,9 @@ create table leadergroup.session (
     dead_at timestamptz
 ) with (fillfactor = 20);
 
--- One key. No index but the primary key, so that every change of a row is a heap-only update.
+-- One key. No index but the primary key, so that every change of a row is a heap-only update; a page has room for a second
+-- version of each of its rows, even though they get longer with their first owner. Who may still act as the holder is in
+-- the terms from `confirmed_token` on.
 create table leadergroup.lock (
     key text primary key,
     group_id text not null,
@@ -41,15 +43,16 @@ create table leadergroup.lock (
     owner_uid text,
     owner_namespace text,
     owner_name text,
-    confirmed boolean not null default false,
+    confirmed_token bigint not null default 0,
     tombstone boolean not null default false,
     protocol integer not null,
     lock_timestamp timestamptz not null default now(),
     check ((owner_uid is null) = (owner_namespace is null) and (owner_uid is null) = (owner_name is null)),
     check (not tombstone or owner_uid is null)
-) with (fillfactor = 50);
+) with (fillfactor = 25);
 
--- The history: one row for each token ever granted, until it is pruned.
+-- The history: one row for each token ever granted, until it is pruned. Each row is changed once or twice soon after it
+-- was written, when its page has room for that.
 create table leadergroup.term (
     key text not null,
     token bigint not null,
@@ -65,4 +68,4 @@ create table leadergroup.term (
     ended_at timestamptz,
     end_reason text,
     primary key (key, token)
-) with (fillfactor = 70);
+) with (fillfactor = 50);

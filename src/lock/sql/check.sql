@@ -1,7 +1,10 @@
 -- What can be known without the schema being there.
 select current_setting('server_version') as server_version,
        not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off' as writable,
-       to_regclass('leadergroup.schema_version') is not null as has_schema,
+       exists (
+           select from pg_class
+           where relname = 'schema_version' and relnamespace = to_regnamespace('leadergroup')
+       ) as has_schema,
        array(
            select p.privilege || ' on ' || c.relname
            from (values ('schema_version', 'SELECT'), ('meta', 'SELECT'), ('meta', 'UPDATE'),

@@ -22,8 +22,8 @@ judged as materialized (
     select h.* from held as h cross join own
 ),
 changed as (
-    update leadergroup.lock as l set confirmed = true
-    from judged as j where l.key = j.key and j.verdict = 'done' and not l.confirmed
+    update leadergroup.lock as l set confirmed_token = j.token
+    from judged as j where l.key = j.key and j.verdict = 'done' and l.confirmed_token < j.token
 ),
 recorded as (
     update leadergroup.term as t set confirmed_at = now()

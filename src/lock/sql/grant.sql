@@ -42,7 +42,7 @@ judged as materialized (
 changed as (
     update leadergroup.lock as l
     set token = j.next, era = j.era, grant_id = a.grant_id, owner_uid = a.owner_uid,
-        owner_namespace = a.owner_namespace, owner_name = a.owner_name, confirmed = false, lock_timestamp = now(),
+        owner_namespace = a.owner_namespace, owner_name = a.owner_name, lock_timestamp = now(),
         protocol = $2
     from judged as j join asked as a on a.place = j.place
     where l.key = j.key and j.verdict = 'grant'

@@ -1,15 +1,14 @@
 -- $1 after this key ('' to begin), $2 keys at a time, $3 terms to keep. Never removes the last confirmed term nor a later
 -- one. Goes from key to key along the index.
 with keys as materialized (
-    select key from leadergroup.lock where key > $1 order by key limit $2
+    select key, confirmed_token from leadergroup.lock where key > $1 order by key limit $2
 ),
 cut as materialized (
     select k.key,
            least(
+               k.confirmed_token,
                coalesce((select t.token from leadergroup.term as t where t.key = k.key
-                         order by t.token desc offset $3 - 1 limit 1), 0),
-               coalesce((select t.token from leadergroup.term as t where t.key = k.key and t.confirmed_at is not null
-                         order by t.token desc limit 1), 0)
+                         order by t.token desc offset $3 - 1 limit 1), 0)
            ) as oldest_kept
     from keys as k
 ),
