@@ -149,6 +149,37 @@ fn a_pod_that_never_answered_us_is_silent_a_ttl_after_we_began_to_ask() {
 }
 
 #[test]
+fn probes_that_may_still_be_answered_are_no_silence() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Unanswered);
+    probe(&mut evidence, 2_000, ProbeOutcome::Unanswered);
+    probe(&mut evidence, 3_000, ProbeOutcome::Success);
+    for n in 4..=9 {
+        evidence.probe_sent(n, ms(n * R));
+    }
+    assert_eq!(
+        of_holder(&evidence, 9_000),
+        Verdict::Unknown,
+        "nothing that was sent since has come to an end"
+    );
+    evidence.probe_answered(4, ms(4_000), ProbeOutcome::Unanswered);
+    assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown, "one lost probe is no silence");
+    evidence.probe_answered(6, ms(6_000), ProbeOutcome::Unanswered);
+    assert_eq!(of_holder(&evidence, 9_000), Verdict::Silent { since: ms(3_000) });
+    evidence.probe_answered(5, ms(5_000), ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown, "a late answer is an answer");
+}
+
+#[test]
+fn no_proof_is_older_than_the_ttl() {
+    let mut evidence = ready();
+    evidence.set_thresholds(Thresholds { timeout: ms(T), ..thresholds() });
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 5_999), Verdict::Eligible { since: ms(1_000) });
+    assert_eq!(of_holder(&evidence, 6_000), Verdict::Unknown, "two intervals and a timeout would be 8 s");
+}
+
+#[test]
 fn a_stop_of_our_own_begins_the_silence_anew() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);

@@ -21,6 +21,8 @@ use tokio::{
 use super::server::{PATIENCE, Server, eventually, finish, read_head};
 
 const ADDRESS: &str = "LEADERGROUP_TEST_POD";
+const INTERVAL: &str = "LEADERGROUP_TEST_INTERVAL_MS";
+const TIMEOUT: &str = "LEADERGROUP_TEST_TIMEOUT_MS";
 const R: Duration = Duration::from_millis(300);
 const T: Duration = Duration::from_millis(1_200);
 
@@ -30,12 +32,14 @@ const T: Duration = Duration::from_millis(1_200);
 async fn operator() {
     let Ok(address) = env::var(ADDRESS) else { return };
     let address: SocketAddr = address.parse().unwrap();
+    let [interval, timeout] =
+        [INTERVAL, TIMEOUT].map(|name| Duration::from_millis(env::var(name).unwrap().parse().unwrap()));
     let kind = ProbeKind::HttpGet {
         scheme: leadergroup::api::ProbeScheme::Http,
         path: "/".parse().unwrap(),
         headers: vec![],
     };
-    let probe = ResolvedProbe { kind, port: address.port(), timeout: R };
+    let probe = ResolvedProbe { kind, port: address.port(), timeout };
     let pod = json!({
         "metadata": { "uid": "u" },
         "spec": { "containers": [{ "name": "web", "readinessProbe": { "tcpSocket": { "port": 1 } } }] },
@@ -46,9 +50,9 @@ async fn operator() {
     let (sender, mut events) = mpsc::channel(64);
     let mut prober = Prober::new(sender, 8);
     let mut evidence =
-        PodEvidence::new(Thresholds { ttl: T, retry_interval: R, timeout: R, failure_threshold: 2 });
+        PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
     evidence.kubelet(&facts, Monotonic::now());
-    let first = prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval: R });
+    let first = prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval });
     evidence.retarget(first.unwrap());
     let mut said = None;
     loop {
@@ -62,7 +66,7 @@ async fn operator() {
         }
         let deadline = evidence.next_deadline(&NodeLease::default(), now);
         let pause = deadline.map_or(PATIENCE, |deadline| deadline.saturating_sub(now));
-        if let Ok(event) = timeout(pause, events.recv()).await {
+        if let Ok(event) = tokio::time::timeout(pause, events.recv()).await {
             let event = event.unwrap();
             evidence.probe(&event);
             if let ProbeStep::Ended(outcome) = event.step {
@@ -78,10 +82,12 @@ struct Operator {
 }
 
 impl Operator {
-    fn start(pod: SocketAddr) -> Self {
+    fn start(pod: SocketAddr, interval: Duration, timeout: Duration) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "stopped::operator", "--ignored", "--nocapture"])
             .env(ADDRESS, pod.to_string())
+            .env(INTERVAL, interval.as_millis().to_string())
+            .env(TIMEOUT, timeout.as_millis().to_string())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -119,6 +125,10 @@ impl Operator {
     /// Stops it for this long, lets it go on, and says when that was.
     async fn stop_for(&mut self, time: Duration, meanwhile: impl Future<Output = ()>) -> Instant {
         self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.child.id().unwrap());
+        let is_stopped =
+            || std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" T");
+        eventually("it has stopped", is_stopped).await;
         meanwhile.await;
         // What it said before is read to its end; then there is nothing but silence until the time is over.
         let end = Instant::now() + time;
@@ -147,7 +157,7 @@ async fn pod(prompt: watch::Receiver<bool>) -> Server {
 async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
     let (prompt, orders) = watch::channel(true);
     let server = pod(orders).await;
-    let mut operator = Operator::start(server.address);
+    let mut operator = Operator::start(server.address, R, R);
     operator.until("verdict Eligible").await;
     // In the middle of a probe, longer than the ttl; the answer comes while nobody is there to hear it.
     for _ in 0..3 {
@@ -165,11 +175,49 @@ async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
 async fn a_pod_that_went_silent_during_the_stop_is_found_out_a_ttl_after_it() {
     let (prompt, orders) = watch::channel(true);
     let server = pod(orders).await;
-    let mut operator = Operator::start(server.address);
+    let mut operator = Operator::start(server.address, R, R);
     operator.until("verdict Eligible").await;
     let woken = operator.stop_for(T * 2, async { prompt.send(false).unwrap() }).await;
     let said = operator.until("verdict Silent").await;
     let unanswered = said.iter().filter(|line| *line == "probe Unanswered").count();
     assert!(unanswered >= 2, "{said:?}");
     assert!(woken.elapsed() >= T, "a full ttl must pass, not {:?}: {said:?}", woken.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_stop_is_given_back_to_the_probe_that_it_was_taken_from() {
+    let (prompt, orders) = watch::channel(true);
+    let server = pod(orders).await;
+    let timeout = Duration::from_secs(1);
+    let mut operator = Operator::start(server.address, timeout * 3, timeout);
+    operator.until("probe Success").await;
+    prompt.send(false).unwrap();
+    eventually("a probe has been sent", || server.accepted() >= 2).await;
+    // Shorter than the timeout; the pod takes its time, but less of it than the timeout, before and after.
+    operator.stop_for(timeout * 3 / 4, async {}).await;
+    let spoke = tokio::time::timeout(timeout / 2, operator.until("probe Unanswered")).await;
+    assert!(spoke.is_err(), "{spoke:?}");
+    prompt.send(true).unwrap();
+    let said = operator.until("probe Success").await;
+    assert!(!said.iter().any(|line| line == "probe Unanswered"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_during_a_long_stop_says_nothing() {
+    let (held, orders) = watch::channel(true);
+    let server = Server::start(move |mut stream| {
+        let mut patience = orders.clone();
+        async move {
+            read_head(&mut stream).await;
+            // A pod that tires of a client that does not take its answer.
+            let _ = patience.wait_for(|held| !held).await;
+        }
+    })
+    .await;
+    let mut operator = Operator::start(server.address, R, R);
+    eventually("a probe has been sent", || server.open() == 1).await;
+    operator.stop_for(T, async { held.send(false).unwrap() }).await;
+    held.send(true).unwrap();
+    let said = operator.until("probe Void").await;
+    assert!(!said.iter().any(|line| line.contains("Refused")), "{said:?}");
 }

@@ -18,7 +18,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{ProbeOutcome, ResolvedProbe};
+use super::{Monotonic, ProbeOutcome, ResolvedProbe};
 use stalls::Stalls;
 
 /// A pod to probe.
@@ -83,7 +83,12 @@ impl Prober {
     /// Outside a Tokio runtime.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
         let permits = Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS));
-        let shared = Arc::new(Shared { events, permits, stalls: Stalls::default(), tls: tls::connector() });
+        let shared = Arc::new(Shared {
+            events,
+            permits,
+            stalls: Stalls::new(Monotonic::now()),
+            tls: tls::connector(),
+        });
         let ticker = tokio::spawn(stalls::watch(shared.clone())).abort_handle();
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }

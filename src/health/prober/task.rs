@@ -19,8 +19,6 @@ use super::{
     ProbeEvent, ProbeStep, Shared, Target, exchange,
 };
 
-/// Below this, an expired timer was not late, just rounded up.
-const TIMER_SLACK: Duration = Duration::from_millis(10);
 /// A process that runs for less than a tenth of the time cannot judge anyone.
 const MOST_MADE_GOOD: u32 = 9;
 
@@ -118,34 +116,27 @@ impl One {
     /// Waits for the outcome as long as the timeout, counting only the time in which we ran.
     async fn listen(&self, exchange: impl Future<Output = ProbeOutcome>, sent_at: Duration) -> ProbeOutcome {
         let mut exchange = pin!(exchange);
-        let stalled_before = self.shared.stalls.total();
-        let mut allowed = self.probe.timeout;
-        let mut made_good = Duration::ZERO;
-        let (outcome, late) = loop {
-            let due = Monotonic::now() + allowed;
+        let (stalls, timeout) = (&self.shared.stalls, self.probe.timeout);
+        let stalled_before = stalls.total(sent_at);
+        let (mut allowed, mut made_good) = (timeout, Duration::ZERO);
+        let outcome = loop {
             if let Ok(outcome) = timeout_at(Instant::now() + allowed, &mut exchange).await {
-                break (outcome, Duration::ZERO);
+                break outcome;
             }
-            // The watch for stalls may run only after us: our own timer's delay tells as much.
-            let late = Monotonic::now().saturating_sub(due);
-            let late = if late > TIMER_SLACK { late } else { Duration::ZERO };
-            if late >= self.probe.timeout {
-                break (ProbeOutcome::Unanswered, late);
-            }
-            if made_good >= self.probe.timeout * MOST_MADE_GOOD {
-                break (ProbeOutcome::Void, late);
-            }
-            let stalled = late.max(self.shared.stalls.total().saturating_sub(stalled_before + made_good));
+            let stalled = stalls.total(Monotonic::now()).saturating_sub(stalled_before + made_good);
             if stalled.is_zero() {
-                break (ProbeOutcome::Unanswered, late);
+                break ProbeOutcome::Unanswered;
             }
             made_good += stalled;
+            if made_good > timeout * MOST_MADE_GOOD {
+                break ProbeOutcome::Void;
+            }
             allowed = stalled;
         };
-        let stall = late.max(self.shared.stalls.longest_since(sent_at));
         match outcome {
+            // A pod may well give up on a client that seems to be dead.
             ProbeOutcome::Unanswered | ProbeOutcome::Refused(Refusal::Reset | Refusal::Protocol)
-                if stall >= self.probe.timeout =>
+                if stalls.longest_since(sent_at, Monotonic::now()) >= timeout =>
             {
                 ProbeOutcome::Void
             }
