@@ -14,11 +14,11 @@ CHART := charts/leadergroup
 ##@ Try it and test it
 
 .PHONY: demo
-demo: prerequisites e2e-build ## See it live: a cluster, a node that loses power, the failover. KEEP=1 leaves the cluster up
+demo: root prerequisites e2e-build ## See it live: a cluster, a node that loses power, the failover. KEEP=1 leaves the cluster up
 	KEEP="$(KEEP)" "$(E2E)" demo
 
 .PHONY: test
-test: prerequisites ## Everything: formats, lints, unit, integration, chart and end-to-end tests
+test: root prerequisites ## Everything: formats, lints, unit, integration, chart and end-to-end tests
 	scripts/test.sh
 
 .PHONY: check
@@ -30,14 +30,14 @@ check: fmt-check ## The fast loop: formats, lints, unit tests
 ##@ A cluster to play with
 
 .PHONY: cluster
-cluster: prerequisites e2e-build ## Start the test cluster and print how to point kubectl at it
+cluster: root prerequisites e2e-build ## Start the test cluster and print how to point kubectl at it
 	"$(E2E)" build
 	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup"
 	@echo
 	@echo 'The lines above point kubectl at the cluster; `eval "$$($(E2E) env)"` prints them again and runs them.'
 	@echo 'The nodes have the images of the operator, busybox and PostgreSQL. To install the operator:'
 	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
-	@echo '    --set postgresql.image.tag=15 --set postgresql.persistence.enabled=false --wait'
+	@echo '    --set postgresql.image.tag=15 --wait'
 	@echo '`make cluster-down` takes the cluster down.'
 
 .PHONY: cluster-down
@@ -72,7 +72,7 @@ unit: ## Unit and integration tests that need no cluster
 	cargo test -p leadergroup
 
 .PHONY: e2e
-e2e: prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> runs those whose name contains it
+e2e: root prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> runs those whose name contains it
 	"$(E2E)" build
 	cargo test -p leadergroup-e2e -- $(SCENARIO)
 
@@ -97,8 +97,13 @@ bench: ## Benchmarks
 
 .PHONY: docs
 docs: ## Build the library's documentation
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items -p leadergroup
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup
 	@echo "open $(CARGO_TARGET_DIR)/doc/leadergroup/index.html"
+
+.PHONY: root
+root: # Fail early, not after the build
+	@((EUID == 0)) || { echo "error: the test cluster makes network namespaces and cgroups and needs root: sudo make $(MAKECMDGOALS)" \
+	  "(make check and make unit do not)" >&2; exit 1; }
 
 .PHONY: prerequisites
 prerequisites: ## Install the Debian packages that tests need, where missing

@@ -32,6 +32,9 @@ cluster_build=$!
 step "clippy"
 cargo clippy --workspace --all-targets -- -D warnings
 
+step "documentation of the code"
+RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup -p leadergroup-e2e
+
 step "the committed CRD is what the types say"
 cargo run --quiet -- crd | diff -u crds/leadergroups.yaml - ||
   { echo "error: crds/leadergroups.yaml is out of date; run: make crd" >&2; exit 1; }

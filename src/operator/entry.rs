@@ -1,10 +1,6 @@
 //! One group as the loop keeps it: the object, its pods' evidence, the election's state, and who is in charge.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -64,13 +60,15 @@ pub(super) struct Entry {
     pub(super) tag: String,
     pub(super) machine: election::Group,
     pub(super) charge: Charge,
+    /// A heartbeat came since the last look: a group without a known charge may be claimed.
+    pub(super) claim_due: bool,
     /// When the claim may be made again.
     pub(super) claim_after: Duration,
     /// Consecutive heartbeats at which nobody was in charge.
     pub(super) open_beats: u32,
     pub(super) tracked: BTreeMap<Arc<str>, Tracked>,
-    /// Pods that an older group selects too.
-    pub(super) contested: BTreeSet<String>,
+    /// Pods that an older group selects too, and that group.
+    pub(super) contested: BTreeMap<String, String>,
     /// What the spec got wrong.
     pub(super) invalid: Option<String>,
     /// The last failure of an effect, until one succeeds.
@@ -80,14 +78,6 @@ pub(super) struct Entry {
     pub(super) report_after: Duration,
     /// The database's outage was reported by a replica that is not in charge; once is enough.
     pub(super) outage_reported: bool,
-}
-
-/// What is the same for all groups.
-pub(super) struct Surroundings<'a> {
-    pub(super) leases: &'a NodeLeases,
-    pub(super) prober: &'a mut Prober,
-    pub(super) now: Duration,
-    pub(super) lock_away: bool,
 }
 
 impl Entry {
@@ -102,10 +92,11 @@ impl Entry {
             key: Key::new(key).ok()?,
             machine: election::Group::new(World::default()),
             charge: Charge::Open,
+            claim_due: true,
             claim_after: Duration::ZERO,
             open_beats: 0,
             tracked: BTreeMap::new(),
-            contested: BTreeSet::new(),
+            contested: BTreeMap::new(),
             invalid: None,
             trouble: None,
             history: Vec::new(),
@@ -133,7 +124,8 @@ impl Entry {
         }
         self.object = Arc::new(object);
         for tracked in self.tracked.values_mut() {
-            let timeout = tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
+            let timeout =
+                tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
             tracked.evidence.set_thresholds(Thresholds::of(&self.object.spec, timeout));
         }
     }
@@ -188,6 +180,12 @@ impl Entry {
 
     pub(super) fn evidence(&mut self, uid: &str) -> Option<&mut PodEvidence> {
         self.tracked.get_mut(uid).map(|tracked| &mut tracked.evidence)
+    }
+
+    /// Whether a pod of the group can be judged only by the lease of this node.
+    pub(super) fn lives_by_lease_of(&self, node: &str) -> bool {
+        let mut pods = self.tracked.values();
+        pods.any(|tracked| tracked.facts.node.as_deref() == Some(node) && tracked.facts.target().is_none())
     }
 
     /// Points the prober at the pods that this replica is to probe.
@@ -293,6 +291,7 @@ fn standing_of(verdict: Verdict) -> election::Standing {
 
 /// Whether one group goes before another where both select the same pod: the older one, by UID if of the same second.
 pub(super) fn goes_before(one: &LeaderGroup, other: &LeaderGroup) -> bool {
-    let age = |group: &LeaderGroup| (group.metadata.creation_timestamp.as_ref().map(|time| time.0), group.uid());
+    let age =
+        |group: &LeaderGroup| (group.metadata.creation_timestamp.as_ref().map(|time| time.0), group.uid());
     age(one) < age(other)
 }

@@ -9,7 +9,6 @@ use super::session::LockNews;
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
-    health::ProbeEvent,
     lock::{Claimed, SessionId},
 };
 
@@ -66,12 +65,12 @@ pub(super) enum Trouble {
 
 /// Something that happened.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "the large ones, objects on a watch, are the frequent ones")]
 pub(super) enum Message {
     Group(Scope, watcher::Event<LeaderGroup>),
     Pod(Scope, watcher::Event<Pod>),
     NodeLease(watcher::Event<Lease>),
     WatchFailed(Watched, String),
-    Probe(ProbeEvent),
     Lock(LockNews),
     Done(Box<Done>),
     Claimed { session: SessionId, answers: Vec<(GroupName, Arc<str>, Result<Claimed, Trouble>)> },

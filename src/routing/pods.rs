@@ -58,7 +58,7 @@ impl Router {
         token: i64,
         pods: &[PodRef],
     ) -> Result<Stripped, RoutingError> {
-        let strips = pods.iter().map(|pod| self.demote(group, token, pod));
+        let strips: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod)).collect();
         let written: Vec<Written> = stream::iter(strips).buffer_unordered(PARALLEL).try_collect().await?;
         let (mut left, mut changed) = (Vec::new(), false);
         for outcome in written {
@@ -82,7 +82,7 @@ impl Router {
         token: i64,
         pods: &[PodRef],
     ) -> (Vec<Pod>, Option<RoutingError>) {
-        let stamps = pods.iter().map(|pod| self.demote(group, token, pod));
+        let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod)).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let (mut left, mut failed) = (Vec::new(), None);
         while let Some(outcome) = written.next().await {
@@ -148,7 +148,7 @@ impl Router {
         on_delete: OnDelete,
         pods: &[PodRef],
     ) -> Result<(), RoutingError> {
-        let clears = pods.iter().map(|pod| self.clear_one(group, on_delete, pod));
+        let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
         stream::iter(clears).buffer_unordered(PARALLEL).try_collect().await
     }
 
