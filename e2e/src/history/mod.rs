@@ -15,6 +15,8 @@ mod roles;
 mod terms;
 
 #[cfg(test)]
+mod collector_tests;
+#[cfg(test)]
 mod tests;
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
