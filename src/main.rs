@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, crd_yaml};
+use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
 use leadergroup::lock::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
+        Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
         Command::Run(args) => with_settings(args.settings, |settings| {
             if args.print_config {
                 print!("{settings}");
@@ -72,14 +73,24 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 }
 
 /// Runs a replica until it is told to stop.
-async fn operate(_settings: Settings, _shutdown: CancellationToken) -> anyhow::Result<()> {
-    anyhow::bail!("this version has no operator yet; the commands crd, migrate and version work")
+async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
+    tracing_subscriber::fmt().init();
+    Ok(leadergroup::operator::run(settings, shutdown).await?)
 }
 
 async fn migrate(settings: Settings) -> anyhow::Result<()> {
     let store = Store::new(&settings.database)?;
     store.migrate().await?;
     println!("the tables are those of this version");
+    Ok(())
+}
+
+async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
+    let client = kube::Client::try_default()
+        .await
+        .context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")?;
+    let groups = uninstall(client, &args).await?;
+    println!("the operator is stopped, and {groups} groups are let go");
     Ok(())
 }
 

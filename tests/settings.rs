@@ -1,5 +1,7 @@
 //! Settings: which source wins, and that whatever is wrong is refused with its place and the remedy.
 
+#![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
+
 use std::{collections::BTreeMap, io::Write as _, process::Command, time::Duration};
 
 use leadergroup::cli::{LogFormat, Origin, Settings, Sources};

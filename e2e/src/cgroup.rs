@@ -41,7 +41,9 @@ impl Cgroups {
         let mut freezer = None;
         let mut unified = None;
         for line in table.lines() {
-            let (Some(mount), Some((kind, options))) = (line.split(' ').nth(4), filesystem(line)) else { continue };
+            let (Some(mount), Some((kind, options))) = (line.split(' ').nth(4), filesystem(line)) else {
+                continue;
+            };
             let mount = PathBuf::from(mount);
             match kind {
                 "cgroup" => {
@@ -64,7 +66,9 @@ impl Cgroups {
         if let Some(mount) = unified {
             let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
             // Version 2 freezes without a controller for it.
-            missing.retain(|needed| *needed != "freezer" && !controllers.split_whitespace().any(|has| has == *needed));
+            missing.retain(|needed| {
+                *needed != "freezer" && !controllers.split_whitespace().any(|has| has == *needed)
+            });
             if missing.is_empty() {
                 return Ok(Self { mounts: vec![mount.clone()], hybrid: None, freezer: mount, version2: true });
             }
@@ -112,9 +116,9 @@ impl Cgroups {
     pub fn pod(&self, uid: &str) -> Result<PathBuf> {
         let name = format!("pod{uid}");
         let all = groups(&self.freezer.join(ROOT));
-        all.into_iter().find(|path| path.file_name().is_some_and(|last| last == name.as_str())).with_context(|| {
-            format!("no pod with the UID {uid} runs on a node of the test cluster (no cgroup {name})")
-        })
+        all.into_iter().find(|path| path.file_name().is_some_and(|last| last == name.as_str())).with_context(
+            || format!("no pod with the UID {uid} runs on a node of the test cluster (no cgroup {name})"),
+        )
     }
 
     /// The groups of a pod's containers: those of the pod without the one of its sandbox ("pause").
@@ -124,7 +128,8 @@ impl Cgroups {
         for group in groups(&pod) {
             let pids = own_processes(&group);
             let is_sandbox = pids.iter().any(|pid| {
-                fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).is_ok_and(|comm| comm.trim() == "pause")
+                fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
+                    .is_ok_and(|comm| comm.trim() == "pause")
             });
             if !pids.is_empty() && !is_sandbox {
                 containers.push(group);
@@ -156,7 +161,11 @@ impl Cgroups {
 
     /// Lets the processes of a frozen group run again.
     pub fn thaw(&self, group: &Path) -> Result<()> {
-        if self.version2 { write(&group.join("cgroup.freeze"), "0") } else { write(&group.join("freezer.state"), "THAWED") }
+        if self.version2 {
+            write(&group.join("cgroup.freeze"), "0")
+        } else {
+            write(&group.join("freezer.state"), "THAWED")
+        }
     }
 
     /// Kills every process below `group` at one moment (none of them runs any more code once this has begun to kill),
@@ -287,8 +296,9 @@ fn filesystem(line: &str) -> Option<(&str, &str)> {
 
 fn create(path: &Path) -> Result<()> {
     match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error)
-            .with_context(|| format!("cannot create the cgroup {}: are cgroups writable here?", path.display())),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error).with_context(|| {
+            format!("cannot create the cgroup {}: are cgroups writable here?", path.display())
+        }),
         _ => Ok(()),
     }
 }

@@ -1,15 +1,21 @@
 //! Before the first daemon and after the last: whether this machine can run a cluster, and removing everything of one.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::cgroup::Cgroups;
 use crate::command::run;
+use crate::machine::wait_until;
 use crate::network;
 use crate::node;
 use crate::state::{Lock, RUN_DIR};
+
+/// The longest that removing files may take.
+const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Fails with the remedy when this machine cannot run a cluster.
 pub async fn check_machine() -> Result<Cgroups> {
@@ -17,14 +23,20 @@ pub async fn check_machine() -> Result<Cgroups> {
         bail!("the test cluster needs Linux");
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("the test cluster needs root (it makes network namespaces, cgroups and mounts): run it as root");
+        bail!(
+            "the test cluster needs root (it makes network namespaces, cgroups and mounts): run it as root"
+        );
     }
     let cgroups = Cgroups::find()?;
     if Lock::holder()?.is_none() && network::namespaces().is_empty() {
         let routes = run("ip", ["-4", "route", "show"]).await.unwrap_or_default();
-        if let Some(route) = routes.lines().find(|line| line.starts_with("198.18.") || line.starts_with("198.19.")) {
+        if let Some(route) =
+            routes.lines().find(|line| line.starts_with("198.18.") || line.starts_with("198.19."))
+        {
             if !route.contains("lg-host") {
-                bail!("the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}");
+                bail!(
+                    "the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}"
+                );
             }
         }
     }
@@ -45,12 +57,15 @@ pub async fn remove_all() -> Result<()> {
         // Only if it is still empty: otherwise somebody else uses it by now.
         let _ = fs::remove_dir(path);
     }
-    match fs::remove_dir_all(RUN_DIR) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+    // Somebody who was just killed may have added a file meanwhile.
+    wait_until("the run folder to be removed", REMOVE_LIMIT, async || match fs::remove_dir_all(RUN_DIR) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {RUN_DIR}"))
         }
-        _ => Ok(()),
-    }
+        _ => Ok(true),
+    })
+    .await
 }
 
 /// Makes the run folder, an empty folder for logs, and the folders over which the nodes mount their own.
@@ -65,16 +80,18 @@ pub fn prepare(logs: &Path) -> Result<()> {
 
 /// What is left of a cluster on this machine: nothing, after one was taken down.
 pub fn leftovers() -> Vec<String> {
-    let mut found: Vec<String> = network::namespaces().iter().map(|name| format!("network namespace {name}")).collect();
+    let mut found: Vec<String> =
+        network::namespaces().iter().map(|name| format!("network namespace {name}")).collect();
     if let Ok(cgroups) = Cgroups::find() {
         found.extend(cgroups.leftovers().iter().map(|path| format!("cgroup {}", path.display())));
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     found.extend(mounts.lines().filter(|line| line.contains(RUN_DIR)).map(|line| format!("mount {line}")));
-    for path in [RUN_DIR, "/sys/class/net/lg-host"] {
-        if Path::new(path).exists() {
-            found.push(path.to_owned());
-        }
+    if network::host_link_exists() {
+        found.push("the host's link to the cluster".to_owned());
+    }
+    if Path::new(RUN_DIR).exists() {
+        found.push(RUN_DIR.to_owned());
     }
     found.extend(processes().into_iter().map(|text| format!("process {text}")));
     found

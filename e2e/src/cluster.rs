@@ -101,8 +101,11 @@ impl Cluster {
     /// The cluster that runs on this machine already, started by this process or another.
     pub fn attach() -> Result<Self> {
         let state = State::load()?;
-        let machines =
-            Machines { programs: state.programs.clone(), cgroups: Cgroups::find()?, logs: state.logs.clone() };
+        let machines = Machines {
+            programs: state.programs.clone(),
+            cgroups: Cgroups::find()?,
+            logs: state.logs.clone(),
+        };
         Ok(Self { state, machines, supervisor: None })
     }
 
@@ -125,7 +128,9 @@ impl Cluster {
     pub async fn stop(mut self) -> Result<()> {
         ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await?;
         if let Some(mut supervisor) = self.supervisor.take() {
-            tokio::time::timeout(DOWN_LIMIT, supervisor.wait()).await.context("the supervisor does not end")??;
+            tokio::time::timeout(DOWN_LIMIT, supervisor.wait())
+                .await
+                .context("the supervisor does not end")??;
         }
         Ok(())
     }
@@ -148,7 +153,10 @@ impl Cluster {
     /// The node of that name.
     pub fn node(&self, name: &str) -> Result<&Machine> {
         let names = || self.nodes().iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
-        self.nodes().iter().find(|node| node.name == name).with_context(|| format!("no node {name:?}, only {}", names()))
+        self.nodes()
+            .iter()
+            .find(|node| node.name == name)
+            .with_context(|| format!("no node {name:?}, only {}", names()))
     }
 
     /// The database server.
@@ -232,7 +240,8 @@ impl Cluster {
 
     async fn bring_up(&self) -> Result<()> {
         let nodes = &self.state.nodes;
-        let machines: Vec<Machine> = [Machine::control(), Machine::database()].into_iter().chain(nodes.clone()).collect();
+        let machines: Vec<Machine> =
+            [Machine::control(), Machine::database()].into_iter().chain(nodes.clone()).collect();
         let network = async {
             network::create_switch(nodes).await?;
             try_join_all(machines.iter().map(|machine| network::create_machine(machine, nodes))).await
@@ -246,7 +255,10 @@ impl Cluster {
             let starts = nodes.iter().map(|machine| async {
                 let node = self.as_node(machine);
                 node.write_proxy_settings(&credentials, self.state.config.proxy_min_sync_period)?;
-                wait_until("containerd", READY_LIMIT, async || Ok(node.folder().join("run/containerd.sock").exists())).await?;
+                wait_until("containerd", READY_LIMIT, async || {
+                    Ok(node.folder().join("run/containerd.sock").exists())
+                })
+                .await?;
                 node.start_kubelet(&credentials).await
             });
             tokio::try_join!(try_join_all(starts), self.create_storage())?;
@@ -311,7 +323,10 @@ impl Cluster {
             "provisioner": "kubernetes.io/no-provisioner",
             "volumeBindingMode": "WaitForFirstConsumer",
         }))?;
-        Api::all(client.clone()).create(&PostParams::default(), &class).await.context("creating the StorageClass")?;
+        Api::all(client.clone())
+            .create(&PostParams::default(), &class)
+            .await
+            .context("creating the StorageClass")?;
         let volumes: Api<PersistentVolume> = Api::all(client);
         for machine in self.nodes() {
             for number in 1..=VOLUMES {
@@ -337,7 +352,8 @@ impl Cluster {
 
 /// A client by a kubeconfig file.
 pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
-    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).context("reading the kubeconfig file")?;
+    let kubeconfig =
+        kube::config::Kubeconfig::read_from(kubeconfig).context("reading the kubeconfig file")?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
     Ok(kube::Client::try_from(config)?)
 }
@@ -361,7 +377,9 @@ async fn start_supervisor() -> Result<Child> {
         .context("cannot start the supervisor")?;
     let mut line = String::new();
     let mut stdout = BufReader::new(supervisor.stdout.take().context("no stdout")?);
-    tokio::time::timeout(DOWN_LIMIT, stdout.read_line(&mut line)).await.context("the supervisor says nothing")??;
+    tokio::time::timeout(DOWN_LIMIT, stdout.read_line(&mut line))
+        .await
+        .context("the supervisor says nothing")??;
     match line.trim() {
         "ready" => Ok(supervisor),
         "" => bail!("the supervisor ended at once: run `{} supervise` to see why", supervisor_program()?.display()),
@@ -377,5 +395,7 @@ fn supervisor_program() -> Result<PathBuf> {
         return Ok(this);
     }
     let beside = this.ancestors().skip(1).take(2).map(|folder| folder.join(NAME)).find(|path| path.is_file());
-    beside.with_context(|| format!("{NAME} is not beside {}: build it with `cargo build -p {NAME}`", this.display()))
+    beside.with_context(|| {
+        format!("{NAME} is not beside {}: build it with `cargo build -p {NAME}`", this.display())
+    })
 }

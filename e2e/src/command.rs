@@ -42,12 +42,13 @@ pub async fn output_with_input(command: Command, input: &str, limit: Duration) -
     finish(command, Some(input), limit).await
 }
 
-async fn finish(mut command: Command, input: Option<&str>, limit: Duration) -> Result<String> {
+async fn finish(command: Command, input: Option<&str>, limit: Duration) -> Result<String> {
     let text = {
         let std = command.as_std();
         let words: Vec<_> = std::iter::once(std.get_program()).chain(std.get_args()).collect();
         words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     };
+    let mut command = bound_to_us(&command);
     command
         .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
@@ -71,6 +72,24 @@ async fn finish(mut command: Command, input: Option<&str>, limit: Duration) -> R
         bail!("`{text}` failed ({}): {}", output.status, stderr.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The same command, but killed when this process is: a command that outlives whoever starts a cluster would go on
+/// making things while they are being removed.
+fn bound_to_us(command: &Command) -> Command {
+    let command = command.as_std();
+    let mut bound = Command::new("setpriv");
+    bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => bound.env(name, value),
+            None => bound.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        bound.current_dir(folder);
+    }
+    bound
 }
 
 /// A line of progress for whoever started the command and waits. Goes to stderr, so that stdout stays usable.

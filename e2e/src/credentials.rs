@@ -49,15 +49,24 @@ impl Credentials {
         )
         .await?;
         // With it the API server asks kubelets for logs and to run commands.
-        this.certificate("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client", "extendedKeyUsage=clientAuth")
-            .await?;
+        this.certificate(
+            "kubelet-client",
+            "/O=system:masters/CN=kube-apiserver-kubelet-client",
+            "extendedKeyUsage=clientAuth",
+        )
+        .await?;
         let key = this.text("service-account.key");
-        run("openssl", ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &key]).await?;
+        run("openssl", ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &key])
+            .await?;
         run("openssl", ["pkey", "-in", &key, "-pubout", "-out", &this.text("service-account.pub")]).await?;
 
         let mut users = vec![
             User { file: "admin".to_owned(), name: "admin".to_owned(), group: "system:masters" },
-            User { file: "kube-controller-manager".to_owned(), name: "system:kube-controller-manager".to_owned(), group: "" },
+            User {
+                file: "kube-controller-manager".to_owned(),
+                name: "system:kube-controller-manager".to_owned(),
+                group: "",
+            },
             User { file: "kube-scheduler".to_owned(), name: "system:kube-scheduler".to_owned(), group: "" },
             User { file: "kube-proxy".to_owned(), name: "system:kube-proxy".to_owned(), group: "" },
             User { file: "coredns".to_owned(), name: "system:coredns".to_owned(), group: "system:masters" },
@@ -98,10 +107,28 @@ impl Credentials {
         run(
             "openssl",
             [
-                "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-sha256", "-days", "365",
-                "-config", &self.text("openssl.cnf"), "-subj", "/CN=leadergroup-e2e",
-                "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
-                "-keyout", &key, "-out", &certificate,
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-sha256",
+                "-days",
+                "365",
+                "-config",
+                &self.text("openssl.cnf"),
+                "-subj",
+                "/CN=leadergroup-e2e",
+                "-addext",
+                "basicConstraints=critical,CA:TRUE",
+                "-addext",
+                "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+                "-keyout",
+                &key,
+                "-out",
+                &certificate,
             ],
         )
         .await?;
@@ -114,9 +141,32 @@ impl Credentials {
         run(
             "openssl",
             [
-                "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-sha256", "-days", "365",
-                "-config", &self.text("openssl.cnf"), "-subj", subject, "-addext", extension, "-addext", "basicConstraints=critical,CA:FALSE",
-                "-CA", &authority, "-CAkey", &authority_key, "-keyout", &key, "-out", &certificate,
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-sha256",
+                "-days",
+                "365",
+                "-config",
+                &self.text("openssl.cnf"),
+                "-subj",
+                subject,
+                "-addext",
+                extension,
+                "-addext",
+                "basicConstraints=critical,CA:FALSE",
+                "-CA",
+                &authority,
+                "-CAkey",
+                &authority_key,
+                "-keyout",
+                &key,
+                "-out",
+                &certificate,
             ],
         )
         .await?;

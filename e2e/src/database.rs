@@ -48,9 +48,16 @@ impl Database {
         fs::write(&password_file, &self.password)?;
         let mut initdb = Command::new("setpriv");
         initdb
-            .args(["--reuid", USER, "--regid", USER, "--init-groups", "--"])
+            // The change of user would take back that it ends with this process.
+            .args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"])
             .arg(bin.join("initdb"))
-            .args(["--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
+            .args([
+                "--username=postgres",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ])
             .arg(format!("--pwfile={}", password_file.display()))
             .arg(format!("--pgdata={}", data.display()))
             .current_dir("/");
@@ -90,9 +97,20 @@ impl Database {
     /// Runs SQL as the superuser and returns the rows, one a line, columns separated by `|`.
     pub async fn sql(&self, database: &str, statement: &str) -> Result<String> {
         let mut psql = Command::new(postgres_bin()?.join("psql"));
-        psql.args(["--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-h", DATABASE_ADDRESS, "-U", "postgres", "-d", database])
-            .env("PGPASSWORD", &self.password)
-            .env("PGCONNECT_TIMEOUT", "5");
+        psql.args([
+            "--no-psqlrc",
+            "-qAt",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            DATABASE_ADDRESS,
+            "-U",
+            "postgres",
+            "-d",
+            database,
+        ])
+        .env("PGPASSWORD", &self.password)
+        .env("PGCONNECT_TIMEOUT", "5");
         // Not as an argument: a statement may hold a password.
         output_with_input(psql, statement, LIMIT).await
     }

@@ -195,7 +195,11 @@ impl Cluster {
     /// a node. Complete it with arguments.
     pub fn command_on(&self, machine: &str, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", network::namespace(machine))).arg("--").arg(program).kill_on_drop(true);
+        command
+            .arg(format!("--net=/run/netns/{}", network::namespace(machine)))
+            .arg("--")
+            .arg(program)
+            .kill_on_drop(true);
         command
     }
 
@@ -210,8 +214,13 @@ impl Cluster {
                 cgroups.thaw(&cgroups.machine(name))?;
             }
         }
-        let running: Vec<String> =
-            self.daemons().await?.into_iter().filter(|daemon| daemon.pid.is_some()).map(|daemon| daemon.name).collect();
+        let running: Vec<String> = self
+            .daemons()
+            .await?
+            .into_iter()
+            .filter(|daemon| daemon.pid.is_some())
+            .map(|daemon| daemon.name)
+            .collect();
         for name in [ETCD_DAEMON, API_SERVER_DAEMON] {
             if running.iter().any(|one| one == name) {
                 self.machines.signal(name, Signal::CONT, false).await?;

@@ -56,7 +56,8 @@ pub enum Content {
 impl Image {
     /// The operator's image, made from the program at `path`.
     pub fn operator(name: &str, path: &Path) -> Self {
-        let content = Content::Program { path: path.to_path_buf(), installed: "/usr/local/bin/leadergroup".to_owned() };
+        let content =
+            Content::Program { path: path.to_path_buf(), installed: "/usr/local/bin/leadergroup".to_owned() };
         Self { name: name.to_owned(), content }
     }
 
@@ -78,7 +79,9 @@ struct Root {
 /// Packs an image into a tar file in `folder`, which `ctr images import` takes, and returns its path.
 pub async fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
     let mut root = Root { tar: tar::Builder::new(Vec::new()), folders: BTreeSet::new(), settings: json!({}) };
-    fill(&mut root, &image.content, folder).await.with_context(|| format!("making the image {}", image.name))?;
+    fill(&mut root, &image.content, folder)
+        .await
+        .with_context(|| format!("making the image {}", image.name))?;
     let settings = root.settings;
     let layer = root.tar.into_inner()?;
     let (name, folder) = (image.name.clone(), folder.to_path_buf());
@@ -96,12 +99,17 @@ fn write_archive(name: &str, layer: &[u8], settings: &serde_json::Value, folder:
     let config_name = format!("{}.json", hex(&Sha256::digest(&config)));
     let layer_name = format!("{digest}/layer.tar");
     let manifest = json!([{ "Config": config_name, "RepoTags": [name], "Layers": [layer_name] }]);
-    let file_name: String = name.chars().map(|letter| if letter.is_alphanumeric() { letter } else { '-' }).collect();
+    let file_name: String =
+        name.chars().map(|letter| if letter.is_alphanumeric() { letter } else { '-' }).collect();
     let path = folder.join(format!("{file_name}.tar"));
-    let mut archive = tar::Builder::new(fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?);
-    for (name, content) in
-        [("manifest.json", serde_json::to_vec(&manifest)?.as_slice()), (&config_name, &config), (&layer_name, layer)]
-    {
+    let mut archive = tar::Builder::new(
+        fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?,
+    );
+    for (name, content) in [
+        ("manifest.json", serde_json::to_vec(&manifest)?.as_slice()),
+        (&config_name, &config),
+        (&layer_name, layer),
+    ] {
         archive.append_data(&mut header(content.len(), 0o644), name, content)?;
     }
     archive.into_inner()?;
@@ -127,7 +135,8 @@ async fn fill(root: &mut Root, content: &Content, folder: &Path) -> Result<()> {
             root.program(path, installed.trim_start_matches('/')).await?;
             root.folder("tmp", 0o1777)?;
             root.data("etc/passwd", b"nonroot:x:65532:65532::/:/sbin/nologin\n", 0o644)?;
-            root.settings = json!({ "Entrypoint": [installed], "User": format!("{OPERATOR_UID}:{OPERATOR_UID}") });
+            root.settings =
+                json!({ "Entrypoint": [installed], "User": format!("{OPERATOR_UID}:{OPERATOR_UID}") });
         }
         Content::Postgres => root.postgres().await?,
     }
@@ -138,7 +147,11 @@ impl Root {
     /// Busybox and a link for each of its commands.
     async fn busybox(&mut self) -> Result<()> {
         let path = Path::new("/bin/busybox");
-        if !run("ldd", [path]).await.map_or_else(|error| error.to_string(), |text| text).contains("not a dynamic") {
+        if !run("ldd", [path])
+            .await
+            .map_or_else(|error| error.to_string(), |text| text)
+            .contains("not a dynamic")
+        {
             bail!("{} is not static: install the package busybox-static", path.display());
         }
         self.file(path, "bin/busybox")?;
@@ -151,7 +164,8 @@ impl Root {
     async fn postgres(&mut self) -> Result<()> {
         let bin = postgres_bin()?;
         let home = bin.parent().context("PostgreSQL's bin has no parent folder")?.to_path_buf();
-        let version = home.file_name().context("PostgreSQL's folder has no name")?.to_string_lossy().into_owned();
+        let version =
+            home.file_name().context("PostgreSQL's folder has no name")?.to_string_lossy().into_owned();
         self.busybox().await?;
         let mut libraries = BTreeSet::new();
         for program in ["postgres", "initdb", "pg_ctl", "psql", "pg_isready", "pg_controldata"] {
@@ -162,7 +176,9 @@ impl Root {
         for entry in home.join("lib").read_dir().context("PostgreSQL's lib")?.flatten() {
             let path = entry.path();
             // Not the just-in-time compiler, which would bring all of LLVM along.
-            if path.extension().is_some_and(|end| end == "so") && !entry.file_name().to_string_lossy().starts_with("llvm") {
+            if path.extension().is_some_and(|end| end == "so")
+                && !entry.file_name().to_string_lossy().starts_with("llvm")
+            {
                 libraries.extend(shared_libraries(&path).await?);
                 self.file(&path, &relative(&path))?;
             }
@@ -180,13 +196,19 @@ impl Root {
             }
         }
         // initdb wants a name for the user it runs as, and a pod may name any: so every one has a name.
-        let mut users = format!("root:x:0:0::/root:/bin/sh\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/var/lib/postgresql:/bin/sh\n");
+        let mut users = format!(
+            "root:x:0:0::/root:/bin/sh\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/var/lib/postgresql:/bin/sh\n"
+        );
         for uid in (1..=65535_u32).filter(|uid| *uid != POSTGRES_UID) {
             writeln!(users, "u{uid}:x:{uid}:{uid}::/tmp:/bin/sh")?;
         }
         self.data("etc/passwd", users.as_bytes(), 0o644)?;
         self.data("etc/group", format!("root:x:0:\npostgres:x:{POSTGRES_UID}:\n").as_bytes(), 0o644)?;
-        self.data("usr/local/bin/docker-entrypoint.sh", include_bytes!("../images/postgres-entrypoint.sh"), 0o755)?;
+        self.data(
+            "usr/local/bin/docker-entrypoint.sh",
+            include_bytes!("../images/postgres-entrypoint.sh"),
+            0o755,
+        )?;
         self.folder("docker-entrypoint-initdb.d", 0o755)?;
         for shared in ["tmp", "var/run/postgresql", "var/lib/postgresql", "var/lib/postgresql/data"] {
             self.folder(shared, 0o1777)?;
@@ -259,7 +281,8 @@ impl Root {
 
     /// All files below a folder of this machine, at the same path.
     fn tree(&mut self, folder: &Path) -> Result<()> {
-        for entry in folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))?.flatten() {
+        for entry in folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))?.flatten()
+        {
             let path = entry.path();
             if path.is_dir() {
                 self.tree(&path)?;

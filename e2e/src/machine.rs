@@ -29,7 +29,14 @@ pub struct Machines {
 
 impl Machines {
     /// Starts one of the built programs on a machine.
-    pub async fn start(&self, machine: &str, name: &str, program: &str, args: &[String], restart: bool) -> Result<()> {
+    pub async fn start(
+        &self,
+        machine: &str,
+        name: &str,
+        program: &str,
+        args: &[String],
+        restart: bool,
+    ) -> Result<()> {
         let program = self.programs.path(program)?.display().to_string();
         let argv = std::iter::once(program).chain(args.iter().cloned()).collect();
         self.start_in(machine, name, None, argv, restart).await.map(|_| ())
@@ -57,7 +64,10 @@ impl Machines {
             cgroups: self.cgroups.create_machine(machine)?,
             restart,
         };
-        match ask(&socket(), &Request::Start(daemon), LIMIT).await.with_context(|| format!("starting {name}"))? {
+        match ask(&socket(), &Request::Start(daemon), LIMIT)
+            .await
+            .with_context(|| format!("starting {name}"))?
+        {
             Answer::Started(pid) => Ok(pid),
             answer => bail!("starting {name}: unexpected answer {answer:?}"),
         }
@@ -98,7 +108,11 @@ impl Machines {
     pub async fn check_daemons(&self) -> Result<()> {
         for daemon in self.daemons().await? {
             if daemon.pid.is_none() || daemon.restarts > 0 {
-                bail!("{} ended by itself: see {}", daemon.name, self.logs.join(format!("{}.log", daemon.name.replace(' ', "-"))).display());
+                bail!(
+                    "{} ended by itself: see {}",
+                    daemon.name,
+                    self.logs.join(format!("{}.log", daemon.name.replace(' ', "-"))).display()
+                );
             }
         }
         Ok(())
@@ -106,7 +120,11 @@ impl Machines {
 }
 
 /// Looks again and again until the condition holds. Fails when it does not within `limit`, or when looking fails.
-pub async fn wait_until(what: &str, limit: Duration, mut reached: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+pub async fn wait_until(
+    what: &str,
+    limit: Duration,
+    mut reached: impl AsyncFnMut() -> Result<bool>,
+) -> Result<()> {
     let started = Instant::now();
     while !reached().await.with_context(|| format!("waiting for {what}"))? {
         if started.elapsed() > limit {

@@ -20,6 +20,8 @@ use leadergroup_e2e::supervisor::{self, Answer, Request};
 
 /// The longest that taking a cluster down may take.
 const DOWN_LIMIT: Duration = Duration::from_secs(120);
+/// The longest that nodes may take to be Ready again.
+const HEAL_LIMIT: Duration = Duration::from_secs(120);
 
 /// A real Kubernetes of several nodes on this machine, for tests.
 #[derive(Parser)]
@@ -56,12 +58,47 @@ enum Action {
     Demo,
     /// Print how to point kubectl at the cluster, as shell commands: `eval "$(leadergroup-e2e env)"`.
     Env,
+    /// Do something to the running cluster.
+    #[command(subcommand)]
+    Fault(Fault),
     /// Call a Service again and again, one line of JSON a call; started by tests inside a node's network.
     #[command(hide = true)]
     Call(CallArgs),
     /// The process behind a cluster; started by `up`.
     #[command(hide = true)]
     Supervise,
+}
+
+#[derive(Subcommand)]
+enum Fault {
+    /// Take a node's power away.
+    PowerOff { node: String },
+    /// Give a node its power back.
+    PowerOn { node: String },
+    /// Pull a node's cable: its pods go on running.
+    CutOff { node: String },
+    /// Plug a node's cable in again.
+    Reconnect { node: String },
+    /// Make every process of a pod stand still.
+    FreezePod { uid: String },
+    /// Let a frozen pod go on.
+    ThawPod { uid: String },
+    /// Kill the processes of a pod's containers.
+    KillPod { uid: String },
+    /// Drop everything between two machines: nodes, `control`, `database`, `host`.
+    CutPath { one: String, other: String },
+    /// Take `cut-path` back.
+    HealPath { one: String, other: String },
+    /// Shut PostgreSQL down.
+    StopDatabase,
+    /// Start PostgreSQL again.
+    StartDatabase,
+    /// Kill the API server.
+    KillApiServer,
+    /// Start the API server again.
+    StartApiServer,
+    /// Undo all of it but frozen pods, and wait until the nodes are Ready.
+    Heal,
 }
 
 fn main() -> ExitCode {
@@ -96,6 +133,7 @@ async fn run(action: Action) -> Result<()> {
         Action::Down => down().await,
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
+        Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
         Action::Call(args) => args.run().await,
         Action::Demo => demo::run().await,
         Action::Supervise => supervise().await,
@@ -113,6 +151,25 @@ fn print_environment(cluster: &Cluster) -> Result<()> {
     writeln!(out, "export DATABASE_URL='{}'", cluster.database_url())?;
     writeln!(out, "export ETCD_URL='{}'", cluster.etcd_url())?;
     Ok(())
+}
+
+async fn inject(cluster: &Cluster, fault: Fault) -> Result<()> {
+    match fault {
+        Fault::PowerOff { node } => cluster.power_off(&node).await.map(|_| ()),
+        Fault::PowerOn { node } => cluster.power_on(&node).await,
+        Fault::CutOff { node } => cluster.cut_off(&node).await.map(|_| ()),
+        Fault::Reconnect { node } => cluster.reconnect(&node).await,
+        Fault::FreezePod { uid } => cluster.freeze_pod(&uid).await.map(|_| ()),
+        Fault::ThawPod { uid } => cluster.thaw_pod(&uid),
+        Fault::KillPod { uid } => cluster.kill_pod(&uid).map(|_| ()),
+        Fault::CutPath { one, other } => cluster.cut_path(&one, &other).await,
+        Fault::HealPath { one, other } => cluster.heal_path(&one, &other).await,
+        Fault::StopDatabase => cluster.database().stop().await,
+        Fault::StartDatabase => cluster.database().start().await,
+        Fault::KillApiServer => cluster.api_server().kill().await,
+        Fault::StartApiServer => cluster.api_server().start().await,
+        Fault::Heal => cluster.heal(HEAL_LIMIT).await,
+    }
 }
 
 async fn down() -> Result<()> {

@@ -40,7 +40,14 @@ const FAMILIES: [Family; 5] = [
         name: "kubernetes",
         files: &["go.mod", "go.sum"],
         tags: "",
-        programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"],
+        programs: &[
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kubelet",
+            "kube-proxy",
+            "kubectl",
+        ],
         target: "tool",
     },
     Family {
@@ -86,12 +93,14 @@ impl Programs {
     /// The path of a program, by the name under which it was built.
     pub fn path(&self, program: &str) -> Result<PathBuf> {
         let mut all = self.folders.iter().map(|folder| folder.join(program));
-        all.find(|path| path.exists()).with_context(|| format!("{program} is not built: run `leadergroup-e2e build`"))
+        all.find(|path| path.exists())
+            .with_context(|| format!("{program} is not built: run `leadergroup-e2e build`"))
     }
 
     /// A value for PATH that finds these programs first.
     pub fn search_path(&self) -> String {
-        let mut folders: Vec<String> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
+        let mut folders: Vec<String> =
+            self.folders.iter().map(|folder| folder.display().to_string()).collect();
         folders.push("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
         folders.join(":")
     }
@@ -103,7 +112,10 @@ pub fn built(cache: &Path) -> Result<Programs> {
     for family in &FAMILIES {
         let folder = folder(cache, family)?;
         if !folder.exists() {
-            bail!("{} is not built yet: run `leadergroup-e2e build` (takes minutes the first time)", family.name);
+            bail!(
+                "{} is not built yet: run `leadergroup-e2e build` (takes minutes the first time)",
+                family.name
+            );
         }
         folders.push(folder);
     }
@@ -120,13 +132,19 @@ pub async fn build(cache: &Path) -> Result<Programs> {
     fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
     let lock = File::create(bin.join("build.lock")).context("cannot create the build's lock file")?;
     // Off the runtime's threads: it may wait for minutes for the other build.
-    let _lock = tokio::task::spawn_blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
-        .await?
-        .context("cannot take the build's lock")?;
+    let _lock =
+        tokio::task::spawn_blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
+            .await?
+            .context("cannot take the build's lock")?;
     for (index, family) in FAMILIES.iter().enumerate() {
         let folder = folder(cache, family)?;
         if !folder.exists() {
-            progress(&format!("building {} ({} of {}) from its pinned Go modules", family.name, index + 1, FAMILIES.len()));
+            progress(&format!(
+                "building {} ({} of {}) from its pinned Go modules",
+                family.name,
+                index + 1,
+                FAMILIES.len()
+            ));
             build_family(family, &folder).await.with_context(|| format!("building {}", family.name))?;
         }
     }
@@ -140,7 +158,16 @@ async fn build_family(family: &Family, folder: &Path) -> Result<()> {
     let started = Instant::now();
     let mut child = Command::new("go")
         .current_dir(modules().join(family.name))
-        .args(["install", "-v", "-trimpath", "-mod=readonly", "-tags", family.tags, "-ldflags", &linker_flags(family)])
+        .args([
+            "install",
+            "-v",
+            "-trimpath",
+            "-mod=readonly",
+            "-tags",
+            family.tags,
+            "-ldflags",
+            &linker_flags(family),
+        ])
         .arg(family.target)
         .env("CGO_ENABLED", "0")
         .env("GOBIN", &unfinished)
@@ -158,7 +185,11 @@ async fn build_family(family: &Family, folder: &Path) -> Result<()> {
         loop {
             let line = tokio::time::timeout_at(next.into(), lines.next_line()).await;
             if next <= Instant::now() {
-                progress(&format!("  {}: {packages} packages compiled, {} s", family.name, started.elapsed().as_secs()));
+                progress(&format!(
+                    "  {}: {packages} packages compiled, {} s",
+                    family.name,
+                    started.elapsed().as_secs()
+                ));
                 next = Instant::now() + PROGRESS_EVERY;
             }
             match line {
@@ -224,11 +255,14 @@ fn modules() -> PathBuf {
 
 async fn check_go() -> Result<()> {
     let (major, minor) = GO_MINIMUM;
-    let remedy = format!("the test cluster is built with Go {major}.{minor} or newer: install it from https://go.dev/dl");
+    let remedy = format!(
+        "the test cluster is built with Go {major}.{minor} or newer: install it from https://go.dev/dl"
+    );
     let text = run("go", ["version"]).await.with_context(|| remedy.clone())?;
-    let found = text.split_whitespace().find_map(|word| word.strip_prefix("go1.")).and_then(|rest| {
-        rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok()
-    });
+    let found = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("go1."))
+        .and_then(|rest| rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok());
     match found {
         Some(found) if found >= minor => Ok(()),
         _ => bail!("{remedy} (found: {})", text.trim()),
@@ -273,7 +307,8 @@ pub async fn ensure_packages() -> Result<()> {
 
 /// The newest folder of PostgreSQL server programs.
 pub fn postgres_bin() -> Result<PathBuf> {
-    let postgres = find("/usr/lib/postgresql/*/bin/postgres").context("no PostgreSQL server: install `postgresql`")?;
+    let postgres =
+        find("/usr/lib/postgresql/*/bin/postgres").context("no PostgreSQL server: install `postgresql`")?;
     Ok(postgres.parent().context("postgres has no folder")?.to_path_buf())
 }
 

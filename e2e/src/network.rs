@@ -77,12 +77,10 @@ pub fn namespace(machine: &str) -> String {
 
 /// Makes the switch and the host's cable. `nodes` are the machines behind which the host finds the pods.
 pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
-    run("ip", ["netns", "add", SWITCH]).await.context("cannot create network namespaces: is this root on Linux?")?;
-    batch(
-        SWITCH,
-        "link set lo up\nlink add br0 type bridge forward_delay 0\nlink set br0 up\n",
-    )
-    .await?;
+    run("ip", ["netns", "add", SWITCH])
+        .await
+        .context("cannot create network namespaces: is this root on Linux?")?;
+    batch(SWITCH, "link set lo up\nlink add br0 type bridge forward_delay 0\nlink set br0 up\n").await?;
     run("ip", ["link", "add", HOST_LINK, "type", "veth", "peer", "name", HOST, "netns", SWITCH]).await?;
     batch(SWITCH, &format!("link set {HOST} master br0\nlink set {HOST} up\n")).await?;
     run("ip", ["address", "add", &format!("{HOST_ADDRESS}/24"), "dev", HOST_LINK]).await?;
@@ -113,9 +111,14 @@ pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
 pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> {
     let (namespace, name) = (machine.namespace(), &machine.name);
     run("ip", ["netns", "add", &namespace]).await?;
-    run("ip", ["link", "add", "eth0", "netns", &namespace, "type", "veth", "peer", "name", name, "netns", SWITCH]).await?;
+    run(
+        "ip",
+        ["link", "add", "eth0", "netns", &namespace, "type", "veth", "peer", "name", name, "netns", SWITCH],
+    )
+    .await?;
     batch(SWITCH, &format!("link set {name} master br0\nlink set {name} up\n")).await?;
-    let mut lines = format!("link set lo up\naddress add {}/24 dev eth0\nlink set eth0 up\n", machine.address);
+    let mut lines =
+        format!("link set lo up\naddress add {}/24 dev eth0\nlink set eth0 up\n", machine.address);
     for node in nodes.iter().filter(|node| *node != machine) {
         if let Some(pods) = &node.pods {
             lines.push_str(&format!("route add {pods} via {}\n", node.address));
@@ -133,15 +136,15 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
     Ok(())
 }
 
-/// Removes a machine's namespace with all that is in it. The processes in it must have ended.
+/// Removes a machine's cable and its namespace with all that is in it. The processes in it must have ended.
 pub async fn remove_machine(machine: &str) -> Result<()> {
+    // The cable first: the kernel removes a namespace's devices some time later, and the port's name is needed again.
+    if link_exists(machine).await {
+        run("ip", ["-n", SWITCH, "link", "delete", machine]).await?;
+    }
     let namespace = namespace(machine);
     if Path::new("/run/netns").join(&namespace).exists() {
         run("ip", ["netns", "delete", &namespace]).await?;
-    }
-    // The kernel removes a namespace's devices some time later; the name of the port is needed again before.
-    if link_exists(machine).await {
-        run("ip", ["-n", SWITCH, "link", "delete", machine]).await?;
     }
     Ok(())
 }
@@ -191,12 +194,12 @@ fn switch_net() -> String {
 
 /// Removes every namespace of ours and the host's cable, whatever of them exists.
 pub async fn remove_all() -> Result<()> {
+    if host_link_exists() {
+        // Of a namespace that is just being removed it may go by itself.
+        let _ = run("ip", ["link", "delete", HOST_LINK]).await;
+    }
     for name in namespaces() {
         run("ip", ["netns", "delete", &name]).await?;
-    }
-    // Goes with the switch, but only after a while.
-    if run("ip", ["link", "show", "dev", HOST_LINK]).await.is_ok() {
-        let _ = run("ip", ["link", "delete", HOST_LINK]).await;
     }
     // `ip netns add` turned the folder into a mount point; when it is empty, nobody else uses it.
     let folder = Path::new("/run/netns");
@@ -205,6 +208,13 @@ pub async fn remove_all() -> Result<()> {
         let _ = std::fs::remove_dir(folder);
     }
     Ok(())
+}
+
+/// Whether the host has a cable into a cluster's network.
+pub fn host_link_exists() -> bool {
+    // Not /sys/class/net, which shows the namespace that it was mounted in.
+    let devices = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    devices.lines().any(|line| line.trim_start().starts_with(&format!("{HOST_LINK}:")))
 }
 
 /// Our network namespaces that exist now.

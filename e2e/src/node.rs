@@ -59,7 +59,8 @@ impl Node<'_> {
         let _ = fs::remove_dir_all(folder.join("run"));
         let _ = fs::remove_dir_all(folder.join("cni"));
         for (name, _) in FOLDERS {
-            fs::create_dir_all(folder.join(name)).with_context(|| format!("cannot create {}", folder.display()))?;
+            fs::create_dir_all(folder.join(name))
+                .with_context(|| format!("cannot create {}", folder.display()))?;
         }
         self.write_settings()?;
         let mounts = self.start_namespace().await?;
@@ -79,7 +80,9 @@ impl Node<'_> {
         let folder = self.folder();
         let mounts = self.namespace_pid().await?;
         let argv = |program: &str, args: Vec<String>| -> Result<Vec<String>> {
-            Ok(std::iter::once(self.machines.programs.path(program)?.display().to_string()).chain(args).collect())
+            Ok(std::iter::once(self.machines.programs.path(program)?.display().to_string())
+                .chain(args)
+                .collect())
         };
         let kubelet = vec![
             format!("--config={}", folder.join("kubelet.json").display()),
@@ -98,8 +101,11 @@ impl Node<'_> {
     /// Gives the node an image that was packed.
     pub async fn import(&self, archive: &Path) -> Result<()> {
         let mut ctr = tokio::process::Command::new(self.ctr()?);
-        ctr.args(["--address", &self.socket(), "--namespace", "k8s.io", "images", "import", "--no-unpack"]).arg(archive);
-        output(ctr, CONTAINERD_LIMIT).await.with_context(|| format!("importing an image on {}", self.name()))?;
+        ctr.args(["--address", &self.socket(), "--namespace", "k8s.io", "images", "import", "--no-unpack"])
+            .arg(archive);
+        output(ctr, CONTAINERD_LIMIT)
+            .await
+            .with_context(|| format!("importing an image on {}", self.name()))?;
         Ok(())
     }
 
@@ -123,11 +129,16 @@ impl Node<'_> {
         let folder = self.folder();
         let mut script = "set -e; mount --make-rshared /; ".to_owned();
         for (name, path) in FOLDERS {
-            script.push_str(&format!("mount --bind '{}' {path}; mount --make-rshared {path}; ", folder.join(name).display()));
+            script.push_str(&format!(
+                "mount --bind '{}' {path}; mount --make-rshared {path}; ",
+                folder.join(name).display()
+            ));
         }
         let ready = folder.join("run/mounted");
         script.push_str(&format!("touch '{}'; exec sleep infinity", ready.display()));
-        let argv = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", &script].map(str::to_owned).into();
+        let argv = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", &script]
+            .map(str::to_owned)
+            .into();
         let pid = self.machines.start_in(self.name(), &self.daemon("namespace"), None, argv, false).await?;
         wait_until(&format!("the mounts of {}", self.name()), LIMIT, async || Ok(ready.exists())).await?;
         Ok(pid)

@@ -33,11 +33,16 @@ impl Provider {
             "" | "own" => Ok(Self::Own(Box::new(Cluster::attach_or_start().await?))),
             "kubeconfig" => {
                 let path = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty());
-                let path = PathBuf::from(path.context("LEADERGROUP_PROVIDER=kubeconfig needs KUBECONFIG, naming one file")?);
+                let path = PathBuf::from(
+                    path.context("LEADERGROUP_PROVIDER=kubeconfig needs KUBECONFIG, naming one file")?,
+                );
                 if !path.is_file() {
                     bail!("KUBECONFIG={} is not a file", path.display());
                 }
-                Ok(Self::Kubeconfig(Kubeconfig { path, database_url: std::env::var("LEADERGROUP_DATABASE_URL").ok() }))
+                Ok(Self::Kubeconfig(Kubeconfig {
+                    path,
+                    database_url: std::env::var("LEADERGROUP_DATABASE_URL").ok(),
+                }))
             }
             other => bail!("LEADERGROUP_PROVIDER={other} is neither `own` nor `kubeconfig`"),
         }

@@ -19,8 +19,11 @@ pub fn cache() -> Result<PathBuf> {
     let path = set("LEADERGROUP_CACHE")
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("leadergroup")))
         .or_else(|| Some(set("HOME")?.join(".cache/leadergroup")))
-        .context("set LEADERGROUP_CACHE: neither it nor XDG_CACHE_HOME nor HOME says where to keep built programs")?;
-    fs::create_dir_all(&path).with_context(|| format!("cannot create the cache folder {}", path.display()))?;
+        .context(
+            "set LEADERGROUP_CACHE: neither it nor XDG_CACHE_HOME nor HOME says where to keep built programs",
+        )?;
+    fs::create_dir_all(&path)
+        .with_context(|| format!("cannot create the cache folder {}", path.display()))?;
     path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))
 }
 
@@ -53,7 +56,8 @@ impl State {
     pub fn save(&self) -> Result<()> {
         let path = file();
         let next = path.with_extension("next");
-        fs::write(&next, serde_json::to_vec_pretty(self)?).with_context(|| format!("cannot write {}", next.display()))?;
+        fs::write(&next, serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("cannot write {}", next.display()))?;
         fs::rename(&next, &path).with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -64,9 +68,13 @@ impl State {
         };
         let path = file();
         let text = fs::read(&path).with_context(|| {
-            format!("the test cluster (process {pid}) is still starting, or being taken down: {} is not there", path.display())
+            format!(
+                "the test cluster (process {pid}) is still starting, or being taken down: {} is not there",
+                path.display()
+            )
         })?;
-        serde_json::from_slice(&text).with_context(|| format!("cannot read {}: of another version?", path.display()))
+        serde_json::from_slice(&text)
+            .with_context(|| format!("cannot read {}: of another version?", path.display()))
     }
 }
 

@@ -164,13 +164,13 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     })
     .await?;
 
-    service_answers_everywhere(&test).await.context("service")?;
-    memory_limit(&test).await.context("memory limit")?;
-    bundled_database(&test).await.context("database in a pod")?;
-    freeze_and_crash(&test).await.context("freeze and crash")?;
-    cut_off(&test).await.context("cut off")?;
-    power_off(&test).await.context("power off")?;
-    servers(&test).await.context("servers")?;
+    timed("service", service_answers_everywhere(&test)).await?;
+    timed("memory limit", memory_limit(&test)).await?;
+    timed("database in a pod", bundled_database(&test)).await?;
+    timed("freeze and crash", freeze_and_crash(&test)).await?;
+    timed("cut off", cut_off(&test)).await?;
+    timed("power off", power_off(&test)).await?;
+    timed("servers", servers(&test)).await?;
 
     let refused = Cluster::start(Config::default()).await.err().context("a second cluster started")?;
     ensure!(refused.to_string().contains("is running on this machine already"), "unclear: {refused:#}");
@@ -182,9 +182,17 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     println!("stopped in {:.1} s", stopping.elapsed().as_secs_f64());
     ensure!(leftovers().is_empty(), "left behind: {:#?}", leftovers());
 
-    killed_owner().await.context("killed owner")?;
-    killed_supervisor().await.context("killed supervisor")?;
+    timed("killed owner", killed_owner()).await?;
+    timed("killed supervisor", killed_supervisor()).await?;
     println!("all in {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Runs a part of the test, and says how long it took.
+async fn timed(name: &'static str, part: impl Future<Output = Result<()>>) -> Result<()> {
+    let started = Instant::now();
+    part.await.context(name)?;
+    println!("{name}: {:.1} s", started.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -347,7 +355,8 @@ async fn killed_owner() -> Result<()> {
     let mut up = Command::new(COMMAND).arg("up").stdout(Stdio::null()).spawn()?;
     wait_until("etcd to be started", LIMIT, async || Ok(!leftovers().is_empty() && leftovers().len() > 10)).await?;
     up.kill().await?;
-    wait_until("nothing to be left of it", LIMIT, async || Ok(leftovers().is_empty())).await
+    let gone = wait_until("nothing to be left of it", LIMIT, async || Ok(leftovers().is_empty())).await;
+    gone.with_context(|| format!("left behind: {:#?}", leftovers()))
 }
 
 /// What a supervisor leaves that was killed itself, the next command removes.

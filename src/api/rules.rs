@@ -86,6 +86,13 @@ pub(super) fn requirement(schema: &mut Schema) {
         Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
             .message("key must be a valid label key: write [prefix/]name, such as app or example.com/tier"),
     );
+    on(
+        schema,
+        "values",
+        Rule::new(format!("self.all(v, v == '' || v.matches('{LABEL_VALUE}'))")).message(
+            "values must be label values: at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit at both ends",
+        ),
+    );
     add(
         schema,
         Rule::new("!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)")

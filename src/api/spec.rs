@@ -85,7 +85,8 @@ pub struct LockSpec {
     /// How long to wait after a holder was lost without a clean end before the next pod is promoted, for workloads that
     /// need time to notice that they lost the lock. From 0s to 1h.
     pub lock_delay: HumanDuration,
-    /// The row of the lock table: 1 to 255 printable ASCII characters. Immutable. Default: `<kube-system UID>/<namespace>/<name>`.
+    /// The row of the lock table: 1 to 255 printable ASCII characters. Immutable. Default:
+    /// `<kube-system UID>/<namespace>/<name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 255))]
     pub key: Option<String>,
@@ -115,7 +116,8 @@ pub struct HealthSpec {
     /// A probe to use in place of the pod's own readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
-    /// How long one probe may take, at most `lock.ttl`. Default: the readinessProbe's own timeout, at most `lock.retryInterval`.
+    /// How long one probe may take, at most `lock.ttl`. Default: the readinessProbe's own timeout, at most
+    /// `lock.retryInterval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<HumanDuration>,
     /// How many explicit refusals in a row make a pod failing, and how many probes must at least have gone unanswered

@@ -90,7 +90,8 @@ pub struct Declaration {
     /// The fencing token of the term; 0 before the first.
     #[serde(default)]
     pub token: i64,
-    /// The grant that the lock gave for it: two grants of one token, possible after a database lost commits, differ here.
+    /// The grant that the lock gave for it: two grants of one token, possible after a database lost commits, differ
+    /// here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
     /// The pod that is to be active; none after a holder went away without a successor.

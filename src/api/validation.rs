@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::{ACTIVE_VALUE, LeaderGroupSpec, LockSpec, PodSelector, ProbeSpec, RoutingSpec, STANDBY_VALUE};
+use super::{
+    ACTIVE_VALUE, LeaderGroupSpec, LockSpec, PodSelector, ProbePort, ProbeSpec, RoutingSpec, STANDBY_VALUE,
+};
 
 /// Why a spec cannot be carried out; each text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +48,22 @@ pub enum InvalidSpec {
     /// None of the kinds of probe, or several.
     #[error("spec.health.probe must be of exactly one kind: write either httpGet or tcpSocket")]
     ProbeKind,
+    /// The path cannot be asked for.
+    #[error(
+        "spec.health.probe.httpGet.path must start with a / and contain no spaces: write it like /readyz"
+    )]
+    ProbePath,
+    /// No pod has such a port.
+    #[error(
+        "spec.health.probe: the port must be a number from 1 to 65535, or the name of a port of the container: write \
+         it like 8080 or http"
+    )]
+    ProbePort,
+    /// No container has such a name.
+    #[error(
+        "spec.health.container must be the name of a container: write it as in the pod's spec.containers"
+    )]
+    Container,
     /// A label key or value of `routing` is none, or is one that others use.
     #[error(
         "spec.routing: `{0}` cannot mark roles: write a valid label of your own domain, such as example.com/role"
@@ -81,6 +99,9 @@ impl LeaderGroupSpec {
         let threshold = self.health.failure_threshold;
         if !(1..=10).contains(&threshold) || self.lock.retry_interval.0 * threshold > self.lock.ttl.0 {
             return Err(InvalidSpec::FailureThreshold);
+        }
+        if self.health.container.as_ref().is_some_and(|name| name.len() > 63 || !is_dns_label(name)) {
+            return Err(InvalidSpec::Container);
         }
         self.health.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
     }
@@ -149,11 +170,26 @@ impl LockSpec {
 
 impl ProbeSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
-        if self.http_get.is_some() == self.tcp_socket.is_some() {
-            Err(InvalidSpec::ProbeKind)
-        } else {
-            Ok(())
+        let (port, path) = match (&self.http_get, &self.tcp_socket) {
+            (Some(http), None) => (&http.port, http.path.as_deref()),
+            (None, Some(tcp)) => (&tcp.port, None),
+            _ => return Err(InvalidSpec::ProbeKind),
+        };
+        let usable = match port {
+            ProbePort::Int(number) => (1..=65_535).contains(number),
+            ProbePort::String(name) => {
+                name.len() <= 15
+                    && is_dns_label(name)
+                    && name.bytes().any(|byte| byte.is_ascii_lowercase())
+                    && !name.contains("--")
+            }
+        };
+        if !usable {
+            return Err(InvalidSpec::ProbePort);
         }
+        let plain =
+            |path: &str| path.starts_with('/') && path.bytes().all(|byte| matches!(byte, b'!'..=b'~'));
+        if path.is_none_or(plain) { Ok(()) } else { Err(InvalidSpec::ProbePath) }
     }
 }
 
@@ -169,11 +205,14 @@ pub(super) const CONTROLLERS_LABELS: [&str; 5] = [
 /// A label key: a name, after an optional DNS subdomain and a slash.
 fn is_label_key(key: &str) -> bool {
     let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
-    let is_part = |part: &str| {
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    is_label_name(name) && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_part))
+    is_label_name(name)
+        && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_dns_label))
+}
+
+/// One part of a DNS name, whatever its length.
+fn is_dns_label(part: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
 }
 
 /// The name of a label key, or a label value that is not empty.

@@ -2,6 +2,7 @@
 
 mod crd;
 mod settings;
+mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -9,8 +10,10 @@ pub use crd::crd_yaml;
 pub use settings::{
     LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,
 };
+pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
-/// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed to.
+/// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed
+/// to.
 #[derive(Debug, Parser)]
 #[command(name = "leadergroup", version, propagate_version = true)]
 pub struct Cli {
@@ -28,6 +31,8 @@ pub enum Command {
     Crd,
     /// Bring the tables of the lock's database to this version, and end
     Migrate(MigrateArgs),
+    /// Stop the operator and let all groups go, before it is removed; the chart does it
+    Uninstall(UninstallArgs),
     /// Print the version
     Version,
 }

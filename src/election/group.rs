@@ -221,6 +221,11 @@ impl Group {
         }
     }
 
+    /// Shows the group the world without a step: before an outcome that may settle it.
+    pub fn refresh(&mut self, world: World) {
+        self.world = world;
+    }
+
     /// Where the group stands.
     pub fn phase(&self) -> &Phase {
         &self.phase

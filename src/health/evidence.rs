@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     facts::{PodFacts, Readiness},
     node::{LEASE_DURATION, NodeLease, NodeWord},
+    prober::{ProbeEvent, ProbeStep},
     probes::Probes,
 };
 use crate::api::{LeaderGroupSpec, Reason};
@@ -160,6 +161,14 @@ impl PodEvidence {
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
         let keep = usize::try_from(self.needed()).unwrap_or(usize::MAX);
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
+    }
+
+    /// What the prober tells of this pod.
+    pub fn probe(&mut self, event: &ProbeEvent) {
+        match event.step {
+            ProbeStep::Sent => self.probe_sent(event.seq, event.sent_at),
+            ProbeStep::Ended(outcome) => self.probe_answered(event.seq, event.sent_at, outcome),
+        }
     }
 
     /// A version of the pod was read or arrived on the watch.

@@ -133,8 +133,8 @@ pub(super) async fn claim(
         })
         .map(|(index, _)| index)
         .collect();
-    let exists = stream::iter(unsettled.iter().map(|index| confirm(&router, &wishes[*index])));
-    let exists: Vec<Result<bool, Trouble>> = exists.buffered(PARALLEL_READS).collect().await;
+    let reads: Vec<_> = unsettled.iter().map(|index| confirm(&router, &wishes[*index])).collect();
+    let exists: Vec<_> = stream::iter(reads).buffered(PARALLEL_READS).collect().await;
     let mut confirmed = Vec::new();
     for (index, exists) in unsettled.into_iter().zip(exists) {
         match exists {

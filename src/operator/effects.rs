@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use tokio::time::sleep;
-use uuid::Uuid;
 
 use super::{
     desk::Desk,

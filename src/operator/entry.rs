@@ -1,7 +1,7 @@
 //! One group as the loop keeps it: the object, its pods' evidence, the election's state, and who is in charge.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::Duration,
 };
@@ -64,13 +64,15 @@ pub(super) struct Entry {
     pub(super) tag: String,
     pub(super) machine: election::Group,
     pub(super) charge: Charge,
+    /// A heartbeat came since the last look: a group without a known charge may be claimed.
+    pub(super) claim_due: bool,
     /// When the claim may be made again.
     pub(super) claim_after: Duration,
     /// Consecutive heartbeats at which nobody was in charge.
     pub(super) open_beats: u32,
     pub(super) tracked: BTreeMap<Arc<str>, Tracked>,
-    /// Pods that an older group selects too.
-    pub(super) contested: BTreeSet<String>,
+    /// Pods that an older group selects too, and that group.
+    pub(super) contested: BTreeMap<String, String>,
     /// What the spec got wrong.
     pub(super) invalid: Option<String>,
     /// The last failure of an effect, until one succeeds.
@@ -80,14 +82,6 @@ pub(super) struct Entry {
     pub(super) report_after: Duration,
     /// The database's outage was reported by a replica that is not in charge; once is enough.
     pub(super) outage_reported: bool,
-}
-
-/// What is the same for all groups.
-pub(super) struct Surroundings<'a> {
-    pub(super) leases: &'a NodeLeases,
-    pub(super) prober: &'a mut Prober,
-    pub(super) now: Duration,
-    pub(super) lock_away: bool,
 }
 
 impl Entry {
@@ -102,10 +96,11 @@ impl Entry {
             key: Key::new(key).ok()?,
             machine: election::Group::new(World::default()),
             charge: Charge::Open,
+            claim_due: true,
             claim_after: Duration::ZERO,
             open_beats: 0,
             tracked: BTreeMap::new(),
-            contested: BTreeSet::new(),
+            contested: BTreeMap::new(),
             invalid: None,
             trouble: None,
             history: Vec::new(),

@@ -9,7 +9,7 @@ use super::session::LockNews;
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
-    health::ProbeEvent,
+
     lock::{Claimed, SessionId},
 };
 
@@ -71,7 +71,6 @@ pub(super) enum Message {
     Pod(Scope, watcher::Event<Pod>),
     NodeLease(watcher::Event<Lease>),
     WatchFailed(Watched, String),
-    Probe(ProbeEvent),
     Lock(LockNews),
     Done(Box<Done>),
     Claimed { session: SessionId, answers: Vec<(GroupName, Arc<str>, Result<Claimed, Trouble>)> },

@@ -1,6 +1,6 @@
 //! The status for people and tools: computed from what is known, written when it differs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -136,7 +136,8 @@ fn accepted(entry: &Entry) -> Finding {
         return finding(Accepted, false, Reason::KeyInUse, message);
     }
     if !entry.contested.is_empty() {
-        let others: Vec<_> = entry.contested.iter().map(String::as_str).collect();
+        let others: BTreeSet<_> = entry.contested.values().map(String::as_str).collect();
+        let others: Vec<_> = others.into_iter().collect();
         let message = format!(
             "the older LeaderGroup {} selects pods of this one; narrow one of the two selectors. Nobody is promoted here",
             others.join(", ")

@@ -57,7 +57,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Runs until `leave`; then gives up the charge of all groups, so that others take them at once.
-    pub(super) async fn run(mut self, leave: CancellationToken) {
+    pub(super) async fn run(self, leave: CancellationToken) {
         let mut hints = Box::pin(self.store.listen());
         let mut observer = Observer::new(self.retry_interval);
         let mut ticks = interval(self.retry_interval);

@@ -5,6 +5,9 @@ use std::time::Duration;
 use leadergroup::lock::{
     Claim, Claimed, Grant, GrantId, Granted, Key, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
 };
+use sqlx::Executor;
+
+use crate::postgres::{Database, eventually};
 
 pub const TTL: Duration = Duration::from_secs(5);
 pub const GROUP: &str = "group-1";
@@ -78,4 +81,33 @@ pub async fn grant_one(store: &Store, own: SessionId, grant: Grant) -> Granted {
 
 pub async fn row(store: &Store, key: &Key) -> LockRow {
     store.read(std::slice::from_ref(key)).await.unwrap().remove(0)
+}
+
+/// Makes every grant wait, inside its transaction, for an advisory lock that the test holds.
+pub struct Gate<'a> {
+    database: &'a Database,
+    holder: sqlx::postgres::PgConnection,
+}
+
+impl<'a> Gate<'a> {
+    pub async fn close(database: &'a Database) -> Self {
+        database
+            .sql(
+                "create function leadergroup.gate() returns trigger language plpgsql as \
+                 'begin perform pg_catalog.pg_advisory_xact_lock(4711); return new; end';
+                 create trigger gate before insert on leadergroup.term for each row execute function leadergroup.gate()",
+            )
+            .await;
+        let mut holder = database.admin().await;
+        holder.execute("select pg_advisory_lock(4711)").await.unwrap();
+        Self { database, holder }
+    }
+
+    pub async fn somebody_waits(&self) {
+        eventually("a grant waits at the gate", async || self.database.waiting().await > 0).await;
+    }
+
+    pub async fn open(&mut self) {
+        self.holder.execute("select pg_advisory_unlock(4711)").await.unwrap();
+    }
 }

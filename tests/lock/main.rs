@@ -4,6 +4,7 @@
 
 mod cast;
 mod charge;
+mod connections;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod sessions;

@@ -8,8 +8,8 @@ use leadergroup::lock::{
 use sqlx::{Connection, Executor};
 
 use crate::cast::{
-    GROUP, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, owner, row, session, take,
-    tombstone, vacate,
+    GROUP, Gate, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, owner, row, session,
+    take, tombstone, vacate,
 };
 use crate::postgres::{Database, eventually, migrated};
 
@@ -297,35 +297,6 @@ async fn a_lost_answer_is_resolved_by_repeating_the_grant() {
     })
     .await;
     assert_eq!(database.number("select count(*) from leadergroup.term").await, 1);
-}
-
-/// Makes every grant wait, inside its transaction, for an advisory lock that the test holds.
-struct Gate<'a> {
-    database: &'a Database,
-    holder: sqlx::postgres::PgConnection,
-}
-
-impl<'a> Gate<'a> {
-    async fn close(database: &'a Database) -> Self {
-        database
-            .sql(
-                "create function leadergroup.gate() returns trigger language plpgsql as \
-                 'begin perform pg_catalog.pg_advisory_xact_lock(4711); return new; end';
-                 create trigger gate before insert on leadergroup.term for each row execute function leadergroup.gate()",
-            )
-            .await;
-        let mut holder = database.admin().await;
-        holder.execute("select pg_advisory_lock(4711)").await.unwrap();
-        Self { database, holder }
-    }
-
-    async fn somebody_waits(&self) {
-        eventually("a grant waits at the gate", async || self.database.waiting().await > 0).await;
-    }
-
-    async fn open(&mut self) {
-        self.holder.execute("select pg_advisory_unlock(4711)").await.unwrap();
-    }
 }
 
 #[tokio::test]

@@ -231,12 +231,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Its own child has to be waited for here: to the watcher it would look alive for ever.
+        self.kill();
         drop(self.watcher.stdin.take());
         // It has removed everything when it ends.
         let _ = self.watcher.wait();
-        if let Some(mut child) = self.process.lock().unwrap().take() {
-            let _ = child.wait();
-        }
     }
 }
 

@@ -118,7 +118,9 @@ impl Scenario {
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("creating {namespace}"))?;
-        let recorder = if stage.recorder.is_some() { None } else {
+        let recorder = if stage.recorder.is_some() {
+            None
+        } else {
             let url = stage.provider.database_url_in_cluster();
             Some(Recorder::of_api(stage.kube.clone(), &namespace, url.as_deref()).await?)
         };
@@ -392,7 +394,8 @@ impl Scenario {
         checked.ok_or_dump(&history, &self.dump_folder()?.join("history.jsonl"))?;
         let (measured, others) = (self.changes.len(), &self.other_promotions);
         if !checked.promotions.len().checked_sub(measured).is_some_and(|rest| others.contains(&rest)) {
-            let list: Vec<_> = checked.promotions.iter().map(|p| (p.revision, p.token, p.pod.as_str())).collect();
+            let list: Vec<_> =
+                checked.promotions.iter().map(|p| (p.revision, p.token, p.pod.as_str())).collect();
             bail!(
                 "{measured} changes of holder were measured, and beside them {others:?} promotions may be; \
                  these were made (revision, token, pod): {list:?}"

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client,
-    api::{ListParams, LogParams},
+    api::{DeleteParams, ListParams, LogParams},
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -19,6 +19,7 @@ pub const RELEASE: &str = "leadergroup";
 /// The release's namespace.
 pub const NAMESPACE: &str = "leadergroup-system";
 const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
+const REPLACED: Duration = Duration::from_mins(1);
 const HELM: Duration = Duration::from_mins(3);
 
 /// The operator's release.
@@ -103,6 +104,28 @@ impl Operator {
         .await
     }
 
+    /// Deletes its pods, without a good-bye, and answers the names of those that replace them once they run.
+    pub async fn replace(&self) -> Result<Vec<String>> {
+        let names = |pods: Vec<Pod>| -> Vec<String> {
+            pods.into_iter().filter_map(|pod| pod.metadata.name).collect()
+        };
+        let before = names(self.replicas().await?);
+        for name in &before {
+            self.pods().delete(name, &DeleteParams::default().grace_period(0)).await?;
+        }
+        eventually("the operator's pods to be replaced", REPLACED, async || {
+            let running = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+            let pods: Vec<Pod> = self.replicas().await?.into_iter().filter(running).collect();
+            let now = names(pods);
+            ensure!(
+                now.len() == before.len() && !now.iter().any(|name| before.contains(name)),
+                "{now:?} run"
+            );
+            Ok(now)
+        })
+        .await
+    }
+
     /// How often the containers of its present pods were restarted.
     pub async fn restarts(&self) -> Result<i32> {
         let statuses =
@@ -112,19 +135,18 @@ impl Operator {
 
     /// What its replicas logged, the last `lines` of each.
     pub async fn logs(&self, lines: i64) -> Result<String> {
-        let mut text = String::new();
+        let mut texts = Vec::new();
         for pod in self.replicas().await? {
             let name = pod.metadata.name.context("a pod without a name")?;
-            for previous in [true, false] {
+            for (previous, which) in [(true, " (before)"), (false, "")] {
                 let params = LogParams { tail_lines: Some(lines), previous, ..LogParams::default() };
                 // A container that was never restarted, or not started yet, has no such log.
                 if let Ok(log) = self.pods().logs(&name, &params).await {
-                    let before = if previous { " (before)" } else { "" };
-                    text += &format!("==> {name}{before}\n{log}\n");
+                    texts.push(format!("==> {name}{which}\n{log}\n"));
                 }
             }
         }
-        Ok(text)
+        Ok(texts.concat())
     }
 }
 

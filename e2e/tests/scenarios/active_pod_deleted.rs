@@ -18,7 +18,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             ("deleted", DeleteParams::default()),
             ("deleted by force", DeleteParams::default().grace_period(0)),
         ] {
-            client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
+                .await?;
             let at = Moment::now();
             s.pods().delete(&active.pod, &how).await?;
             s.failover(fault, &active, at, Some(&client), &["PodDeleted"]).await?;

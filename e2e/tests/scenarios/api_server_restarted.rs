@@ -18,7 +18,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         server.kill().await?;
         // Longer than the lock's ttl: nobody may take the API server's silence for the pod's.
         let down = client.calls().len();
-        client.until("8 s of calls while the API server is away", STARTED, |calls| calls.len() > down + 750).await?;
+        client
+            .until("8 s of calls while the API server is away", STARTED, |calls| calls.len() > down + 750)
+            .await?;
         server.start().await?;
         s.stage.own()?.nodes_ready(STARTED).await?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");

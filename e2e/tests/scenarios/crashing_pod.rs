@@ -14,7 +14,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let node = s.another_node(&active.node)?;
         let client = s.call_from(&node).await?;
         for round in 1..=3 {
-            client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
+                .await?;
             let at = Moment::now();
             s.order(&active.pod, "crash").await?;
             let evidence = ["ContainerTerminated", "ProbeRefused", "PodNotReady"];

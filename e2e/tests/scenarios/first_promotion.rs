@@ -22,12 +22,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         let active = s.elect().await?;
         for (node, client) in clients {
-            let heard = client.until("50 answers", STARTED, |calls| calls.answered_by(&active.pod) >= 50).await?;
+            let heard =
+                client.until("50 answers", STARTED, |calls| calls.answered_by(&active.pod) >= 50).await?;
             ensure!(heard.pods() == [active.pod.as_str()], "{node} was answered by {:?}", heard.pods());
             client.stop().await?;
         }
         let group = s.workload.name.clone();
-        let wait = ["wait", "-n", &s.namespace, "--for=condition=Ready", "--timeout=5s", "leadergroup", &group];
+        let wait =
+            ["wait", "-n", &s.namespace, "--for=condition=Ready", "--timeout=5s", "leadergroup", &group];
         s.stage.run_kubectl(&wait).await?;
         let shown = s.stage.run_kubectl(&["get", "-n", &s.namespace, "lg", &group]).await?;
         for word in ["ACTIVE", "NODE", "TOKEN", "READY", "STATUS", "3/3", &active.pod, &active.node] {

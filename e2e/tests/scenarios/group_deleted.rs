@@ -24,7 +24,10 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             ensure!(label.is_none(), "{:?} is still {label:?}, stamp {stamp:?}", pod.metadata.name);
         }
         if let Some(cluster) = s.stage.provider.faults() {
-            let query = format!("select tombstone, token from leadergroup.lock where key like '%/{}/{name}'", s.namespace);
+            let query = format!(
+                "select tombstone, token from leadergroup.lock where key like '%/{}/{name}'",
+                s.namespace
+            );
             let row = cluster.database().sql("leadergroup", &query).await?;
             ensure!(row.trim() == format!("t|{}", before.token), "the lock's row is {row:?}");
         }

@@ -14,11 +14,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let node = s.another_node(&active.node)?;
         let client = s.call_from(&node).await?;
         for round in 1..=3 {
-            client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
+                .await?;
             s.order(&active.pod, "leak").await?;
             let killed = eventually("the kernel to kill the leaking pod", STARTED, async || {
                 let status = s.pods().get(&active.pod).await?.status.context("no status")?;
-                let container = status.container_statuses.unwrap_or_default().pop().context("no container")?;
+                let container =
+                    status.container_statuses.unwrap_or_default().pop().context("no container")?;
                 let ended = container.state.and_then(|state| state.terminated);
                 let ended = ended.or(container.last_state.and_then(|state| state.terminated));
                 ended.context("it lives")
@@ -26,8 +29,11 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             .await?;
             ensure!(killed.exit_code == 137, "it ended with {} ({:?})", killed.exit_code, killed.reason);
             let ended = killed.finished_at.context("no time of its end")?.0;
-            let ago = std::time::Duration::try_from(jiff::Timestamp::now().duration_since(ended)).unwrap_or_default();
-            let at = Moment::from(std::time::Instant::now().checked_sub(ago).context("before the machine's start")?);
+            let ago = std::time::Duration::try_from(jiff::Timestamp::now().duration_since(ended))
+                .unwrap_or_default();
+            let at = Moment::from(
+                std::time::Instant::now().checked_sub(ago).context("before the machine's start")?,
+            );
             let evidence = ["ContainerTerminated", "ProbeRefused", "PodNotReady"];
             s.failover(&format!("leak {round}"), &active, at, Some(&client), &evidence).await?;
             active = s.settled(STARTED).await?;

@@ -5,6 +5,7 @@
 
 mod active_pod_deleted;
 mod api_server_restarted;
+mod bad_input;
 mod crashing_pod;
 mod first_promotion;
 mod foreign_labels;
@@ -15,8 +16,10 @@ mod node_cut_off;
 mod node_power_off;
 mod operator_killed;
 mod postgres_away;
+mod removal;
 mod scaled_to_zero;
 mod selector_matches_nothing;
+mod trouble;
 mod two_groups;
 
 use std::process::ExitCode;
@@ -45,14 +48,16 @@ fn entries() -> Vec<Entry> {
         Nothing: leaking_pod, crashing_pod, active_pod_deleted, group_deleted, scaled_to_zero, two_groups, foreign_labels,
             selector_matches_nothing, first_promotion;
         PodFaults: frozen_pod;
-        Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away;
+        Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,
+            removal;
     }
 }
 
 fn main() -> ExitCode {
     // Flags of the standard harness mean nothing here; names choose.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let chosen = |entry: &Entry| wanted.is_empty() || wanted.iter().any(|part| entry.name.contains(part.as_str()));
+    let chosen =
+        |entry: &Entry| wanted.is_empty() || wanted.iter().any(|part| entry.name.contains(part.as_str()));
     let entries: Vec<Entry> = entries().into_iter().filter(chosen).collect();
     if std::env::args().any(|arg| arg == "--list") {
         for entry in &entries {

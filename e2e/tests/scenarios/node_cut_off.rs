@@ -16,13 +16,16 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let client = s.call_from(&node).await?;
         let beside_zombie = s.call_from(&before.node).await?;
         for client in [&client, &beside_zombie] {
-            client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;
+            client
+                .until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50)
+                .await?;
         }
         let at = Moment::from(s.stage.own()?.cut_off(&before.node).await?);
         let after = s.failover("cut-off", &before, at, Some(&client), &["Silent"]).await?;
         // The zombie is alive: who is cut off with it still reaches it. Fencing is for that; labels cannot help.
         let replaced = Moment::now();
-        let alive = |calls: &leadergroup_e2e::client::Calls| calls.from(replaced).answered_by(&before.pod) > 20;
+        let alive =
+            |calls: &leadergroup_e2e::client::Calls| calls.from(replaced).answered_by(&before.pod) > 20;
         beside_zombie.until("answers of the cut-off pod on its own node", STARTED, alive).await?;
         s.stage.own()?.reconnect(&before.node).await?;
         let settled = s.settled(STARTED).await?;

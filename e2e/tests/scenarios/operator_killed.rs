@@ -4,7 +4,9 @@
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually};
+use leadergroup_e2e::scenario::{
+    OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually,
+};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "operator-killed", Workload::default(), async |s| {
@@ -18,7 +20,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 
         let replicas = operator.ready(STARTED).await?;
         let (session, name) = in_charge(s).await?;
-        let uid = replicas.get(&name).with_context(|| format!("{name} is in charge, not one of {replicas:?}"))?;
+        let uid =
+            replicas.get(&name).with_context(|| format!("{name} is in charge, not one of {replicas:?}"))?;
         cluster.kill_pod(uid)?;
         let adopted = eventually("another session to take charge", STARTED, async || {
             let (other, name) = in_charge(s).await?;

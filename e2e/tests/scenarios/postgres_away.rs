@@ -1,10 +1,12 @@
-//! PostgreSQL is restarted, and later stopped for a minute: no failover, labels stay, the group says that the database
-//! is away. Afterwards failover works.
+//! PostgreSQL is restarted, and later stopped for a minute, in which the operator is restarted, too: no failover, labels
+//! stay, log and group say that the database is away, nothing crashes. Afterwards failover works.
 
 use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually, throughout};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, throughout};
+
+use crate::trouble::{says, store_reachable};
 
 const AWAY: Duration = Duration::from_mins(1);
 
@@ -15,38 +17,38 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let client = s.call_from(&active.node).await?;
         let database = s.stage.own()?.database();
         database.restart().await?;
-        reachable(s, "True").await?;
+        store_reachable(s, "True", "").await?;
         s.no_role_changed(revision).await.context("PostgreSQL was restarted")?;
 
         database.stop().await?;
-        let away = async {
-            reachable(s, "False").await?;
-            throughout("the active pod as it was", AWAY, async || {
+        let story = async {
+            store_reachable(s, "False", "database").await?;
+            let restarted = s.stage.operator.replace().await?;
+            let unchanged = throughout("the active pod as it was", AWAY, async || {
                 let now = s.active().await?;
                 ensure!(now == active, "{active:?} became {now:?}");
                 Ok(())
-            })
-            .await
+            });
+            let (unchanged, said) = futures::join!(unchanged, says(s, &restarted, "connect to the database"));
+            said?;
+            unchanged?;
+            ensure!(
+                s.stage.operator.restarts().await? == 0,
+                "the operator crashes while the database is away"
+            );
+            store_reachable(s, "False", "database").await
         };
-        let away = away.await;
+        let told = story.await;
         database.start().await?;
-        away?;
-        reachable(s, "True").await?;
+        told?;
+        store_reachable(s, "True", "").await?;
         s.no_role_changed(revision).await.context("PostgreSQL was stopped for a minute")?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
         let calls = client.stop().await?;
         s.note(format!("the client: {calls}"));
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
+        s.stage.operator.ready(STARTED).await?;
         s.still_fails_over("the outage").await?;
-        Ok(())
-    })
-    .await
-}
-
-async fn reachable(s: &Scenario, wanted: &str) -> Result<()> {
-    eventually(&format!("LockStoreReachable to be {wanted}"), STARTED, async || {
-        let (status, reason, message) = s.condition(&s.workload.name, "LockStoreReachable").await?;
-        ensure!(status == wanted, "it is {status} ({reason}): {message}");
         Ok(())
     })
     .await

@@ -13,9 +13,16 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         scale(s, 0).await?;
         eventually("the group to say that it has no pods", STARTED, async || {
             let (ready, reason, message) = s.condition(&s.workload.name, "Ready").await?;
-            ensure!((ready.as_str(), reason.as_str()) == ("False", "NoPods"), "Ready is {ready} ({reason}): {message}");
+            ensure!(
+                (ready.as_str(), reason.as_str()) == ("False", "NoPods"),
+                "Ready is {ready} ({reason}): {message}"
+            );
             let status = s.group().await?.status.unwrap_or_default();
-            ensure!(status.active.is_none() && status.members == 0, "the status still has {:?}", status.active);
+            ensure!(
+                status.active.is_none() && status.members == 0,
+                "the status still has {:?}",
+                status.active
+            );
             Ok(())
         })
         .await?;

@@ -24,7 +24,10 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let revision = s.revision().await?;
         eventually("the younger group to say so", STARTED, async || {
             let (ready, reason, message) = s.condition(YOUNGER, "Ready").await?;
-            ensure!(ready == "False" && reason == "SelectedByOtherGroup", "Ready is {ready} ({reason}): {message}");
+            ensure!(
+                ready == "False" && reason == "SelectedByOtherGroup",
+                "Ready is {ready} ({reason}): {message}"
+            );
             ensure!(message.contains(&s.workload.name), "{message:?} does not name the older group");
             let (stalled, ..) = s.condition(YOUNGER, "Stalled").await?;
             ensure!(stalled == "True", "Stalled is {stalled}: a user must act");

@@ -21,6 +21,8 @@ use super::{
 
 /// Below this, an expired timer was not late, just rounded up.
 const TIMER_SLACK: Duration = Duration::from_millis(10);
+/// A process that runs for less than a tenth of the time cannot judge anyone.
+const MOST_MADE_GOOD: u32 = 9;
 
 /// Probes one target until it is aborted, or nobody listens any more.
 pub(super) async fn run(
@@ -130,6 +132,9 @@ impl One {
             if late >= self.probe.timeout {
                 break (ProbeOutcome::Unanswered, late);
             }
+            if made_good >= self.probe.timeout * MOST_MADE_GOOD {
+                break (ProbeOutcome::Void, late);
+            }
             let stalled = late.max(self.shared.stalls.total().saturating_sub(stalled_before + made_good));
             if stalled.is_zero() {
                 break (ProbeOutcome::Unanswered, late);
@@ -151,5 +156,22 @@ impl One {
     async fn tell(&self, sent_at: Duration, step: ProbeStep) -> bool {
         let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
         self.shared.events.send(event).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_turns_of_many_pods_are_spread_over_the_interval() {
+        let interval = Duration::from_secs(10);
+        let mut tenths = [0; 10];
+        for n in 0..10_000 {
+            let turn = until_turn(&format!("0b5f31a4-{n}"), interval);
+            let tenth = tenths.get_mut((turn.as_millis() / 1_000) as usize);
+            *tenth.expect("a turn within the interval") += 1;
+        }
+        assert!(tenths.iter().all(|count| (800..1_200).contains(count)), "{tenths:?}");
     }
 }

@@ -1,0 +1,139 @@
+//! The user's namespace, the CRD and the chart are deleted in different orders, with the operator and PostgreSQL or
+//! without: nothing is left stuck. Then the operator is there before the CRD. The last scenario: it leaves no operator.
+
+use std::{rc::Rc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::{
+    api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ObjectMeta, PostParams},
+};
+use leadergroup_e2e::scenario::{
+    OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually,
+};
+use serde_json::json;
+
+const CRD: &str = "leadergroups.leadergroup.dev";
+const GONE: Duration = Duration::from_mins(1);
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Namespace,
+    Crd,
+    Chart,
+}
+
+/// What still works while the parts are deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum With {
+    Everything,
+    NoDatabase,
+    NoOperator,
+}
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    use Part::{Chart, Crd, Namespace};
+    for (number, (with, order)) in [
+        (With::Everything, [Namespace, Crd, Chart]),
+        (With::NoDatabase, [Crd, Namespace, Chart]),
+        (With::NoOperator, [Chart, Namespace, Crd]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("removal-{number}");
+        remove(stage, &name, with, order).await.with_context(|| format!("{order:?} with {with:?}"))?;
+    }
+    operator_before_crd(stage).await.context("an operator without the CRD")
+}
+
+async fn remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> Result<()> {
+    let values = stage.values.as_ref().context("the operator was installed by somebody else")?;
+    stage.operator.install(values).await?;
+    let workload = Workload { replicas: 2, ..Workload::default() };
+    let s = Scenario::existing(stage, name, &format!("e2e-{name}"), workload);
+    let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+    let metadata = ObjectMeta { name: Some(s.namespace.clone()), ..ObjectMeta::default() };
+    namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await?;
+    s.deployments().create(&PostParams::default(), &s.workload.deployment()?).await?;
+    s.elect().await?;
+    let database = stage.own()?.database();
+    match with {
+        With::Everything => {}
+        With::NoDatabase => database.stop().await?,
+        With::NoOperator => {
+            let deployment = format!("deployment/{RELEASE}");
+            stage.run_kubectl(&["scale", "-n", OPERATOR_NAMESPACE, &deployment, "--replicas=0"]).await?;
+            eventually("the operator's pods to be gone", GONE, async || {
+                ensure!(stage.operator.replicas().await?.is_empty(), "some are there");
+                Ok(())
+            })
+            .await?;
+        }
+    }
+    let removed = async {
+        for part in order {
+            delete(&s, part).await.with_context(|| format!("deleting the {part:?}"))?;
+        }
+        Ok(())
+    };
+    let removed = removed.await;
+    if with == With::NoDatabase {
+        database.start().await?;
+    }
+    removed
+}
+
+async fn delete(s: &Scenario, part: Part) -> Result<()> {
+    let stage = &s.stage;
+    match part {
+        Part::Chart => stage.operator.uninstall().await,
+        Part::Namespace => {
+            let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+            namespaces.delete(&s.namespace, &DeleteParams::default()).await?;
+            eventually("the namespace to be gone", GONE, async || {
+                let left = namespaces.get_opt(&s.namespace).await?;
+                let why = left.and_then(|namespace| namespace.status).and_then(|status| status.conditions);
+                ensure!(namespaces.get_opt(&s.namespace).await?.is_none(), "it is still there: {why:?}");
+                Ok(())
+            })
+            .await
+        }
+        Part::Crd => {
+            let crds: Api<CustomResourceDefinition> = Api::all(stage.kube.clone());
+            crds.delete(CRD, &DeleteParams::default()).await?;
+            eventually("the CRD to be gone", GONE, async || {
+                ensure!(crds.get_opt(CRD).await?.is_none(), "it is still there");
+                Ok(())
+            })
+            .await
+        }
+    }
+}
+
+/// The operator starts on a cluster that has no CRD, says so, does not crash, and works as soon as there is one.
+async fn operator_before_crd(stage: &Rc<Stage>) -> Result<()> {
+    let mut values = stage.values.clone().context("the operator was installed by somebody else")?;
+    values["crds"] = json!({ "install": false });
+    stage.operator.apply(&values, false).await?;
+    eventually("the operator to say that the CRD is missing", STARTED, async || {
+        let log = stage.operator.logs(200).await?;
+        ensure!(log.contains(CRD) && log.contains("CRD"), "it logs: {log}");
+        Ok(())
+    })
+    .await?;
+    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/leadergroups.yaml");
+    stage.run_kubectl(&["apply", "--server-side", "-f", crd]).await?;
+    let story = async |s: &mut Scenario| {
+        s.elect().await?;
+        let restarts = s.stage.operator.restarts().await?;
+        ensure!(restarts == 0, "the operator crashed {restarts} times");
+        Ok(())
+    };
+    Scenario::play(stage, "operator-before-crd", Workload { replicas: 2, ..Workload::default() }, story)
+        .await?;
+    stage.operator.uninstall().await
+}

@@ -1,0 +1,27 @@
+//! How trouble is told: by the group's conditions and in the operator's log.
+
+use anyhow::{Result, ensure};
+use kube::api::LogParams;
+use leadergroup_e2e::scenario::{STARTED, Scenario, eventually};
+
+/// Waits until the group says that the lock's database is reachable, or is not, in words that contain `word`.
+pub(crate) async fn store_reachable(s: &Scenario, wanted: &str, word: &str) -> Result<()> {
+    eventually(&format!("LockStoreReachable to be {wanted}, with {word:?}"), STARTED, async || {
+        let (status, reason, message) = s.condition(&s.workload.name, "LockStoreReachable").await?;
+        ensure!(status == wanted && message.contains(word), "it is {status} ({reason}): {message}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until each of these replicas of the operator has logged `word`.
+pub(crate) async fn says(s: &Scenario, replicas: &[String], word: &str) -> Result<()> {
+    eventually(&format!("every replica to log {word:?}"), STARTED, async || {
+        for replica in replicas {
+            let log = s.stage.operator.pods().logs(replica, &LogParams::default()).await?;
+            ensure!(log.contains(word), "{replica} logged: {log}");
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,373 @@
+//! The loop: one message at a time, and the effects it leads to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::Client;
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    claims::{self, LARGEST_CLAIM, falls_to},
+    desk::Desk,
+    effects::Performer,
+    entry::{Charge, Entry, Probing},
+    message::{GroupName, Message, Watched},
+    report,
+    roster::Roster,
+};
+use crate::{
+    api::{HistoryEntry, HumanDuration},
+    election::{Effect, Event, Finished, Phase},
+    health::{Monotonic, NodeLeases, ProbeEvent, Prober},
+    lock::{SessionId, Store},
+    routing::Router,
+};
+
+/// How long a normal exit lets changes of holder under way come to their end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// After how long without the database a deletion no longer waits for it, and the outage is reported.
+pub(super) const OUTAGE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the loop turns at least.
+const IDLE: Duration = Duration::from_secs(1);
+/// The most messages handled before timers get their turn.
+const BURST: usize = 256;
+/// Changes of holder kept in the status.
+const KEPT_HISTORY: usize = 10;
+/// After a failed report.
+pub(super) const REPORT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the loop works with.
+pub(super) struct Parts {
+    pub(super) cluster: String,
+    pub(super) router: Router,
+    pub(super) store: Store,
+    pub(super) desk: Desk,
+    pub(super) prober: Prober,
+    pub(super) messages: mpsc::Sender<Message>,
+    pub(super) replica: String,
+    pub(super) client: Client,
+}
+
+/// The lock as last heard of.
+#[derive(Default)]
+pub(super) struct LockView {
+    pub(super) own: Option<SessionId>,
+    pub(super) living: Vec<SessionId>,
+    /// Since when, and why, the database cannot be used.
+    pub(super) outage: Option<(Duration, String)>,
+}
+
+/// The loop's state.
+pub(super) struct Driver {
+    pub(super) parts: Parts,
+    pub(super) entries: HashMap<GroupName, Entry>,
+    pub(super) roster: Roster,
+    pub(super) owners: HashMap<Arc<str>, GroupName>,
+    pub(super) leases: NodeLeases,
+    pub(super) lock: LockView,
+    /// Objects of a list that is being read, by watch and scope.
+    pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
+    /// Watches that have shown their first list, and those that fail, with the reason.
+    pub(super) synced: BTreeSet<Watched>,
+    pub(super) failing: BTreeMap<Watched, String>,
+    /// Groups to look at again in this turn.
+    pub(super) touched: BTreeSet<GroupName>,
+    timers: BTreeSet<(Duration, GroupName)>,
+    deadlines: HashMap<GroupName, Duration>,
+    pub(super) claiming: bool,
+    draining: bool,
+    tasks: JoinSet<()>,
+}
+
+impl Driver {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            entries: HashMap::new(),
+            roster: Roster::default(),
+            owners: HashMap::new(),
+            leases: NodeLeases::default(),
+            lock: LockView::default(),
+            listing: HashMap::new(),
+            synced: BTreeSet::new(),
+            failing: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            deadlines: HashMap::new(),
+            claiming: false,
+            draining: false,
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Runs until `shutdown`, and then until no change of holder is under way, within a bound.
+    pub(super) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<Message>,
+        mut probed: mpsc::Receiver<ProbeEvent>,
+        shutdown: CancellationToken,
+    ) {
+        let mut drained_by: Option<Duration> = None;
+        loop {
+            let now = Monotonic::now();
+            if drained_by.is_some_and(|by| now >= by || !self.is_changing()) {
+                break;
+            }
+            let next = self.timers.first().map_or(IDLE, |(at, _)| at.saturating_sub(now).min(IDLE));
+            tokio::select! {
+                () = shutdown.cancelled(), if drained_by.is_none() => {
+                    tracing::info!("stopping: changes under way are finished, then the groups are handed over");
+                    self.draining = true;
+                    drained_by = Some(now + DRAIN_TIMEOUT);
+                }
+                Some(message) = inbox.recv() => {
+                    self.take(message);
+                    for _ in 0..BURST {
+                        let Ok(message) = inbox.try_recv() else { break };
+                        self.take(message);
+                    }
+                }
+                Some(event) = probed.recv() => {
+                    self.probed(&event);
+                    for _ in 0..BURST {
+                        let Ok(event) = probed.try_recv() else { break };
+                        self.probed(&event);
+                    }
+                }
+                () = sleep_until(Instant::now() + next) => {}
+            }
+            while self.tasks.try_join_next().is_some() {}
+            self.turn();
+        }
+    }
+
+    /// Whether a group of ours is between two holders.
+    fn is_changing(&self) -> bool {
+        self.entries.values().any(|entry| {
+            entry.charge == Charge::Ours
+                && !matches!(
+                    entry.machine.phase(),
+                    Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
+                )
+        })
+    }
+
+    /// Looks at every group that something happened to, or whose time has come.
+    fn turn(&mut self) {
+        let now = Monotonic::now();
+        while let Some((at, name)) = self.timers.first().cloned()
+            && at <= now
+        {
+            self.timers.remove(&(at, name.clone()));
+            self.deadlines.remove(&name);
+            self.touched.insert(name);
+        }
+        for name in std::mem::take(&mut self.touched) {
+            self.look(&name, now);
+        }
+        self.claim(now);
+    }
+
+    /// Whether the database has been away for so long that nothing waits for it any more.
+    pub(super) fn lock_away(&self, now: Duration) -> bool {
+        self.lock.outage.as_ref().is_some_and(|(since, _)| now.saturating_sub(*since) >= OUTAGE_PATIENCE)
+    }
+
+    /// Shows one group the world, and does what it says.
+    fn look(&mut self, name: &GroupName, now: Duration) {
+        let lock_away = self.lock_away(now);
+        let Some(entry) = self.entries.get_mut(name) else {
+            if let Some(at) = self.deadlines.remove(name) {
+                self.timers.remove(&(at, name.clone()));
+            }
+            return;
+        };
+        let probing = probing(entry, &self.lock);
+        entry.aim(probing, &mut self.parts.prober);
+        let world = entry.world(&self.leases, now, lock_away);
+        if self.draining && matches!(entry.machine.phase(), Phase::Stable) {
+            return;
+        }
+        let event = if *entry.machine.world() == world { Event::Tick } else { Event::World(world) };
+        self.step(name, event, now);
+    }
+
+    /// One step of a group's election, its effects, its report and its timer.
+    pub(super) fn step(&mut self, name: &GroupName, event: Event, now: Duration) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        for (ticket, effect) in entry.machine.step(event, now) {
+            if let Effect::Finished(finished) = effect {
+                finish(entry, &finished);
+                continue;
+            }
+            let performer = Performer {
+                router: self.parts.router.clone(),
+                store: self.parts.store.clone(),
+                desk: self.parts.desk.clone(),
+                session: self.lock.own,
+                name: entry.name.clone(),
+                group: entry.group.clone(),
+                object: entry.object.clone(),
+                key: entry.key.clone(),
+                tag: entry.tag.clone(),
+            };
+            let messages = self.parts.messages.clone();
+            self.tasks.spawn(async move {
+                let done = performer.perform(ticket, effect).await;
+                // The loop is gone only when the process ends.
+                let _ = messages.send(Message::Done(Box::new(done))).await;
+            });
+        }
+        if entry.charge == Charge::Ours && !entry.machine.in_charge() {
+            entry.charge = Charge::Open;
+        }
+        if matches!(entry.machine.phase(), Phase::Retired) {
+            entry.charge = Charge::Open;
+        }
+        let deadline = entry.deadline(&self.leases, now);
+        self.set_timer(name, deadline);
+        self.report(name, now);
+    }
+
+    fn set_timer(&mut self, name: &GroupName, at: Option<Duration>) {
+        let before = match at {
+            Some(at) => self.deadlines.insert(name.clone(), at),
+            None => self.deadlines.remove(name),
+        };
+        if before != at {
+            if let Some(before) = before {
+                self.timers.remove(&(before, name.clone()));
+            }
+            if let Some(at) = at {
+                self.timers.insert((at, name.clone()));
+            }
+        }
+    }
+
+    /// Writes the group's status if it should read otherwise and this replica is the one to say so.
+    pub(super) fn report(&mut self, name: &GroupName, now: Duration) {
+        let outage = self.lock.outage.as_ref();
+        let away = self.lock_away(now) && self.lock.own.is_none();
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let never_seen = entry.status().is_none_or(|status| status.observed_generation < 0);
+        let ours = match entry.charge {
+            Charge::Ours | Charge::Foreign(_) => true,
+            // Without a database nobody is in charge, and the user should still learn why nothing happens: once, so that
+            // a replica which alone lost its way to the database does not quarrel with the one in charge.
+            _ if (away || (outage.is_some() && never_seen)) && !entry.outage_reported => {
+                entry.outage_reported = true;
+                true
+            }
+            _ => false,
+        };
+        if !ours || entry.reporting || now < entry.report_after || self.draining {
+            return;
+        }
+        if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {
+            return;
+        }
+        let wanted = report::status(entry, outage.map(|(_, problem)| problem.as_str()));
+        let Some(patch) = report::patch(entry, &wanted) else { return };
+        entry.reporting = true;
+        let (router, messages) = (self.parts.router.clone(), self.parts.messages.clone());
+        let (group, uid, reference) = (name.clone(), entry.uid.clone(), entry.group.clone());
+        self.tasks.spawn(async move {
+            let object = router.report(&reference, &patch).await;
+            let object = object.map(Box::new).map_err(|error| super::message::Trouble::from(&error));
+            let _ = messages.send(Message::Reported { group, uid, object }).await;
+        });
+    }
+
+    /// Claims the groups that nobody is in charge of and that fall to this replica.
+    fn claim(&mut self, now: Duration) {
+        let Some(own) = self.lock.own else { return };
+        if self.claiming || self.draining || self.lock.outage.is_some() || !self.synced.contains(&Watched::Groups) {
+            return;
+        }
+        let living = &self.lock.living;
+        let due = self.entries.values_mut().filter(|entry| entry.claim_due);
+        let wishes: Vec<_> = due
+            .filter_map(|entry| {
+                entry.claim_due = false;
+                entry.wants_claim(own, living, now).then(|| {
+                    entry.charge = Charge::Claiming;
+                    entry.wish()
+                })
+            })
+            .take(LARGEST_CLAIM)
+            .collect();
+        if wishes.is_empty() {
+            return;
+        }
+        self.claiming = true;
+        let (store, router) = (self.parts.store.clone(), self.parts.router.clone());
+        let messages = self.parts.messages.clone();
+        self.tasks.spawn(async move {
+            let answers = claims::claim(store, router, own, wishes).await;
+            let _ = messages.send(Message::Claimed { session: own, answers }).await;
+        });
+    }
+
+    /// Puts this replica in charge of a group.
+    pub(super) fn charged(&mut self, name: &GroupName, now: Duration) {
+        self.step(name, Event::Charged { seed: Uuid::new_v4() }, now);
+        self.touched.insert(name.clone());
+    }
+}
+
+/// Which pods of the group this replica is to probe.
+fn probing(entry: &Entry, lock: &LockView) -> Probing {
+    if entry.object.metadata.deletion_timestamp.is_some() {
+        return Probing::None;
+    }
+    match entry.charge {
+        Charge::Ours | Charge::Claiming | Charge::Open => Probing::All,
+        Charge::Foreign(_) => Probing::None,
+        Charge::Other(session) => {
+            let others = lock.living.iter().filter(|id| **id != session);
+            if lock.own.is_some() && falls_to(&entry.key, others) == lock.own {
+                Probing::Holder
+            } else {
+                Probing::None
+            }
+        }
+    }
+}
+
+/// Writes a change of holder down, and tells about it.
+fn finish(entry: &mut Entry, finished: &Finished) {
+    let name = |pod: &Option<crate::api::PodRef>| pod.as_ref().map(|pod| pod.name.clone());
+    tracing::info!(
+        group = %entry.name,
+        token = finished.token,
+        from = name(&finished.from),
+        to = name(&finished.to),
+        reason = %finished.reason,
+        took_ms = u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
+        "the holder changed"
+    );
+    let at = jiff::Timestamp::now().as_second();
+    entry.history.insert(0, HistoryEntry {
+        token: finished.token,
+        from: name(&finished.from),
+        to: name(&finished.to),
+        reason: finished.reason.to_string(),
+        // Whole seconds and milliseconds: what the API server gives back must compare equal to what was written.
+        at: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+            jiff::Timestamp::from_second(at).unwrap_or_default(),
+        ),
+        duration: HumanDuration(Duration::from_millis(
+            u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
+        )),
+    });
+    entry.history.truncate(KEPT_HISTORY);
+}

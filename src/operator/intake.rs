@@ -1,0 +1,381 @@
+//! Taking messages in: what each changes in what the loop knows, and which groups have to be looked at again.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{ResourceExt as _, runtime::watcher};
+
+use super::{
+    driver::Driver,
+    entry::{Charge, Entry, version},
+    message::{Done, GroupName, Message, Scope, Trouble, Watched},
+    roster::Selected,
+    session::LockNews,
+};
+use crate::{
+    api::LeaderGroup,
+    election::{Event, Outcome, Phase},
+    health::{Monotonic, ProbeEvent, ProbeStep},
+    lock::LockError,
+};
+
+impl Driver {
+    pub(super) fn take(&mut self, message: Message) {
+        let now = Monotonic::now();
+        match message {
+            Message::Group(scope, event) => self.group_event(&scope, event),
+            Message::Pod(scope, event) => self.pod_event(&scope, event, now),
+            Message::NodeLease(event) => self.lease_event(event, now),
+            Message::WatchFailed(watched, problem) => self.watch_failed(watched, problem),
+            Message::Lock(news) => self.lock_news(news, now),
+            Message::Done(done) => self.done(*done, now),
+            Message::Claimed { session, answers } => {
+                self.claiming = false;
+                let current = self.lock.own == Some(session);
+                for (name, uid, answer) in answers {
+                    let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.uid == uid) else { continue };
+                    if !current {
+                        entry.charge = Charge::Open;
+                    } else if entry.claimed(answer, now) {
+                        self.charged(&name, now);
+                    }
+                    self.touched.insert(name);
+                }
+            }
+            Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
+            Message::ApiServer { reachable } => {
+                if !reachable {
+                    tracing::debug!("the API server did not answer a ping");
+                }
+            }
+        }
+    }
+
+    /// A probe did something.
+    pub(super) fn probed(&mut self, event: &ProbeEvent) {
+        let Some(name) = self.owners.get(&event.uid) else { return };
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let Some(evidence) = entry.evidence(&event.uid) else { return };
+        match event.step {
+            ProbeStep::Sent => evidence.probe_sent(event.seq, event.sent_at),
+            ProbeStep::Ended(outcome) => evidence.probe_answered(event.seq, event.sent_at, outcome),
+        }
+        self.touched.insert(name.clone());
+    }
+
+    fn group_event(&mut self, scope: &Scope, event: watcher::Event<LeaderGroup>) {
+        let listing = (Watched::Groups, scope.clone());
+        match event {
+            watcher::Event::Apply(object) => self.group_seen(object),
+            watcher::Event::Delete(object) => {
+                if let Some(name) = name_of(&object) {
+                    self.group_gone(&name);
+                }
+            }
+            watcher::Event::Init => {
+                self.listing.insert(listing, BTreeSet::new());
+            }
+            watcher::Event::InitApply(object) => {
+                if let (Some(seen), Some(name)) = (self.listing.get_mut(&listing), name_of(&object)) {
+                    seen.insert(name.to_string());
+                }
+                self.group_seen(object);
+            }
+            watcher::Event::InitDone => {
+                let seen = self.listing.remove(&listing).unwrap_or_default();
+                for name in self.roster.group_names(scope.as_deref()) {
+                    if !seen.contains(&name.to_string()) {
+                        self.group_gone(&name);
+                    }
+                }
+                self.synced(Watched::Groups);
+            }
+        }
+    }
+
+    fn group_seen(&mut self, object: LeaderGroup) {
+        let Some(name) = name_of(&object) else { return };
+        let uid = object.uid().unwrap_or_default();
+        let known = self.entries.get(&name);
+        if known.is_some_and(|entry| *entry.uid != *uid) {
+            // Deleted and created anew: another group, of which nothing of the old one is true.
+            self.group_gone(&name);
+        } else if known.is_some_and(|entry| version(&*entry.object) > version(&object)) {
+            return;
+        }
+        let selector_changed =
+            self.entries.get(&name).is_none_or(|entry| entry.object.spec.selector != object.spec.selector);
+        match self.entries.get_mut(&name) {
+            Some(entry) => entry.update(object.clone()),
+            None => match Entry::new(object.clone(), name.clone(), &self.parts.cluster) {
+                Some(entry) => {
+                    self.entries.insert(name.clone(), entry);
+                }
+                None => {
+                    tracing::error!(group = %name, "spec.lock.key cannot be used; create the group anew with another");
+                    return;
+                }
+            },
+        }
+        self.roster.put_group(&name, Arc::new(object));
+        if selector_changed {
+            self.muster(&name);
+        }
+        self.touched.insert(name);
+    }
+
+    /// Goes through the pods that a group selects: each goes to the oldest of the groups that select it.
+    fn muster(&mut self, name: &GroupName) {
+        let now = Monotonic::now();
+        for (pod, selected) in self.roster.pods_of(name) {
+            self.assign(&pod, &selected, now);
+        }
+    }
+
+    fn group_gone(&mut self, name: &GroupName) {
+        let pods = self.roster.pods_of(name);
+        self.roster.take_group(name);
+        if let Some(mut entry) = self.entries.remove(name) {
+            let uids: Vec<_> = entry.tracked.keys().cloned().collect();
+            for uid in uids {
+                entry.pod_gone(&uid, &mut self.parts.prober);
+                self.owners.remove(&uid);
+            }
+        }
+        let now = Monotonic::now();
+        for (pod, selected) in pods {
+            let selected = selected.into_iter().filter(|other| other != name).collect();
+            self.assign(&pod, &selected, now);
+        }
+        self.touched.insert(name.clone());
+    }
+
+    fn pod_event(&mut self, scope: &Scope, event: watcher::Event<Pod>, now: Duration) {
+        let listing = (Watched::Pods, scope.clone());
+        match event {
+            watcher::Event::Apply(pod) => self.pod_seen(pod, now),
+            watcher::Event::Delete(pod) => {
+                if let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) {
+                    self.pod_gone(&namespace, &uid);
+                }
+            }
+            watcher::Event::Init => {
+                self.listing.insert(listing, BTreeSet::new());
+            }
+            watcher::Event::InitApply(pod) => {
+                if let (Some(seen), Some(uid)) = (self.listing.get_mut(&listing), pod.uid()) {
+                    seen.insert(uid);
+                }
+                self.pod_seen(pod, now);
+            }
+            watcher::Event::InitDone => {
+                let seen = self.listing.remove(&listing).unwrap_or_default();
+                for (namespace, uid) in self.roster.pod_uids(scope.as_deref()) {
+                    if !seen.contains(&*uid) {
+                        self.pod_gone(&namespace, &uid);
+                    }
+                }
+                self.synced(Watched::Pods);
+            }
+        }
+    }
+
+    pub(super) fn pod_seen(&mut self, pod: Pod, now: Duration) {
+        let Some((before, selected, pod)) = self.roster.put_pod(pod) else { return };
+        let uid = pod.uid().unwrap_or_default();
+        for name in before.iter().filter(|name| !selected.contains(name)) {
+            self.leave(name, &uid);
+        }
+        self.assign(&pod, &selected, now);
+    }
+
+    /// Gives a pod to the first of the groups that select it, and tells the others.
+    fn assign(&mut self, pod: &Pod, selected: &Selected, now: Duration) {
+        let uid: Arc<str> = pod.uid().unwrap_or_default().into();
+        let Some(first) = selected.first() else {
+            self.owners.remove(&uid);
+            return;
+        };
+        if let Some(former) = self.owners.insert(uid.clone(), first.clone())
+            && former != *first
+            && let Some(entry) = self.entries.get_mut(&former)
+        {
+            entry.pod_gone(&uid, &mut self.parts.prober);
+        }
+        for (rank, name) in selected.iter().enumerate() {
+            if let Some(entry) = self.entries.get_mut(name) {
+                if rank == 0 {
+                    entry.contested.remove(&*uid);
+                    entry.pod_seen(pod, now);
+                } else {
+                    entry.contested.insert(uid.to_string(), first.to_string());
+                }
+                self.touched.insert(name.clone());
+            }
+        }
+    }
+
+    fn pod_gone(&mut self, namespace: &str, uid: &str) {
+        for name in self.roster.take_pod(namespace, uid) {
+            self.leave(&name, uid);
+        }
+        self.owners.remove(uid);
+    }
+
+    /// A pod is no longer one of a group's.
+    fn leave(&mut self, name: &GroupName, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.pod_gone(uid, &mut self.parts.prober);
+            entry.contested.remove(uid);
+            self.touched.insert(name.clone());
+        }
+    }
+
+    fn lease_event(&mut self, event: watcher::Event<Lease>, now: Duration) {
+        match event {
+            watcher::Event::Apply(lease) | watcher::Event::InitApply(lease) => {
+                let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+                self.leases.seen(&lease.name_any(), renewed, now);
+            }
+            watcher::Event::Delete(lease) => self.leases.forget(&lease.name_any()),
+            watcher::Event::Init => {}
+            watcher::Event::InitDone => {
+                self.leases.alive(now);
+                self.synced(Watched::NodeLeases);
+            }
+        }
+        // Pods without a probe live by these; a group without such pods finds nothing changed.
+        self.touched.extend(self.entries.keys().cloned());
+    }
+
+    fn synced(&mut self, watched: Watched) {
+        if self.failing.remove(&watched).is_some() {
+            tracing::info!(?watched, "the watch works again");
+        }
+        self.synced.insert(watched);
+        self.ask_for_claims();
+    }
+
+    fn watch_failed(&mut self, watched: Watched, problem: String) {
+        if watched == Watched::NodeLeases {
+            self.leases.interrupted();
+        }
+        if self.failing.get(&watched) != Some(&problem) {
+            tracing::warn!(?watched, problem, "a watch failed; trying again");
+            self.failing.insert(watched, problem);
+        }
+    }
+
+    fn lock_news(&mut self, news: LockNews, now: Duration) {
+        match news {
+            LockNews::Beat { own, living, doubt, took } => {
+                tracing::trace!(?took, "heartbeat");
+                if self.lock.outage.take().is_some() {
+                    tracing::info!("the lock's database answers again");
+                    self.entries.values_mut().for_each(|entry| entry.outage_reported = false);
+                    self.touched.extend(self.entries.keys().cloned());
+                }
+                if self.lock.own != Some(own) {
+                    self.discharge(now);
+                    self.lock.own = Some(own);
+                }
+                if self.lock.living != living {
+                    self.lock.living = living;
+                    self.touched.extend(self.entries.keys().cloned());
+                }
+                if doubt {
+                    tracing::warn!("the database failed over or lost its identity: reading every row anew");
+                    let ours: Vec<_> = self.ours().collect();
+                    ours.into_iter().for_each(|name| self.step(&name, Event::Doubt, now));
+                }
+                self.ask_for_claims();
+            }
+            LockNews::Lost => {
+                self.lock.own = None;
+                self.discharge(now);
+            }
+            LockNews::Down(error) => self.lock_down(&error, now),
+        }
+    }
+
+    fn lock_down(&mut self, error: &LockError, now: Duration) {
+        let text = error.to_string();
+        let before = self.lock.outage.as_ref();
+        if before.is_none_or(|(_, problem)| *problem != text) {
+            tracing::error!(problem = text, "the lock's database cannot be used; labels stay as they are. Trying again");
+        }
+        let since = before.map_or(now, |(since, _)| *since);
+        self.lock.outage = Some((since, text));
+        self.touched.extend(self.entries.keys().cloned());
+    }
+
+    fn ours(&self) -> impl Iterator<Item = GroupName> {
+        let ours = self.entries.values().filter(|entry| entry.charge == Charge::Ours);
+        ours.map(|entry| entry.name.clone()).collect::<Vec<_>>().into_iter()
+    }
+
+    /// The session ended: others may be in charge of what was ours.
+    fn discharge(&mut self, now: Duration) {
+        let ours: Vec<_> = self.ours().collect();
+        for name in ours {
+            if let Some(entry) = self.entries.get_mut(&name) {
+                entry.charge = Charge::Open;
+            }
+            self.step(&name, Event::Discharged, now);
+            self.touched.insert(name);
+        }
+    }
+
+    /// Once a heartbeat every group without a known charge is up for a claim.
+    fn ask_for_claims(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.claim_due = true);
+    }
+
+    fn done(&mut self, done: Done, now: Duration) {
+        for pod in done.pods {
+            self.pod_seen(pod, now);
+        }
+        if let Some(object) = done.object {
+            self.group_seen(*object);
+        }
+        let Some(entry) = self.entries.get_mut(&done.group).filter(|entry| entry.uid == done.uid) else { return };
+        let retired = matches!(entry.machine.phase(), Phase::Retiring(_));
+        if let Some(trouble) = done.trouble {
+            if entry.trouble.as_ref() != Some(&trouble) {
+                tracing::warn!(group = %done.group, ?trouble, "a step failed; trying again");
+            }
+            entry.trouble = Some(trouble);
+        } else if !matches!(done.outcome, Outcome::Refused(_)) || retired {
+            entry.trouble = None;
+        }
+        // The world first, with the pods as the effect left them: a group that settles must not decide on what it has
+        // just changed.
+        let world = entry.world(&self.leases, now, false);
+        entry.machine.refresh(world);
+        self.step(&done.group, Event::Outcome(done.ticket, done.outcome), now);
+        self.touched.insert(done.group);
+    }
+
+    fn reported(
+        &mut self,
+        name: GroupName,
+        uid: &str,
+        object: Result<Box<LeaderGroup>, Trouble>,
+        now: Duration,
+    ) {
+        let Some(entry) = self.entries.get_mut(&name).filter(|entry| *entry.uid == *uid) else { return };
+        entry.reporting = false;
+        match object {
+            Ok(object) => self.group_seen(*object),
+            Err(trouble) => {
+                tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
+                entry.report_after = now + super::driver::REPORT_PAUSE;
+            }
+        }
+        self.touched.insert(name);
+    }
+}
+
+fn name_of(object: &LeaderGroup) -> Option<GroupName> {
+    Some(GroupName { namespace: object.namespace()?.into(), name: object.metadata.name.as_deref()?.into() })
+}

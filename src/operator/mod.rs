@@ -1,0 +1,139 @@
+//! The operator: the one room that knows all others.
+//!
+//! It turns the world into events and effects into calls. Watches, probes, heartbeats and the outcomes of effects all
+//! arrive in one loop; the loop hands them to the election of the group that they concern, and starts the effects that
+//! come back, each as a task of its own that ends within a bound. Nothing in the loop waits for anything but the next
+//! message, so one bad group never holds up another.
+
+mod claims;
+mod desk;
+mod driver;
+mod effects;
+mod entry;
+mod feed;
+mod intake;
+mod message;
+mod report;
+mod roster;
+mod session;
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::Settings,
+    health::Prober,
+    lock::{LockError, Store},
+    routing::Router,
+};
+use driver::{Driver, Parts};
+
+/// How many messages may wait for the loop. Whoever sends more waits.
+const QUEUE: usize = 4_096;
+/// How many probes may be in flight.
+const PROBES: usize = 4_096;
+/// How long one call to the API server may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two attempts to reach the API server at the start.
+const START_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a replica could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// Neither inside a pod nor with a kubeconfig.
+    #[error("no way to the API server: run inside a pod with a service account, or set KUBECONFIG ({0})")]
+    NoCluster(String),
+    /// The settings of the database are wrong.
+    #[error(transparent)]
+    Database(#[from] LockError),
+}
+
+/// Runs one replica until `shutdown`; then hands its groups over and returns.
+///
+/// # Errors
+/// Only for what cannot get better by waiting: everything else is logged, reported in conditions, and tried again.
+pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
+    let client = client().await?;
+    let store = Store::new(&settings.database)?;
+    let Some(cluster) = identify(&client, &shutdown).await else { return Ok(()) };
+    tracing::info!(replica = settings.replica, version = env!("CARGO_PKG_VERSION"), "starting");
+
+    let (messages, inbox) = mpsc::channel(QUEUE);
+    let (probes, probed) = mpsc::channel(QUEUE);
+    let (fit, is_fit) = watch::channel(true);
+    feed::Feed {
+        client: client.clone(),
+        namespaces: settings.namespaces.clone(),
+        messages: messages.clone(),
+    }
+    .start();
+    let patience = settings.ttl * 2;
+    let ping = feed::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
+    let ping = tokio::spawn(ping);
+    let leave = CancellationToken::new();
+    let keeper = session::Keeper {
+        store: store.clone(),
+        name: settings.replica.clone(),
+        ttl: settings.ttl,
+        retry_interval: settings.retry_interval,
+        news: messages.clone(),
+        fit: is_fit,
+    };
+    let keeper = tokio::spawn(keeper.run(leave.clone()));
+    let parts = Parts {
+        cluster,
+        router: Router::new(client.clone(), CALL_TIMEOUT),
+        desk: desk::Desk::open(store.clone()),
+        store,
+        prober: Prober::new(probes, PROBES),
+        messages,
+        replica: settings.replica.clone(),
+        client,
+    };
+    Driver::new(parts).run(inbox, probed, shutdown).await;
+    leave.cancel();
+    // The keeper bounds itself; its end is waited for so that the groups are handed over before the process ends.
+    if keeper.await.is_err() {
+        tracing::warn!("the session's task ended badly; other replicas take over after the ttl");
+    }
+    ping.abort();
+    Ok(())
+}
+
+/// A client that does not retry by itself: the election knows better what to do next.
+async fn client() -> Result<Client, OperatorError> {
+    let no_cluster = |error: &dyn std::fmt::Display| OperatorError::NoCluster(error.to_string());
+    let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
+    config.default_retry = false;
+    Client::try_from(config).map_err(|error| no_cluster(&error))
+}
+
+/// The cluster's identity, as soon as the API server tells it; none when the replica is to stop before.
+async fn identify(client: &Client, shutdown: &CancellationToken) -> Option<String> {
+    let mut said = None;
+    loop {
+        let problem = match timeout(CALL_TIMEOUT, feed::cluster_uid(client)).await {
+            Ok(Ok(uid)) => return Some(uid),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {CALL_TIMEOUT:?}"),
+        };
+        if said.as_ref() != Some(&problem) {
+            tracing::error!(
+                problem,
+                "the namespace kube-system cannot be read; check that the API server is up and that the operator's role \
+                 allows `get` on it (the chart's does). Trying again"
+            );
+            said = Some(problem);
+        }
+        tokio::select! {
+            () = sleep(START_PAUSE) => {}
+            () = shutdown.cancelled() => return None,
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The metrics, one typed method for everything that can happen.
+//!
+//! Label values come from closed sets; only the two series per group name a group, and only for groups in charge.
+
+use std::{fmt, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+use super::process::ProcessCollector;
+
+/// Every metric of the process.
+pub struct Metrics {
+    registry: Registry,
+    groups: Family<StateLabels, Gauge>,
+    active: Family<GroupLabels, Gauge>,
+    eligible: Family<GroupLabels, Gauge>,
+    failovers: Family<ReasonLabels, Counter>,
+    failover_duration: Histogram,
+    probes: Family<OutcomeLabels, Counter>,
+    probe_targets: Gauge,
+    heartbeat_duration: Histogram,
+    lock_operations: Family<LockLabels, Counter>,
+    sessions_lost: Counter,
+    adoptions: Counter,
+    api_writes: Family<WriteLabels, Counter>,
+    events_dropped: Counter,
+}
+
+/// What a group in charge is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GroupState {
+    /// A pod is active and confirmed.
+    Active,
+    /// A change of holder is under way.
+    Changing,
+    /// No pod is active.
+    Vacant,
+    /// A user has paused it.
+    Paused,
+    /// A user must change something first.
+    Stalled,
+    /// It is being deleted.
+    Deleting,
+}
+
+/// What is shown of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupReading {
+    /// Whether a pod is active.
+    pub active: bool,
+    /// How many pods could be.
+    pub eligible: u32,
+}
+
+/// How an operation on the lock ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockOutcome {
+    /// It was done.
+    Done,
+    /// The row was not what it had to be for that.
+    Refused,
+    /// It failed or timed out, and may have been done.
+    Failed,
+}
+
+/// How a write to the API server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ApiOutcome {
+    /// It was done.
+    Done,
+    /// The object had changed in the meantime, or is gone.
+    Conflict,
+    /// It was refused for good: rights, admission, validity.
+    Refused,
+    /// It failed or timed out, and may have been done.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GroupLabels {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LockLabels {
+    operation: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
+/// From a label edit on the same machine to a lost node with a generous ttl.
+const FAILOVER_SECONDS: [f64; 14] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
+/// From a database on the same machine to one that is about to cost the session.
+const HEARTBEAT_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All metrics, at zero.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::default(),
+            groups: Family::default(),
+            active: Family::default(),
+            eligible: Family::default(),
+            failovers: Family::default(),
+            failover_duration: Histogram::new(FAILOVER_SECONDS),
+            probes: Family::default(),
+            probe_targets: Gauge::default(),
+            heartbeat_duration: Histogram::new(HEARTBEAT_SECONDS),
+            lock_operations: Family::default(),
+            sessions_lost: Counter::default(),
+            adoptions: Counter::default(),
+            api_writes: Family::default(),
+            events_dropped: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        // The names of the process's own metrics are the same for every program, so that any dashboard finds them.
+        self.registry.register_collector(Box::new(ProcessCollector::new()));
+        let registry = self.registry.sub_registry_with_prefix("leadergroup");
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The running build", build);
+        registry.register(
+            "groups",
+            "Groups that this replica is in charge of, by state",
+            self.groups.clone(),
+        );
+        registry.register("active", "1 if the group has an active pod, else 0", self.active.clone());
+        registry.register("eligible_pods", "Pods of the group that could be active", self.eligible.clone());
+        registry.register("failovers", "Changes of holder carried out, by reason", self.failovers.clone());
+        registry.register_with_unit(
+            "failover_duration",
+            "From the decision for a new holder to its label",
+            Unit::Seconds,
+            self.failover_duration.clone(),
+        );
+        registry.register("probe", "Probes of pods, by outcome", self.probes.clone());
+        registry.register("probe_targets", "Pods that this replica probes", self.probe_targets.clone());
+        registry.register_with_unit(
+            "lock_heartbeat_duration",
+            "How long one heartbeat of the session took, whether it succeeded or not",
+            Unit::Seconds,
+            self.heartbeat_duration.clone(),
+        );
+        registry.register(
+            "lock_operations",
+            "Changes of lock rows asked for, by operation and outcome",
+            self.lock_operations.clone(),
+        );
+        registry.register(
+            "lock_session_lost",
+            "Sessions that expired or were ended by others",
+            self.sessions_lost.clone(),
+        );
+        registry.register("adoptions", "Groups taken over from another replica", self.adoptions.clone());
+        registry.register(
+            "api_writes",
+            "Writes to the API server, by kind and outcome",
+            self.api_writes.clone(),
+        );
+        registry.register(
+            "events_dropped",
+            "Kubernetes Events not sent because too many were waiting",
+            self.events_dropped.clone(),
+        );
+    }
+
+    /// How many groups in charge are in a state.
+    pub fn set_groups(&self, state: GroupState, count: usize) {
+        self.groups
+            .get_or_create(&StateLabels { state: state.word() })
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// What is to be shown of a group in charge.
+    pub fn set_group(&self, namespace: &str, name: &str, reading: GroupReading) {
+        let labels = GroupLabels::new(namespace, name);
+        self.active.get_or_create(&labels).set(i64::from(reading.active));
+        self.eligible.get_or_create(&labels).set(i64::from(reading.eligible));
+    }
+
+    /// The group is gone, or another replica is in charge of it: its series end.
+    pub fn forget_group(&self, namespace: &str, name: &str) {
+        let labels = GroupLabels::new(namespace, name);
+        self.active.remove(&labels);
+        self.eligible.remove(&labels);
+    }
+
+    /// A change of holder was carried out, `duration` after its decision. `reason` must come from a closed set.
+    pub fn failover(&self, reason: impl fmt::Display, duration: Duration) {
+        self.failovers.get_or_create(&ReasonLabels { reason: reason.to_string() }).inc();
+        self.failover_duration.observe(duration.as_secs_f64());
+    }
+
+    /// A probe ended, as in `success`, `refused`, `unanswered` or `void`.
+    pub fn probe(&self, outcome: &'static str) {
+        self.probes.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// How many pods are probed.
+    pub fn set_probe_targets(&self, count: usize) {
+        self.probe_targets.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A heartbeat of the lock's session ended after `duration`.
+    pub fn heartbeat(&self, duration: Duration) {
+        self.heartbeat_duration.observe(duration.as_secs_f64());
+    }
+
+    /// One change of a lock row ended. `operation` is one word, as in `acquire` or `transfer`.
+    pub fn lock_operation(&self, operation: &'static str, outcome: LockOutcome) {
+        self.lock_operations.get_or_create(&LockLabels { operation, outcome: outcome.word() }).inc();
+    }
+
+    /// The lock's session expired, or another replica ended it.
+    pub fn session_lost(&self) {
+        self.sessions_lost.inc();
+    }
+
+    /// A group was taken over from another replica.
+    pub fn adoption(&self) {
+        self.adoptions.inc();
+    }
+
+    /// A write to the API server ended. `kind` is what was written, as in `pods` or `leadergroups/status`.
+    pub fn api_write(&self, kind: &'static str, outcome: ApiOutcome) {
+        self.api_writes.get_or_create(&WriteLabels { kind, outcome: outcome.word() }).inc();
+    }
+
+    /// A Kubernetes Event was dropped.
+    pub fn event_dropped(&self) {
+        self.events_dropped.inc();
+    }
+
+    /// Everything, in the text format of `OpenMetrics`.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl GroupState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Changing => "changing",
+            Self::Vacant => "vacant",
+            Self::Paused => "paused",
+            Self::Stalled => "stalled",
+            Self::Deleting => "deleting",
+        }
+    }
+}
+
+impl LockOutcome {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl ApiOutcome {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl GroupLabels {
+    fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,497 @@
+//! What the evidence says, event by event, and what no order of events makes it say.
+
+use std::time::Duration;
+
+use leadergroup::{
+    api::{LeaderGroupSpec, Reason},
+    health::{
+        NodeLease, NodeLeases, PodEvidence, PodFacts, PodPhase, ProbeKind, ProbeOutcome, Readiness, Refusal,
+        ResolvedProbe, Standing, Thresholds, Verdict,
+    },
+};
+use proptest::prelude::*;
+
+const R: u64 = 1_000;
+const T: u64 = 5_000;
+const TIMEOUT: u64 = 1_000;
+const N: u32 = 2;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn thresholds() -> Thresholds {
+    Thresholds { ttl: ms(T), retry_interval: ms(R), timeout: ms(TIMEOUT), failure_threshold: N }
+}
+
+fn facts() -> PodFacts {
+    PodFacts {
+        name: "web-0".into(),
+        namespace: "default".into(),
+        uid: "u0".into(),
+        resource_version: "1".into(),
+        created: None,
+        node: Some("n1".into()),
+        ip: Some([198, 18, 0, 1].into()),
+        deleting: false,
+        phase: PodPhase::Running,
+        disruption_target: false,
+        readiness: Readiness::Ready,
+        container_problem: None,
+        restarts: 0,
+        role: None,
+        stamp: None,
+        probe: Ok(Some(ResolvedProbe { kind: ProbeKind::TcpSocket, port: 80, timeout: ms(TIMEOUT) })),
+    }
+}
+
+fn ready() -> PodEvidence {
+    let mut evidence = PodEvidence::new(thresholds());
+    evidence.kubelet(&facts(), ms(0));
+    evidence
+}
+
+fn of_holder(evidence: &PodEvidence, now: u64) -> Verdict {
+    evidence.verdict(Standing::Holder, &NodeLease::default(), ms(now))
+}
+
+/// Sends probe number `at / R` at `at` and lets it end so.
+fn probe(evidence: &mut PodEvidence, at: u64, outcome: ProbeOutcome) {
+    evidence.probe_sent(at / R, ms(at));
+    evidence.probe_answered(at / R, ms(at), outcome);
+}
+
+#[test]
+fn a_pod_is_eligible_by_a_fresh_success_and_the_kubelets_word() {
+    let mut evidence = ready();
+    assert_eq!(
+        of_holder(&evidence, 0),
+        Verdict::Unknown,
+        "the kubelet's word is not enough where there is a probe"
+    );
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 1_010), Verdict::Eligible { since: ms(1_000) });
+    assert_eq!(of_holder(&evidence, 3_999), Verdict::Eligible { since: ms(1_000) });
+    assert_eq!(
+        of_holder(&evidence, 4_000),
+        Verdict::Unknown,
+        "two intervals and a timeout later it is stale"
+    );
+    probe(&mut evidence, 4_000, ProbeOutcome::Unanswered);
+    probe(&mut evidence, 5_000, ProbeOutcome::Success);
+    let mut unready = facts();
+    unready.readiness = Readiness::Unknown;
+    evidence.kubelet(&unready, ms(5_001));
+    assert_eq!(
+        of_holder(&evidence, 5_001),
+        Verdict::Unknown,
+        "a success is not enough without the kubelet's word"
+    );
+}
+
+#[test]
+fn the_last_result_must_be_good() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    probe(&mut evidence, 2_000, ProbeOutcome::Unanswered);
+    assert_eq!(of_holder(&evidence, 3_000), Verdict::Unknown);
+    probe(&mut evidence, 3_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 3_000), Verdict::Eligible { since: ms(3_000) });
+}
+
+#[test]
+fn refusals_in_a_row_fail_a_pod_and_one_does_not() {
+    let refused = ProbeOutcome::Refused(Refusal::HttpStatus(503));
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    probe(&mut evidence, 2_000, refused);
+    assert_eq!(of_holder(&evidence, 2_000), Verdict::Unknown);
+    probe(&mut evidence, 3_000, ProbeOutcome::Success);
+    probe(&mut evidence, 4_000, refused);
+    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "the success in between ends the row");
+    probe(&mut evidence, 5_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    assert_eq!(of_holder(&evidence, 5_000), Verdict::Failing(Reason::ProbeRefused));
+    probe(&mut evidence, 6_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 6_000), Verdict::Eligible { since: ms(6_000) });
+}
+
+#[test]
+fn refusals_with_a_gap_in_our_own_sending_are_not_in_a_row() {
+    let refused = ProbeOutcome::Refused(Refusal::Reset);
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, refused);
+    probe(&mut evidence, 9_000, refused);
+    assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown);
+    probe(&mut evidence, 10_000, refused);
+    assert_eq!(of_holder(&evidence, 10_000), Verdict::Failing(Reason::ProbeRefused));
+}
+
+#[test]
+fn silence_begins_when_the_last_answered_probe_was_sent() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in [2_000, 3_000, 4_000, 5_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!(of_holder(&evidence, 5_999), Verdict::Unknown);
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(5_000)), Some(ms(6_000)));
+    assert_eq!(of_holder(&evidence, 6_000), Verdict::Silent { since: ms(1_000) });
+}
+
+#[test]
+fn a_pod_that_never_answered_us_is_silent_a_ttl_after_we_began_to_ask() {
+    let mut evidence = ready();
+    for at in [3_000, 4_000, 5_000, 6_000, 7_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!(of_holder(&evidence, 7_999), Verdict::Unknown);
+    assert_eq!(of_holder(&evidence, 8_000), Verdict::Silent { since: ms(3_000) });
+}
+
+#[test]
+fn a_stop_of_our_own_begins_the_silence_anew() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    probe(&mut evidence, 2_000, ProbeOutcome::Unanswered);
+    probe(&mut evidence, 3_000, ProbeOutcome::Unanswered);
+    assert_eq!(of_holder(&evidence, 100_000), Verdict::Unknown, "nothing was sent for long");
+    for at in [100_000, 101_000, 102_000, 103_000, 104_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+        assert_eq!(of_holder(&evidence, at), Verdict::Unknown);
+    }
+    assert_eq!(of_holder(&evidence, 105_000), Verdict::Silent { since: ms(100_000) });
+    assert_eq!(of_holder(&evidence, 106_000), Verdict::Unknown, "again nothing was sent for long");
+}
+
+#[test]
+fn probes_that_could_not_be_sent_count_for_nothing() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in 2..30 {
+        evidence.probe_answered(at, ms(at * R), ProbeOutcome::Void);
+        assert!(
+            evidence.verdict(Standing::Holder, &NodeLease::default(), ms(at * R + 999)).against().is_none()
+        );
+    }
+}
+
+#[test]
+fn probes_of_a_former_address_count_for_nothing() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    evidence.retarget(1 << 32);
+    assert_eq!(of_holder(&evidence, 1_001), Verdict::Unknown);
+    probe(&mut evidence, 2_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 2_001), Verdict::Unknown, "it was still sent to the former address");
+    evidence.probe_answered(1 << 32, ms(2_500), ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 2_501), Verdict::Eligible { since: ms(2_500) });
+}
+
+#[test]
+fn what_ends_a_pod_beats_everything() {
+    type End = fn(&mut PodFacts);
+    let ends: [(End, Reason); 4] = [
+        (|f| f.deleting = true, Reason::PodDeleted),
+        (|f| f.phase = PodPhase::Failed, Reason::PodFinished),
+        (|f| f.phase = PodPhase::Succeeded, Reason::PodFinished),
+        (|f| f.disruption_target = true, Reason::DisruptionTarget),
+    ];
+    for (end, reason) in ends {
+        let mut evidence = ready();
+        probe(&mut evidence, 1_000, ProbeOutcome::Success);
+        let mut ended = facts();
+        end(&mut ended);
+        evidence.kubelet(&ended, ms(1_001));
+        for standing in [Standing::Holder, Standing::Candidate] {
+            assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_001)), Verdict::Ended(reason));
+        }
+    }
+    let mut evidence = ready();
+    evidence.gone();
+    evidence.kubelet(&facts(), ms(1));
+    assert_eq!(
+        of_holder(&evidence, 1),
+        Verdict::Ended(Reason::PodDeleted),
+        "a late event does not bring it back"
+    );
+}
+
+#[test]
+fn not_ready_counts_against_whoever_has_been_ready() {
+    let mut unready = facts();
+    unready.readiness = Readiness::NotReady;
+    let mut evidence = PodEvidence::new(thresholds());
+    evidence.kubelet(&unready, ms(0));
+    let of_candidate =
+        |evidence: &PodEvidence| evidence.verdict(Standing::Candidate, &NodeLease::default(), ms(1));
+    assert_eq!(of_candidate(&evidence), Verdict::Unknown, "it is still starting");
+    assert_eq!(of_holder(&evidence, 1), Verdict::Failing(Reason::PodNotReady), "a holder has been ready");
+    evidence.kubelet(&facts(), ms(1));
+    evidence.kubelet(&unready, ms(1));
+    assert_eq!(of_candidate(&evidence), Verdict::Failing(Reason::PodNotReady));
+}
+
+#[test]
+fn the_control_planes_word_about_a_node_it_does_not_hear_needs_time_or_our_own_sight() {
+    let mut unheard = facts();
+    unheard.readiness = Readiness::NodeUnheard;
+    let mut evidence = ready();
+    evidence.kubelet(&unheard, ms(60_000));
+    let (mut at, mut leases) = (60_000, NodeLeases::default());
+    while at < 100_000 {
+        probe(&mut evidence, at, ProbeOutcome::Success);
+        assert_eq!(of_holder(&evidence, at), Verdict::Unknown, "it answers, yet must not be promoted");
+        at += R;
+    }
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(at - 1)), Some(ms(100_000)));
+    assert_eq!(of_holder(&evidence, 100_000), Verdict::Failing(Reason::PodNotReady));
+
+    leases.seen("n1", None, ms(20_000));
+    for at in [30_000, 40_000, 50_000, 60_000] {
+        leases.alive(ms(at));
+    }
+    let verdict = evidence.verdict(Standing::Holder, &leases.of("n1"), ms(60_001));
+    assert_eq!(verdict, Verdict::Failing(Reason::PodNotReady), "we saw the lease stand still ourselves");
+}
+
+#[test]
+fn without_a_probe_the_lease_of_the_node_must_move() {
+    let mut unprobed = facts();
+    unprobed.probe = Ok(None);
+    let mut evidence = PodEvidence::new(thresholds());
+    evidence.kubelet(&unprobed, ms(0));
+    let renewed = |n: i64| Some(jiff::Timestamp::from_second(n).unwrap());
+    let mut leases = NodeLeases::default();
+    let of_candidate = |evidence: &PodEvidence, leases: &NodeLeases, now| {
+        evidence.verdict(Standing::Candidate, &leases.of("n1"), ms(now))
+    };
+    leases.seen("n1", renewed(1), ms(0));
+    assert_eq!(of_candidate(&evidence, &leases, 1), Verdict::Unknown);
+    leases.seen("n1", renewed(11), ms(10_000));
+    assert_eq!(of_candidate(&evidence, &leases, 10_000), Verdict::Eligible { since: ms(10_000) });
+    for at in [20_000, 30_000, 40_000, 50_000] {
+        leases.alive(ms(at));
+    }
+    assert_eq!(of_candidate(&evidence, &leases, 49_999), Verdict::Eligible { since: ms(10_000) });
+    assert_eq!(of_candidate(&evidence, &leases, 50_000), Verdict::Silent { since: ms(10_000) });
+    evidence.set_thresholds(Thresholds { ttl: ms(45_000), ..thresholds() });
+    assert_eq!(of_candidate(&evidence, &leases, 54_999), Verdict::Unknown, "a longer ttl is kept");
+    assert_eq!(evidence.next_deadline(&leases.of("n1"), ms(54_000)), Some(ms(55_000)));
+    assert_eq!(of_candidate(&evidence, &leases, 55_000), Verdict::Silent { since: ms(10_000) });
+}
+
+#[test]
+fn the_thresholds_are_the_groups() {
+    let spec: LeaderGroupSpec = serde_json::from_value(serde_json::json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "lock": { "ttl": "9s", "retryInterval": "2s" },
+        "health": { "failureThreshold": 3 },
+    }))
+    .unwrap();
+    let expected =
+        Thresholds { ttl: ms(9_000), retry_interval: ms(2_000), timeout: ms(700), failure_threshold: 3 };
+    assert_eq!(Thresholds::of(&spec, Some(ms(700))), expected);
+}
+
+/// One thing that happens to the operator or the pod, after some time.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The prober sends a probe that will end so.
+    Probe(ProbeOutcome),
+    /// The process stands still.
+    Stop,
+}
+
+fn outcome() -> impl Strategy<Value = ProbeOutcome> {
+    prop_oneof![
+        3 => Just(ProbeOutcome::Success),
+        2 => Just(ProbeOutcome::Refused(Refusal::HttpStatus(503))),
+        6 => Just(ProbeOutcome::Unanswered),
+        1 => Just(ProbeOutcome::Void),
+    ]
+}
+
+/// Probes at about the right pace, now and then interrupted.
+fn history() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let probe = (200..1_900_u64, outcome()).prop_map(|(pause, outcome)| (pause, Step::Probe(outcome)));
+    let stop = (1_500..20_000_u64).prop_map(|pause| (pause, Step::Stop));
+    proptest::collection::vec(prop_oneof![12 => probe, 1 => stop], 0..60)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    seq: u64,
+    at: u64,
+    outcome: ProbeOutcome,
+}
+
+/// The sends that a history consists of, and its end.
+fn sends(history: &[(u64, Step)]) -> (Vec<Sent>, u64) {
+    let (mut now, mut sends) = (0, Vec::new());
+    for (pause, step) in history {
+        now += pause;
+        if let Step::Probe(outcome) = step {
+            sends.push(Sent { seq: sends.len() as u64 + 1, at: now, outcome: *outcome });
+        }
+    }
+    (sends, now)
+}
+
+/// The rule for silence, word for word, from the whole history.
+fn silent_since(sends: &[Sent], now: u64) -> Option<u64> {
+    let sends: Vec<_> = sends.iter().filter(|s| s.outcome != ProbeOutcome::Void).collect();
+    let last = sends.last()?;
+    let begins_anew = |i: usize| i == 0 || sends[i].at >= sends[i - 1].at + 2 * R;
+    let run = (0..sends.len()).rev().find(|i| begins_anew(*i)).map(|i| sends[i].at)?;
+    let success = sends.iter().rev().find(|s| s.outcome == ProbeOutcome::Success).map_or(0, |s| s.at);
+    let since = run.max(success);
+    let unanswered = sends.iter().filter(|s| s.outcome == ProbeOutcome::Unanswered && s.at >= since).count();
+    (now < last.at + 2 * R && now >= since + T && unanswered >= N as usize).then_some(since)
+}
+
+fn fed(sends: &[Sent]) -> PodEvidence {
+    let mut evidence = ready();
+    for s in sends {
+        if s.outcome != ProbeOutcome::Void {
+            evidence.probe_sent(s.seq, ms(s.at));
+        }
+        evidence.probe_answered(s.seq, ms(s.at), s.outcome);
+    }
+    evidence
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Silence is just what the rule says, at any time, whatever happened before.
+    #[test]
+    fn silence_is_what_the_rule_says(history in history(), after in 0..12_000_u64) {
+        let (sends, end) = sends(&history);
+        let (evidence, now) = (fed(&sends), end + after);
+        if evidence.verdict(Standing::Holder, &NodeLease::default(), ms(now)) != Verdict::Failing(Reason::ProbeRefused) {
+            let silent = match of_holder(&evidence, now) {
+                Verdict::Silent { since } => Some(since),
+                _ => None,
+            };
+            prop_assert_eq!(silent, silent_since(&sends, now).map(ms));
+        }
+    }
+
+    /// A pod that answers is never held to be broken, whenever and for however long we stood still ourselves.
+    #[test]
+    fn a_healthy_pod_is_never_replaced(history in history(), after in 0..100_000_u64) {
+        let (mut sends, end) = sends(&history);
+        for sent in &mut sends {
+            sent.outcome = ProbeOutcome::Success;
+        }
+        for upto in 0..=sends.len() {
+            let evidence = fed(&sends[..upto]);
+            let next = sends.get(upto).map_or(end + after, |s| s.at);
+            for now in [sends[..upto].last().map_or(0, |s| s.at), next.saturating_sub(1), next] {
+                let verdict = of_holder(&evidence, now);
+                prop_assert!(verdict.against().is_none(), "{verdict:?} at {now}");
+            }
+        }
+    }
+
+    /// However long we stood still, and whatever was in the air then: nothing is silent when we wake.
+    #[test]
+    fn nothing_is_silent_right_after_a_stop(history in history(), stop in 2 * R..1_000_000) {
+        let (sends, _) = sends(&history);
+        let mut evidence = fed(&sends);
+        let woken = sends.last().map_or(0, |s| s.at) + stop;
+        let is_silent = |evidence: &PodEvidence, now| matches!(of_holder(evidence, now), Verdict::Silent { .. });
+        prop_assert!(!is_silent(&evidence, woken));
+        // Whatever the first probes after it come to, a full ttl must pass.
+        for n in 0..T / R {
+            let at = woken + n * R;
+            prop_assert!(!is_silent(&evidence, at));
+            evidence.probe_sent(1_000 + n, ms(at));
+            evidence.probe_answered(1_000 + n, ms(at), ProbeOutcome::Unanswered);
+            prop_assert!(!is_silent(&evidence, at), "after {n} probes");
+        }
+    }
+
+    /// Late, repeated and reordered answers leave the same verdict behind.
+    #[test]
+    fn the_order_of_answers_makes_no_difference(
+        history in history(),
+        order in proptest::collection::vec(any::<prop::sample::Index>(), 0..80),
+        after in 0..12_000_u64,
+    ) {
+        let (sends, end) = sends(&history);
+        let mut shuffled = ready();
+        for s in sends.iter().filter(|s| s.outcome != ProbeOutcome::Void) {
+            shuffled.probe_sent(s.seq, ms(s.at));
+        }
+        let some = order.iter().filter(|_| !sends.is_empty()).map(|index| index.get(&sends));
+        for s in some.chain(sends.iter().rev()) {
+            shuffled.probe_answered(s.seq, ms(s.at), s.outcome);
+        }
+        prop_assert_eq!(of_holder(&shuffled, end + after), of_holder(&fed(&sends), end + after));
+    }
+
+    /// The verdict changes by time alone only where `next_deadline` says.
+    #[test]
+    fn nothing_changes_before_the_deadline(
+        history in history(),
+        unheard in proptest::option::of(0..60_000_u64),
+        probed: bool,
+        renewals in proptest::collection::vec(0..30_000_u64, 0..5),
+        after in 0..50_000_u64,
+    ) {
+        let (sends, end) = sends(&history);
+        let mut evidence = fed(&sends);
+        let mut pod = facts();
+        if !probed {
+            pod.probe = Ok(None);
+        }
+        evidence.kubelet(&pod, ms(0));
+        if let Some(at) = unheard {
+            pod.readiness = Readiness::NodeUnheard;
+            evidence.kubelet(&pod, ms(at));
+        }
+        let (mut leases, mut at) = (NodeLeases::default(), 0);
+        for (n, pause) in renewals.iter().enumerate() {
+            at += pause;
+            let renewed = jiff::Timestamp::from_second(i64::try_from(n / 2).unwrap()).unwrap();
+            leases.seen("n1", Some(renewed), ms(at));
+        }
+        let lease = leases.of("n1");
+        let start = ms(end.max(at).max(unheard.unwrap_or(0)));
+        let (mut now, horizon) = (start, start + ms(after));
+        while now < horizon {
+            let until = evidence.next_deadline(&lease, now).map_or(horizon, |deadline| deadline.min(horizon));
+            let verdict = evidence.verdict(Standing::Holder, &lease, now);
+            for part in 0..8_u32 {
+                let between = now + until.saturating_sub(now) * part / 8;
+                prop_assert_eq!(evidence.verdict(Standing::Holder, &lease, between), verdict);
+            }
+            let just_before = until.saturating_sub(Duration::from_nanos(1)).max(now);
+            prop_assert_eq!(evidence.verdict(Standing::Holder, &lease, just_before), verdict);
+            now = until;
+        }
+    }
+
+    /// A pod that goes silent while we keep asking is found out after just the ttl.
+    #[test]
+    fn a_silence_is_found_out_on_time(last_answer in 1..20_u64, jitter in proptest::collection::vec(0..150_u64, 10)) {
+        let mut evidence = ready();
+        for n in 1..=last_answer {
+            probe(&mut evidence, n * R, ProbeOutcome::Success);
+        }
+        let since = last_answer * R;
+        for n in 1..=T / R {
+            let sent = since + n * R + jitter[usize::try_from(n).unwrap() % jitter.len()];
+            if sent < since + T {
+                evidence.probe_sent(last_answer + n, ms(sent));
+            }
+            if n > 1 && since + n * R <= since + T {
+                let before = since + (n - 1) * R + jitter[usize::try_from(n - 1).unwrap() % jitter.len()];
+                evidence.probe_answered(last_answer + n - 1, ms(before), ProbeOutcome::Unanswered);
+            }
+        }
+        prop_assert!(of_holder(&evidence, since + T - 1).against().is_none());
+        prop_assert_eq!(of_holder(&evidence, since + T), Verdict::Silent { since: ms(since) });
+    }
+}

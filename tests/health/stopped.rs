@@ -1,0 +1,175 @@
+//! An operator that is stopped while its probes are under way, and what it says when it goes on.
+//!
+//! The operator is a child process: this same test program, told by an environment variable where the pod listens. It
+//! prints each event and each verdict; the parent stops it with SIGSTOP, lets the pod answer or not, and lets it go on.
+
+use std::{env, net::SocketAddr, process::Stdio, time::Duration};
+
+use leadergroup::health::{
+    Monotonic, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe, Standing,
+    Target, Thresholds,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+    sync::{mpsc, watch},
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::server::{PATIENCE, Server, eventually, finish, read_head};
+
+const ADDRESS: &str = "LEADERGROUP_TEST_POD";
+const R: Duration = Duration::from_millis(300);
+const T: Duration = Duration::from_millis(1_200);
+
+/// The child: probes the one pod, and prints what it hears and thinks. It is no test, and does nothing, without a parent.
+#[tokio::test]
+#[ignore = "run by the other tests of this file, as their child process"]
+async fn operator() {
+    let Ok(address) = env::var(ADDRESS) else { return };
+    let address: SocketAddr = address.parse().unwrap();
+    let kind = ProbeKind::HttpGet {
+        scheme: leadergroup::api::ProbeScheme::Http,
+        path: "/".parse().unwrap(),
+        headers: vec![],
+    };
+    let probe = ResolvedProbe { kind, port: address.port(), timeout: R };
+    let pod = json!({
+        "metadata": { "uid": "u" },
+        "spec": { "containers": [{ "name": "web", "readinessProbe": { "tcpSocket": { "port": 1 } } }] },
+        "status": { "podIP": "198.18.0.1", "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    let spec = serde_json::from_value(json!({ "selector": { "matchLabels": { "app": "web" } } })).unwrap();
+    let facts = PodFacts::from_pod(&serde_json::from_value(pod).unwrap(), &spec);
+    let (sender, mut events) = mpsc::channel(64);
+    let mut prober = Prober::new(sender, 8);
+    let mut evidence =
+        PodEvidence::new(Thresholds { ttl: T, retry_interval: R, timeout: R, failure_threshold: 2 });
+    evidence.kubelet(&facts, Monotonic::now());
+    let first = prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval: R });
+    evidence.retarget(first.unwrap());
+    let mut said = None;
+    loop {
+        // The verdict comes before the event: what the operator thinks when it wakes must hold by itself.
+        let now = Monotonic::now();
+        let verdict = evidence.verdict(Standing::Holder, &NodeLease::default(), now);
+        let name = format!("{verdict:?}").split([' ', '(']).next().unwrap().to_owned();
+        if said.as_ref() != Some(&name) {
+            println!("\nverdict {name}");
+            said = Some(name);
+        }
+        let deadline = evidence.next_deadline(&NodeLease::default(), now);
+        let pause = deadline.map_or(PATIENCE, |deadline| deadline.saturating_sub(now));
+        if let Ok(event) = timeout(pause, events.recv()).await {
+            let event = event.unwrap();
+            evidence.probe(&event);
+            if let ProbeStep::Ended(outcome) = event.step {
+                println!("\nprobe {outcome:?}");
+            }
+        }
+    }
+}
+
+struct Operator {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Operator {
+    fn start(pod: SocketAddr) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "stopped::operator", "--ignored", "--nocapture"])
+            .env(ADDRESS, pod.to_string())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id().unwrap()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// The next thing it says.
+    async fn says(&mut self) -> String {
+        loop {
+            let line =
+                timeout(PATIENCE, self.lines.next_line()).await.expect("it says something").unwrap().unwrap();
+            if line.starts_with("verdict ") || line.starts_with("probe ") {
+                return line;
+            }
+        }
+    }
+
+    /// Reads on until it says just this, and returns all that it said up to there.
+    async fn until(&mut self, wanted: &str) -> Vec<String> {
+        let mut said = Vec::new();
+        while said.last().is_none_or(|line| line != wanted) {
+            said.push(self.says().await);
+            assert!(said.len() < 10_000, "it never says {wanted}: {said:?}");
+        }
+        said
+    }
+
+    /// Stops it for this long, lets it go on, and says when that was.
+    async fn stop_for(&mut self, time: Duration, meanwhile: impl Future<Output = ()>) -> Instant {
+        self.signal(Signal::STOP);
+        meanwhile.await;
+        // What it said before is read to its end; then there is nothing but silence until the time is over.
+        let end = Instant::now() + time;
+        while timeout_at(end, self.lines.next_line()).await.is_ok() {}
+        let woken = Instant::now();
+        self.signal(Signal::CONT);
+        woken
+    }
+}
+
+/// A pod that answers at once while it is told to, and holds its answers back otherwise.
+async fn pod(prompt: watch::Receiver<bool>) -> Server {
+    Server::start(move |mut stream| {
+        let mut prompt = prompt.clone();
+        async move {
+            read_head(&mut stream).await;
+            if prompt.wait_for(|prompt| *prompt).await.is_ok() {
+                finish(stream, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
+    let (prompt, orders) = watch::channel(true);
+    let server = pod(orders).await;
+    let mut operator = Operator::start(server.address);
+    operator.until("verdict Eligible").await;
+    // In the middle of a probe, longer than the ttl; the answer comes while nobody is there to hear it.
+    for _ in 0..3 {
+        prompt.send_replace(false);
+        let before = server.accepted();
+        eventually("a probe has been sent", || server.accepted() > before).await;
+        operator.stop_for(T * 2, async { prompt.send(true).unwrap() }).await;
+        let said = operator.until("verdict Eligible").await;
+        let bad = ["Silent", "Failing", "Refused", "Unanswered"];
+        assert!(!said.iter().any(|line| bad.iter().any(|bad| line.contains(bad))), "{said:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_went_silent_during_the_stop_is_found_out_a_ttl_after_it() {
+    let (prompt, orders) = watch::channel(true);
+    let server = pod(orders).await;
+    let mut operator = Operator::start(server.address);
+    operator.until("verdict Eligible").await;
+    let woken = operator.stop_for(T * 2, async { prompt.send(false).unwrap() }).await;
+    let said = operator.until("verdict Silent").await;
+    let unanswered = said.iter().filter(|line| *line == "probe Unanswered").count();
+    assert!(unanswered >= 2, "{said:?}");
+    assert!(woken.elapsed() >= T, "a full ttl must pass, not {:?}: {said:?}", woken.elapsed());
+}

@@ -1,0 +1,44 @@
+//! The manifests of this folder: each says in its first line whether it is accepted or refused, and with what words.
+//! Of several documents in a file each but the first is a change of the one before; the last is the one in question.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test's support fails by panicking")]
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+pub struct Manifest {
+    /// The file's name, without its ending.
+    pub name: String,
+    /// What the first line says after `# refused: ` or `# accepted: `.
+    pub says: String,
+    /// The objects in it.
+    pub documents: Vec<Value>,
+}
+
+/// The manifests in `tests/manifests/<folder>`, in the order of their names.
+pub fn all(folder: &str) -> Vec<Manifest> {
+    let says = match folder {
+        "invalid" => "# refused: ",
+        "valid" => "# accepted: ",
+        other => panic!("no manifests are kept in {other}"),
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests").join(folder);
+    let mut manifests: Vec<Manifest> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| {
+            let path = file.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let first = text.lines().next().unwrap_or_default();
+            let says = first.strip_prefix(says).unwrap_or_else(|| panic!("{}: no `{says}`", path.display()));
+            Manifest {
+                name: path.file_stem().unwrap().to_str().unwrap().to_owned(),
+                says: says.to_owned(),
+                documents: serde_saphyr::from_multiple(&text).unwrap(),
+            }
+        })
+        .collect();
+    manifests.sort_by(|a, b| a.name.cmp(&b.name));
+    manifests
+}

@@ -1,0 +1,365 @@
+//! Metrics, logs and health endpoints as someone outside sees them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use leadergroup::telemetry::{
+    ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics, Readiness,
+    Server, log_subscriber,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long anything in these tests may take before it counts as never.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The samples of an exposition, by name and labels, after checking its form.
+fn samples(text: &str) -> HashMap<String, f64> {
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let described = |name: &str, what: &str| {
+        let family = ["_total", "_bucket", "_count", "_sum", "_info"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .unwrap_or(name);
+        text.lines().any(|line| line.starts_with(&format!("# {what} {family} ")))
+    };
+    let sample = |line: &str| {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let name = series.split('{').next().unwrap();
+        assert!(described(name, "HELP") && described(name, "TYPE"), "{name} is not described in {text}");
+        (series.to_owned(), value.parse().unwrap())
+    };
+    text.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
+}
+
+#[test]
+fn each_metric_says_what_happened() {
+    let metrics = Metrics::new();
+    metrics.set_groups(GroupState::Active, 2);
+    metrics.set_groups(GroupState::Vacant, 1);
+    metrics.set_group("shop", "web", GroupReading { active: true, eligible: 3 });
+    metrics.set_group("shop", "db", GroupReading { active: false, eligible: 0 });
+    metrics.failover("Silent", Duration::from_millis(40));
+    metrics.failover("Silent", Duration::from_secs(70));
+    metrics.probe("success");
+    metrics.set_probe_targets(6);
+    metrics.heartbeat(Duration::from_millis(2));
+    metrics.lock_operation("acquire", LockOutcome::Refused);
+    metrics.session_lost();
+    metrics.adoption();
+    metrics.api_write("pods", ApiOutcome::Conflict);
+    metrics.event_dropped();
+    let samples = samples(&metrics.encode().unwrap());
+    for (series, value) in [
+        (format!("leadergroup_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")).as_str(), 1.0),
+        ("leadergroup_groups{state=\"active\"}", 2.0),
+        ("leadergroup_groups{state=\"vacant\"}", 1.0),
+        ("leadergroup_active{namespace=\"shop\",name=\"web\"}", 1.0),
+        ("leadergroup_active{namespace=\"shop\",name=\"db\"}", 0.0),
+        ("leadergroup_eligible_pods{namespace=\"shop\",name=\"web\"}", 3.0),
+        ("leadergroup_failovers_total{reason=\"Silent\"}", 2.0),
+        ("leadergroup_failover_duration_seconds_bucket{le=\"0.025\"}", 0.0),
+        ("leadergroup_failover_duration_seconds_bucket{le=\"0.05\"}", 1.0),
+        ("leadergroup_failover_duration_seconds_bucket{le=\"60.0\"}", 1.0),
+        ("leadergroup_failover_duration_seconds_bucket{le=\"+Inf\"}", 2.0),
+        ("leadergroup_failover_duration_seconds_count", 2.0),
+        ("leadergroup_probe_total{outcome=\"success\"}", 1.0),
+        ("leadergroup_probe_targets", 6.0),
+        ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
+        ("leadergroup_lock_operations_total{operation=\"acquire\",outcome=\"refused\"}", 1.0),
+        ("leadergroup_lock_session_lost_total", 1.0),
+        ("leadergroup_adoptions_total", 1.0),
+        ("leadergroup_api_writes_total{kind=\"pods\",outcome=\"conflict\"}", 1.0),
+        ("leadergroup_events_dropped_total", 1.0),
+    ] {
+        assert_eq!(samples.get(series), Some(&value), "{series} in {samples:#?}");
+    }
+}
+
+#[test]
+fn the_process_shows_what_it_uses() {
+    let samples = samples(&Metrics::new().encode().unwrap());
+    for (name, least, most) in [
+        ("process_resident_memory_bytes", 1e5, 1e11),
+        ("process_open_fds", 3.0, 1e6),
+        ("process_max_fds", 3.0, 1e10),
+        ("process_cpu_seconds_total", 1e-6, 1e6),
+        ("process_start_time_seconds", 1.7e9, 1e11),
+    ] {
+        let value = samples[name];
+        assert!((least..most).contains(&value), "{name} is {value}");
+    }
+}
+
+#[test]
+fn the_series_of_a_group_end_with_our_charge_of_it() {
+    let metrics = Metrics::new();
+    for n in 0..100 {
+        let name = format!("g{n}");
+        metrics.set_group("shop", &name, GroupReading { active: true, eligible: 1 });
+        metrics.forget_group("shop", &name);
+    }
+    metrics.set_group("shop", "stays", GroupReading { active: true, eligible: 1 });
+    let samples = samples(&metrics.encode().unwrap());
+    let of_groups: Vec<_> = samples.keys().filter(|series| series.contains("namespace=")).collect();
+    assert!(of_groups.len() == 2 && of_groups.iter().all(|series| series.contains("stays")), "{of_groups:?}");
+}
+
+#[test]
+fn a_name_cannot_break_out_of_its_label() {
+    let metrics = Metrics::new();
+    metrics.failover("a\"} 1\nevil_total 2", Duration::ZERO);
+    let text = metrics.encode().unwrap();
+    assert!(!text.lines().any(|line| line.starts_with("evil")), "{text}");
+}
+
+/// A server on the loopback address with all its handles.
+struct Running {
+    address: SocketAddr,
+    endpoints: Endpoints,
+    shutdown: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start(liveness: Liveness) -> Self {
+        let server = Server::bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+        let metrics = Arc::new(Metrics::new());
+        let endpoints = Endpoints { metrics, liveness, readiness: Readiness::default() };
+        let (address, shutdown) = (server.address(), CancellationToken::new());
+        let task = tokio::spawn(server.run(endpoints.clone(), shutdown.clone()));
+        Self { address, endpoints, shutdown, task }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends bytes, and reads whatever comes until the server closes.
+    async fn exchange(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        read_all(&mut stream).await
+    }
+
+    /// The status and body of a GET.
+    async fn get(&self, path: &str) -> (u16, String) {
+        let answer = self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        let (head, body) =
+            answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+async fn read_all(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A reset after the answer does not take the answer away.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes");
+    String::from_utf8(answer).unwrap()
+}
+
+fn forever() -> Liveness {
+    Liveness::new(Duration::MAX)
+}
+
+#[tokio::test]
+async fn alive_means_that_the_loop_turns() {
+    let bound = Duration::from_secs(1);
+    let running = Running::start(Liveness::new(bound)).await;
+    let becomes_stuck = async {
+        loop {
+            let (status, body) = running.get("/livez").await;
+            if status != 200 {
+                return (status, body);
+            }
+            assert_eq!(body, "ok\n");
+        }
+    };
+    let (status, body) = timeout(PATIENCE, becomes_stuck).await.expect("nobody touches it");
+    assert_eq!(status, 503);
+    assert!(
+        body.starts_with("event loop: has not turned for ") && body.ends_with("at most 1000 ms\n"),
+        "{body}"
+    );
+    let recovers = async {
+        loop {
+            running.endpoints.liveness.touch();
+            if running.get("/livez").await.0 == 200 {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, recovers).await.expect("it is touched again");
+}
+
+#[tokio::test]
+async fn ready_means_that_every_check_passes() {
+    let running = Running::start(forever()).await;
+    assert_eq!(running.get("/readyz").await, (200, "ok\n".into()), "nothing is asked for");
+    let watches = running.endpoints.readiness.check("watches", "not synced yet");
+    let store = running.endpoints.readiness.check("lock store", "never reached");
+    let both = "lock store: never reached\nwatches: not synced yet\n";
+    assert_eq!(running.get("/readyz").await, (503, both.into()));
+    watches.pass();
+    assert_eq!(running.get("/readyz").await, (503, "lock store: never reached\n".into()));
+    store.pass();
+    assert_eq!(running.get("/readyz").await, (200, "ok\n".into()));
+    watches.fail("the API server is away");
+    assert_eq!(running.get("/readyz").await, (503, "watches: the API server is away\n".into()));
+    assert_eq!(running.get("/livez").await.0, 200, "a restart would not help");
+}
+
+#[tokio::test]
+async fn metrics_are_served_in_their_own_format() {
+    let running = Running::start(forever()).await;
+    running.endpoints.metrics.adoption();
+    let answer = running.exchange("GET /metrics?x=1 HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert!(head.starts_with("HTTP/1.1 200") && head.to_lowercase().contains(kind), "{head}");
+    assert!(body.contains("leadergroup_adoptions_total 1\n") && !samples(body).is_empty(), "{body}");
+}
+
+#[tokio::test]
+async fn other_paths_and_methods_are_turned_away() {
+    let running = Running::start(forever()).await;
+    assert_eq!(running.get("/").await, (404, "there are /livez, /readyz and /metrics\n".into()));
+    assert_eq!(running.get("/livez/").await.0, 404);
+    let post = running.exchange("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 999999999\r\n\r\n").await;
+    assert!(post.starts_with("HTTP/1.1 405") && post.to_lowercase().contains("allow: get, head"), "{post}");
+    let head = running.exchange("HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+    let garbage = running.exchange("not http at all\r\n\r\n").await;
+    assert!(garbage.starts_with("HTTP/1.1 400"), "{garbage}");
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_is_cut_short() {
+    let running = Running::start(forever()).await;
+    let mut stream = running.connect().await;
+    let mut sent = stream.write_all(b"GET /livez HTTP/1.1\r\n").await;
+    let mut bytes = 0;
+    while sent.is_ok() && bytes < 1_000_000 {
+        let line = [b"x: ".as_slice(), &[b'a'; 1_000], b"\r\n"].concat();
+        bytes += line.len();
+        sent = stream.write_all(&line).await;
+    }
+    let answer = read_all(&mut stream).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(running.get("/livez").await.0, 200);
+}
+
+#[tokio::test]
+async fn those_who_dawdle_keep_the_others_waiting_for_a_while_only() {
+    let running = Running::start(forever()).await;
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        let mut stream = running.connect().await;
+        stream.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
+        idle.push(stream);
+    }
+    let answered = timeout(PATIENCE, running.get("/livez")).await.expect("the others are sent away");
+    assert_eq!(answered.0, 200);
+    for mut stream in idle {
+        read_all(&mut stream).await;
+    }
+}
+
+#[tokio::test]
+async fn shutting_down_closes_the_port() {
+    let running = Running::start(forever()).await;
+    assert_eq!(running.get("/livez").await.0, 200);
+    let mut idle = running.connect().await;
+    running.shutdown.cancel();
+    timeout(PATIENCE, running.task).await.expect("it ends").unwrap();
+    assert!(TcpStream::connect(running.address).await.is_err());
+    read_all(&mut idle).await;
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_said_so() {
+    let running = Running::start(forever()).await;
+    let error = Server::bind(running.address).await.unwrap_err().to_string();
+    assert!(
+        error.contains(&running.address.to_string()) && error.contains("choose a free address"),
+        "{error}"
+    );
+}
+
+/// Where a log can be read back from.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// What is logged under a format and a filter.
+    fn logged(format: LogFormat, filter: &str) -> String {
+        let lines = Self::default();
+        let writer = lines.clone();
+        let subscriber = log_subscriber(format, filter, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            let span = tracing::info_span!("change", group = "shop/web");
+            let _guard = span.enter();
+            tracing::info!(token = 7, "promoted \"web-1\"");
+            tracing::debug!("detail");
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+}
+
+#[test]
+fn a_line_for_machines_is_an_object() {
+    let log = Lines::logged(LogFormat::Json, "info");
+    let line: serde_json::Value =
+        serde_json::from_str(log.strip_suffix('\n').unwrap()).expect("one line of JSON");
+    assert_eq!(line["message"], "promoted \"web-1\"");
+    assert_eq!((&line["level"], &line["token"]), (&"INFO".into(), &7.into()));
+    assert_eq!(line["span"]["group"], "shop/web");
+    assert!(line["timestamp"].is_string() && line["target"].is_string(), "{line}");
+}
+
+#[test]
+fn a_line_for_people_is_plain_and_the_filter_decides() {
+    let log = Lines::logged(LogFormat::Text, "info");
+    assert!(log.contains("INFO") && log.contains("group=\"shop/web\"") && log.contains("token=7"), "{log}");
+    assert!(!log.contains('\u{1b}') && !log.contains("detail"), "{log}");
+    assert!(Lines::logged(LogFormat::Text, "warn,telemetry=debug").contains("detail"));
+    assert_eq!(Lines::logged(LogFormat::Text, "off"), "");
+}
+
+#[test]
+fn a_bad_filter_or_format_is_refused_with_the_remedy() {
+    let Err(error) = log_subscriber(LogFormat::Text, "leadergroup=loud", io::stderr) else {
+        panic!("there is no level `loud`")
+    };
+    let error = error.to_string();
+    assert!(error.contains("leadergroup=loud") && error.contains("info,leadergroup=debug"), "{error}");
+    for format in [LogFormat::Json, LogFormat::Text] {
+        assert_eq!(format.to_string().parse(), Ok(format));
+    }
+    let error = "yaml".parse::<LogFormat>().unwrap_err().to_string();
+    assert_eq!(error, "`yaml` is no log format; write json or text");
+}

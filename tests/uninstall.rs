@@ -1,0 +1,183 @@
+//! `leadergroup uninstall` on a real API server: nothing is left stuck, and the labels end as the groups say.
+
+#![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
+
+mod apiserver;
+
+use std::time::Duration;
+
+use apiserver::ApiServer;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+};
+use leadergroup::{
+    api::{FINALIZER, HumanDuration, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
+    cli::{UninstallArgs, UninstallError, uninstall},
+};
+use serde_json::{Value, json};
+
+/// A namespace with an operator's Deployment in it, and groups and pods as a test makes them.
+struct World {
+    client: Client,
+    namespace: String,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = ApiServer::shared().await;
+        let world = Self { client: server.client().await, namespace: server.namespace("uninstall").await };
+        let deployment: Deployment = object(json!({
+            "metadata": { "name": "operator" },
+            "spec": {
+                "replicas": 2,
+                "selector": { "matchLabels": { "app": "operator" } },
+                "template": {
+                    "metadata": { "labels": { "app": "operator" } },
+                    "spec": { "containers": [{ "name": "operator", "image": "none" }] }
+                }
+            }
+        }));
+        world.api::<Deployment>().create(&PostParams::default(), &deployment).await.unwrap();
+        world
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn group(&self, name: &str, on_delete: &str, finalizers: &[&str]) -> LeaderGroup {
+        let group: LeaderGroup = object(json!({
+            "apiVersion": "leadergroup.dev/v1alpha1",
+            "kind": "LeaderGroup",
+            "metadata": { "name": name, "finalizers": finalizers },
+            "spec": { "selector": { "matchLabels": { "app": name } }, "onDelete": on_delete }
+        }));
+        self.api().create(&PostParams::default(), &group).await.unwrap()
+    }
+
+    async fn pod(&self, name: &str, role: Option<&str>, stamp: Option<&LeaderGroup>) -> Pod {
+        let pod: Pod = object(json!({
+            "metadata": {
+                "name": name,
+                "labels": role.map(|role| json!({ ROLE_LABEL: role })).unwrap_or(json!({ "app": "operator" })),
+                "annotations": stamp.map(|group| json!({ STAMP_ANNOTATION: format!("{}/3", group.uid().unwrap()) })),
+            },
+            "spec": { "containers": [{ "name": "main", "image": "none" }] }
+        }));
+        self.api().create(&PostParams::default(), &pod).await.unwrap()
+    }
+
+    async fn role(&self, pod: &str) -> Option<String> {
+        self.api::<Pod>().get(pod).await.unwrap().labels().get(ROLE_LABEL).cloned()
+    }
+
+    async fn finalizers(&self, group: &str) -> Vec<String> {
+        self.api::<LeaderGroup>().get(group).await.unwrap().finalizers().to_vec()
+    }
+
+    fn args(&self) -> UninstallArgs {
+        UninstallArgs {
+            deployment: "operator".into(),
+            deployment_namespace: self.namespace.clone(),
+            namespaces: vec![self.namespace.clone()],
+            timeout: HumanDuration(apiserver::DEADLINE),
+            keep_labels: false,
+        }
+    }
+}
+
+fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+#[tokio::test]
+async fn each_group_is_let_go_as_its_on_delete_says() {
+    let world = World::new().await;
+    let strip = world.group("strip", "Strip", &[FINALIZER, "example.com/other"]).await;
+    let keep = world.group("keep", "Keep", &[FINALIZER]).await;
+    world.group("without", "Strip", &[]).await;
+    world.pod("strip-1", Some("active"), Some(&strip)).await;
+    world.pod("strip-2", Some("standby"), Some(&strip)).await;
+    world.pod("keep-1", Some("active"), Some(&keep)).await;
+    world.pod("others", Some("active"), None).await;
+
+    assert_eq!(uninstall(world.client.clone(), &world.args()).await.unwrap(), 3);
+
+    assert_eq!(
+        world.finalizers("strip").await,
+        ["example.com/other"],
+        "only the operator's own finalizer goes"
+    );
+    assert!(world.finalizers("keep").await.is_empty() && world.finalizers("without").await.is_empty());
+    assert_eq!((world.role("strip-1").await, world.role("strip-2").await), (None, None));
+    assert_eq!(world.role("keep-1").await.as_deref(), Some("active"));
+    assert_eq!(
+        world.role("others").await.as_deref(),
+        Some("active"),
+        "a pod without the group's stamp is not ours"
+    );
+    let deployment = world.api::<Deployment>().get("operator").await.unwrap();
+    assert_eq!(deployment.spec.unwrap().replicas, Some(0));
+    // Again, with nothing left to do.
+    assert_eq!(uninstall(world.client.clone(), &world.args()).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn labels_can_be_kept_for_an_operator_that_comes_back() {
+    let world = World::new().await;
+    let group = world.group("strip", "Strip", &[FINALIZER]).await;
+    let before = world.pod("strip-1", Some("active"), Some(&group)).await;
+    uninstall(world.client.clone(), &UninstallArgs { keep_labels: true, ..world.args() }).await.unwrap();
+    assert!(world.finalizers("strip").await.is_empty());
+    let after = world.api::<Pod>().get("strip-1").await.unwrap();
+    assert_eq!(after.resource_version(), before.resource_version(), "the pod is not touched");
+}
+
+#[tokio::test]
+async fn a_deletion_that_waits_for_the_finalizer_goes_through() {
+    let world = World::new().await;
+    world.group("leaving", "Strip", &[FINALIZER]).await;
+    let groups = world.api::<LeaderGroup>();
+    assert!(
+        groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left(),
+        "it waits for the finalizer"
+    );
+    uninstall(world.client.clone(), &world.args()).await.unwrap();
+    assert!(groups.get_opt("leaving").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn nothing_is_touched_before_the_operator_has_stopped() {
+    let world = World::new().await;
+    let group = world.group("strip", "Strip", &[FINALIZER]).await;
+    world.pod("strip-1", Some("active"), Some(&group)).await;
+    world.pod("operator-1", None, None).await;
+    let args = UninstallArgs { timeout: HumanDuration(Duration::from_secs(1)), ..world.args() };
+    match uninstall(world.client.clone(), &args).await {
+        Err(error @ UninstallError::StillRunning { .. }) => {
+            assert!(
+                error.to_string().contains("operator-1") && error.to_string().contains("delete these pods"),
+                "{error}"
+            );
+        }
+        other => panic!("the operator still runs: {other:?}"),
+    }
+    assert_eq!(world.finalizers("strip").await, [FINALIZER]);
+    assert_eq!(world.role("strip-1").await.as_deref(), Some("active"));
+
+    world.api::<Pod>().delete("operator-1", &DeleteParams::default().grace_period(0)).await.unwrap();
+    assert_eq!(uninstall(world.client.clone(), &world.args()).await.unwrap(), 1);
+    assert_eq!(world.role("strip-1").await, None);
+}
+
+#[tokio::test]
+async fn without_deployment_and_groups_there_is_nothing_to_do() {
+    let world = World::new().await;
+    let args = UninstallArgs { deployment: "another".into(), ..world.args() };
+    assert_eq!(uninstall(world.client.clone(), &args).await.unwrap(), 0);
+}
