@@ -99,7 +99,7 @@ while IFS= read -r metric; do
   grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
     complain "the chart's alerts or dashboard use leadergroup_$metric, which src/telemetry does not register"
 done < <(grep -ohE 'leadergroup_[a-z_]+[a-z]' "$chart/templates/metrics.yaml" "$chart/dashboards/leadergroup.json" |
-  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count)$//' | grep -vx dashboard | sort -u)
+  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count|info)$//; s/_seconds$//' | grep -vx dashboard | sort -u)
 
 ((failed == 0)) || exit 1
 echo "chart: $(ls "$chart"/ci/*-values.yaml | wc -l) sets of values rendered, $checks checks passed"
