@@ -70,7 +70,12 @@ impl Cgroups {
                 *needed != "freezer" && !controllers.split_whitespace().any(|has| has == *needed)
             });
             if missing.is_empty() {
-                return Ok(Self { mounts: vec![mount.clone()], hybrid: None, freezer: mount, version2: true });
+                return Ok(Self {
+                    mounts: vec![mount.clone()],
+                    hybrid: None,
+                    freezer: mount,
+                    version2: true,
+                });
             }
         }
         bail!(
@@ -218,7 +223,12 @@ impl Cgroups {
 
     /// The groups of ours that exist now (to tell that nothing is left).
     pub fn leftovers(&self) -> Vec<PathBuf> {
-        self.mounts.iter().chain(&self.hybrid).map(|mount| mount.join(ROOT)).filter(|path| path.exists()).collect()
+        self.mounts
+            .iter()
+            .chain(&self.hybrid)
+            .map(|mount| mount.join(ROOT))
+            .filter(|path| path.exists())
+            .collect()
     }
 }
 

@@ -72,7 +72,10 @@ impl Cluster {
         let programs = modules::build(&state::cache()?).await?;
         // One that is being taken down is no obstacle, one that runs is: the lock says so.
         if Lock::holder()?.is_some() && !socket().exists() {
-            wait_until("an earlier cluster to be taken down", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none())).await?;
+            wait_until("an earlier cluster to be taken down", DOWN_LIMIT, async || {
+                Ok(Lock::holder()?.is_none())
+            })
+            .await?;
         }
         let started = Instant::now();
         let supervisor = start_supervisor().await?;
@@ -382,7 +385,10 @@ async fn start_supervisor() -> Result<Child> {
         .context("the supervisor says nothing")??;
     match line.trim() {
         "ready" => Ok(supervisor),
-        "" => bail!("the supervisor ended at once: run `{} supervise` to see why", supervisor_program()?.display()),
+        "" => bail!(
+            "the supervisor ended at once: run `{} supervise` to see why",
+            supervisor_program()?.display()
+        ),
         problem => bail!("{problem}"),
     }
 }

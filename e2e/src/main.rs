@@ -177,7 +177,9 @@ async fn down() -> Result<()> {
     if Lock::holder()?.is_some() {
         // It may be taking the cluster down already, and then it cannot be asked any more.
         let asked = supervisor::ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await;
-        let free = wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none())).await;
+        let free =
+            wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none()))
+                .await;
         free.with_context(|| format!("asking it to: {asked:?}"))?;
     }
     let _lock = Lock::take()?;

@@ -23,7 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 /// How soon a daemon that ended by itself is started again.
 const RESTART_DELAY: Duration = Duration::from_millis(500);
 /// Enters the cgroups before anything else, so that no process of a machine is ever outside of them.
-const WRAPPER: &str = r#"for file in $LG_CGROUPS; do echo $$ > "$file" || exit 71; done; unset LG_CGROUPS; exec "$@""#;
+const WRAPPER: &str =
+    r#"for file in $LG_CGROUPS; do echo $$ > "$file" || exit 71; done; unset LG_CGROUPS; exec "$@""#;
 
 /// A daemon and how to start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -137,7 +138,10 @@ enum Event {
 pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<Answer> {
     let talk = async {
         let mut stream = UnixStream::connect(socket).await.with_context(|| {
-            format!("the test cluster's supervisor does not listen on {}: is the cluster up?", socket.display())
+            format!(
+                "the test cluster's supervisor does not listen on {}: is the cluster up?",
+                socket.display()
+            )
         })?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
@@ -149,7 +153,10 @@ pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<An
         }
         Ok(serde_json::from_str(&answer)?)
     };
-    match tokio::time::timeout(limit, talk).await.context("the test cluster's supervisor does not answer")?? {
+    match tokio::time::timeout(limit, talk)
+        .await
+        .context("the test cluster's supervisor does not answer")??
+    {
         Answer::Failed(why) => bail!("{why}"),
         answer => Ok(answer),
     }
@@ -161,9 +168,11 @@ pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<An
 pub async fn serve(socket: &Path, log: &Path, ready: impl FnOnce()) -> Result<Option<Reply>> {
     let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     // Processes that lose their parent (the shims of containers) become our children, and are reaped.
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot become a subreaper")?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .context("cannot become a subreaper")?;
     let _ = fs::remove_file(socket);
-    let listener = UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
+    let listener =
+        UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
     let (events, mut inbox) = mpsc::channel(64);
     tokio::spawn(accept(listener, events.clone()));
 

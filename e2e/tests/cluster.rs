@@ -109,7 +109,11 @@ impl Test {
     }
 
     async fn web_on(&self, node: &str) -> Result<Web> {
-        self.web().await?.into_iter().find(|pod| pod.node == node).with_context(|| format!("no pod on {node}"))
+        self.web()
+            .await?
+            .into_iter()
+            .find(|pod| pod.node == node)
+            .with_context(|| format!("no pod on {node}"))
     }
 
     /// Whether an HTTP server answers, to somebody in the network of `machine` (`None`: the host).
@@ -159,7 +163,8 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     let test = Test { cluster, pods };
     test.kubectl(&["apply", "-f", "-"], MANIFEST).await?;
     wait_until("a Ready pod on each node", LIMIT, async || {
-        let nodes: std::collections::BTreeSet<String> = test.web().await?.into_iter().map(|pod| pod.node).collect();
+        let nodes: std::collections::BTreeSet<String> =
+            test.web().await?.into_iter().map(|pod| pod.node).collect();
         Ok(nodes.len() == 3)
     })
     .await?;
@@ -238,11 +243,23 @@ async fn bundled_database(test: &Test) -> Result<()> {
     let pod = test.pods.get("database").await?;
     let address = pod.status.and_then(|status| status.pod_ip).context("no address")?;
     let mut psql = Command::new("psql");
-    psql.args(["-qAt", "-h", &address, "-U", "somebody", "-d", "things", "-c", "SELECT NOW() AT TIME ZONE 'utc' IS NOT NULL"]);
+    psql.args([
+        "-qAt",
+        "-h",
+        &address,
+        "-U",
+        "somebody",
+        "-d",
+        "things",
+        "-c",
+        "SELECT NOW() AT TIME ZONE 'utc' IS NOT NULL",
+    ]);
     psql.env("PGPASSWORD", "it's a secret");
     ensure!(output(psql, LIMIT).await?.trim() == "t");
     let mut wrong = Command::new("psql");
-    wrong.args(["-qAt", "-h", &address, "-U", "somebody", "-d", "things", "-c", "SELECT 1"]).env("PGPASSWORD", "wrong");
+    wrong
+        .args(["-qAt", "-h", &address, "-U", "somebody", "-d", "things", "-c", "SELECT 1"])
+        .env("PGPASSWORD", "wrong");
     ensure!(output(wrong, LIMIT).await.is_err(), "the database takes any password");
     Ok(())
 }
@@ -267,7 +284,8 @@ async fn freeze_and_crash(test: &Test) -> Result<()> {
     .await?;
     let now = test.web_on("node-1").await?;
     ensure!(now.address == pod.address, "the sandbox was killed too");
-    let missing = test.cluster.freeze_pod("no-such-uid").await.err().context("froze a pod that does not exist")?;
+    let missing =
+        test.cluster.freeze_pod("no-such-uid").await.err().context("froze a pod that does not exist")?;
     ensure!(missing.to_string().contains("no pod with the UID"), "unclear: {missing:#}");
     Ok(())
 }
@@ -285,9 +303,13 @@ async fn cut_off(test: &Test) -> Result<()> {
     test.cluster.cut_path("node-1", "node-2").await?;
     ensure!(!test.answers(Some("node-1"), &other_address).await, "a cut path is open");
     ensure!(!test.answers(Some("node-2"), &one_address).await, "a cut path is open the other way");
-    ensure!(test.answers(None, &one_address).await && test.answers(None, &other_address).await, "others are cut too");
+    ensure!(
+        test.answers(None, &one_address).await && test.answers(None, &other_address).await,
+        "others are cut too"
+    );
     test.cluster.heal_path("node-1", "node-2").await?;
-    wait_until("the healed path", LIMIT, async || Ok(test.answers(Some("node-1"), &other_address).await)).await?;
+    wait_until("the healed path", LIMIT, async || Ok(test.answers(Some("node-1"), &other_address).await))
+        .await?;
 
     test.cluster.cut_one_way(HOST, "node-1", Some(8080)).await?;
     ensure!(!test.answers(None, &one_address).await, "a cut port is open");
@@ -303,13 +325,18 @@ async fn power_off(test: &Test) -> Result<()> {
     let again = test.cluster.power_off("node-2").await.err().context("powered off twice")?;
     ensure!(again.to_string().contains("powered off already"), "unclear: {again:#}");
     let running = test.cluster.daemons().await?;
-    ensure!(!running.iter().any(|daemon| daemon.name.ends_with("node-2") && daemon.pid.is_some()), "a daemon survived");
+    ensure!(
+        !running.iter().any(|daemon| daemon.name.ends_with("node-2") && daemon.pid.is_some()),
+        "a daemon survived"
+    );
     test.cluster.power_on("node-2").await?;
     test.cluster.sign_of_life("node-2", LIMIT).await?;
     wait_until("the pod of the booted node to run again", LIMIT, async || {
         let now = test.web().await?.into_iter().find(|pod| pod.uid == before.uid);
         Ok(match now {
-            Some(now) if now.restarts > before.restarts => test.answers(None, &format!("{}:8080", now.address)).await,
+            Some(now) if now.restarts > before.restarts => {
+                test.answers(None, &format!("{}:8080", now.address)).await
+            }
             _ => false,
         })
     })
@@ -353,7 +380,8 @@ async fn servers(test: &Test) -> Result<()> {
 /// A process that dies while it starts a cluster leaves nothing.
 async fn killed_owner() -> Result<()> {
     let mut up = Command::new(COMMAND).arg("up").stdout(Stdio::null()).spawn()?;
-    wait_until("etcd to be started", LIMIT, async || Ok(!leftovers().is_empty() && leftovers().len() > 10)).await?;
+    wait_until("etcd to be started", LIMIT, async || Ok(!leftovers().is_empty() && leftovers().len() > 10))
+        .await?;
     up.kill().await?;
     let gone = wait_until("nothing to be left of it", LIMIT, async || Ok(leftovers().is_empty())).await;
     gone.with_context(|| format!("left behind: {:#?}", leftovers()))

@@ -44,7 +44,6 @@ impl Group {
                 self.phase = Phase::Observing;
             }
             Event::Doubt if self.phase == Phase::Stable => self.read(&mut effects),
-            Event::Doubt | Event::Tick => {}
             Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
                 self.stamping = None;
                 self.stamp_after = now + STAMP_INTERVAL;
@@ -53,7 +52,7 @@ impl Group {
                 self.awaiting = None;
                 self.handle(outcome, now, &mut effects);
             }
-            Event::Outcome(..) => {}
+            Event::Doubt | Event::Tick | Event::Outcome(..) => {}
         }
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
@@ -86,7 +85,6 @@ impl Group {
             (Phase::Retiring(step), outcome) => self.retired(step, &outcome, now, effects),
             (_, Outcome::Refused(Refusal::NotInCharge)) => self.phase = Phase::Observing,
             (_, Outcome::Refused(Refusal::GroupGone)) => self.retire(Retirement::Tombstone, effects),
-            (_, Outcome::Failed | Outcome::Refused(Refusal::Outdated)) => self.back_off(now),
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
             (Phase::Verifying { reason, .. }, Outcome::Verified(against)) => {
                 self.verified(reason, against, now, effects);
@@ -118,9 +116,9 @@ impl Group {
                 self.emit(Effect::Finished(finished), effects);
             }
             (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
-                self.failures = 0
+                self.failures = 0;
             }
-            // An outcome that the phase does not know is a fault of the caller; reading anew is always right.
+            // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right.
             (_, _) => self.back_off(now),
         }
     }
@@ -291,16 +289,14 @@ impl Group {
             }
             _ => None,
         };
-        match next {
-            Some(next) => self.retire(next, effects),
-            None => {
-                self.back_off(now);
-                if let Phase::BackingOff { until } = self.phase {
-                    self.retry_at = Some(until);
-                }
-                self.phase = Phase::Retiring(step);
-            }
+        if let Some(next) = next {
+            return self.retire(next, effects);
         }
+        self.back_off(now);
+        if let Phase::BackingOff { until } = self.phase {
+            self.retry_at = Some(until);
+        }
+        self.phase = Phase::Retiring(step);
     }
 }
 

@@ -80,7 +80,12 @@ impl Desk {
         self.ask(|reply| Job::Grant(session, grant, reply)).await
     }
 
-    pub(super) async fn confirm(&self, session: SessionId, key: Key, token: Token) -> Result<Changed, LockError> {
+    pub(super) async fn confirm(
+        &self,
+        session: SessionId,
+        key: Key,
+        token: Token,
+    ) -> Result<Changed, LockError> {
         self.ask(|reply| Job::Confirm(session, (key, token), reply)).await
     }
 

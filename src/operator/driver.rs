@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use kube::Client;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
+    announce::Voice,
     claims::{self, LARGEST_CLAIM, falls_to},
     desk::Desk,
     effects::Performer,
@@ -53,8 +53,7 @@ pub(super) struct Parts {
     pub(super) desk: Desk,
     pub(super) prober: Prober,
     pub(super) messages: mpsc::Sender<Message>,
-    pub(super) replica: String,
-    pub(super) client: Client,
+    pub(super) voice: Voice,
 }
 
 /// The lock as last heard of.
@@ -76,9 +75,9 @@ pub(super) struct Driver {
     pub(super) lock: LockView,
     /// Objects of a list that is being read, by watch and scope.
     pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
-    /// Watches that have shown their first list, and those that fail, with the reason.
+    /// Watches that have shown their first list, and those that fail, with the reason and when they last did.
     pub(super) synced: BTreeSet<Watched>,
-    pub(super) failing: BTreeMap<Watched, String>,
+    pub(super) failing: BTreeMap<Watched, (String, Duration)>,
     /// Groups to look at again in this turn.
     pub(super) touched: BTreeSet<GroupName>,
     timers: BTreeSet<(Duration, GroupName)>,
@@ -117,6 +116,7 @@ impl Driver {
         shutdown: CancellationToken,
     ) {
         let mut drained_by: Option<Duration> = None;
+        let mut gauged = Duration::ZERO;
         loop {
             let now = Monotonic::now();
             if drained_by.is_some_and(|by| now >= by || !self.is_changing()) {
@@ -147,6 +147,12 @@ impl Driver {
             }
             while self.tasks.try_join_next().is_some() {}
             self.turn();
+            self.parts.voice.liveness.touch();
+            if Monotonic::now() >= gauged + IDLE {
+                gauged = Monotonic::now();
+                self.parts.voice.gauges(self.entries.values());
+                self.parts.voice.metrics.set_probe_targets(self.parts.prober.len());
+            }
         }
     }
 
@@ -156,7 +162,11 @@ impl Driver {
             entry.charge == Charge::Ours
                 && !matches!(
                     entry.machine.phase(),
-                    Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
+                    Phase::Stable
+                        | Phase::Observing
+                        | Phase::Reading
+                        | Phase::BackingOff { .. }
+                        | Phase::Retired
                 )
         })
     }
@@ -207,6 +217,7 @@ impl Driver {
         for (ticket, effect) in entry.machine.step(event, now) {
             if let Effect::Finished(finished) = effect {
                 finish(entry, &finished);
+                self.parts.voice.finished(&entry.object, &finished);
                 continue;
             }
             let performer = Performer {
@@ -219,6 +230,7 @@ impl Driver {
                 object: entry.object.clone(),
                 key: entry.key.clone(),
                 tag: entry.tag.clone(),
+                metrics: self.parts.voice.metrics.clone(),
             };
             let messages = self.parts.messages.clone();
             self.tasks.spawn(async move {
@@ -290,7 +302,11 @@ impl Driver {
     /// Claims the groups that nobody is in charge of and that fall to this replica.
     fn claim(&mut self, now: Duration) {
         let Some(own) = self.lock.own else { return };
-        if self.claiming || self.draining || self.lock.outage.is_some() || !self.synced.contains(&Watched::Groups) {
+        if self.claiming
+            || self.draining
+            || self.lock.outage.is_some()
+            || !self.synced.contains(&Watched::Groups)
+        {
             return;
         }
         let living = &self.lock.living;
@@ -356,18 +372,21 @@ fn finish(entry: &mut Entry, finished: &Finished) {
         "the holder changed"
     );
     let at = jiff::Timestamp::now().as_second();
-    entry.history.insert(0, HistoryEntry {
-        token: finished.token,
-        from: name(&finished.from),
-        to: name(&finished.to),
-        reason: finished.reason.to_string(),
-        // Whole seconds and milliseconds: what the API server gives back must compare equal to what was written.
-        at: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-            jiff::Timestamp::from_second(at).unwrap_or_default(),
-        ),
-        duration: HumanDuration(Duration::from_millis(
-            u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
-        )),
-    });
+    entry.history.insert(
+        0,
+        HistoryEntry {
+            token: finished.token,
+            from: name(&finished.from),
+            to: name(&finished.to),
+            reason: finished.reason.to_string(),
+            // Whole seconds and milliseconds: what the API server gives back must compare equal to what was written.
+            at: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                jiff::Timestamp::from_second(at).unwrap_or_default(),
+            ),
+            duration: HumanDuration(Duration::from_millis(
+                u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
+            )),
+        },
+    );
     entry.history.truncate(KEPT_HISTORY);
 }

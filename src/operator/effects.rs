@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 use tokio::time::sleep;
 
 use super::{
+    announce::Counted,
     desk::Desk,
     message::{Done, GroupName, Trouble},
 };
@@ -14,8 +15,11 @@ use crate::{
     api::{FINALIZER, LeaderGroup, PodRef, Reason},
     election::{Effect, Grant, Outcome, Refusal, Row, Ticket},
     health::{PodFacts, Readiness},
-    lock::{self, Changed, Granted, Key, LockError, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate},
+    lock::{
+        self, Changed, Granted, Key, LockError, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
+    },
     routing::{Declared, GroupRef, Promoted, Router, RoutingError, Stripped},
+    telemetry::Metrics,
 };
 
 /// Between the last strip and the promotion, so that the EndpointSlice controller has seen the one when the other comes:
@@ -35,6 +39,7 @@ pub(super) struct Performer {
     pub(super) key: Key,
     /// How the lock's row names the group: cluster, namespace, name and UID.
     pub(super) tag: String,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// What was learned on the way to an outcome.
@@ -95,11 +100,13 @@ impl Performer {
     /// Carries one effect out. Ends within the time-outs of the calls it makes.
     pub(super) async fn perform(self, ticket: Ticket, effect: Effect) -> Done {
         let mut learned = Learned::default();
+        let counted = Counted::of(&effect);
         let (outcome, trouble) = match self.attempt(effect, &mut learned).await {
             Ok(outcome) => (outcome, None),
             Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
             Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
         };
+        counted.ended(&self.metrics, &outcome, trouble.as_ref());
         let Learned { pods, object } = learned;
         let uid = self.group.uid.as_str().into();
         Done { group: self.name, uid, ticket, outcome, pods, object, trouble }
@@ -120,11 +127,13 @@ impl Performer {
                 changed(self.desk.vacate(self.session()?, vacate).await?)?;
                 Outcome::Vacated
             }
-            Effect::Declare { previous, next } => match self.router.declare(&self.group, &previous, &next).await? {
-                Declared::Done => Outcome::Declared,
-                Declared::Outdated => Outcome::Refused(Refusal::Outdated),
-                Declared::GroupGone => Outcome::Refused(Refusal::GroupGone),
-            },
+            Effect::Declare { previous, next } => {
+                match self.router.declare(&self.group, &previous, &next).await? {
+                    Declared::Done => Outcome::Declared,
+                    Declared::Outdated => Outcome::Refused(Refusal::Outdated),
+                    Declared::GroupGone => Outcome::Refused(Refusal::GroupGone),
+                }
+            }
             Effect::Strip { token, pods } => match self.router.strip(&self.group, token, &pods).await? {
                 Stripped::Outdated => Outcome::Refused(Refusal::Outdated),
                 Stripped::Done(pods, changed) => {
@@ -195,7 +204,9 @@ impl Performer {
     async fn row(&self) -> Result<Row, Failure> {
         let session = self.session()?;
         let rows = self.store.read(std::slice::from_ref(&self.key)).await?;
-        let ours = rows.into_iter().find(|row| row.session == Some(session) && row.group == self.tag && !row.tombstone);
+        let ours = rows
+            .into_iter()
+            .find(|row| row.session == Some(session) && row.group == self.tag && !row.tombstone);
         ours.map(row_of).ok_or(Failure::Refused(Refusal::NotInCharge))
     }
 
@@ -219,7 +230,8 @@ impl Performer {
         } else if facts.container_problem.is_some() {
             Some(Reason::ContainerTerminated)
         } else {
-            matches!(facts.readiness, Readiness::NotReady | Readiness::NodeUnheard).then_some(Reason::PodNotReady)
+            matches!(facts.readiness, Readiness::NotReady | Readiness::NodeUnheard)
+                .then_some(Reason::PodNotReady)
         })
     }
 

@@ -1,10 +1,6 @@
 //! One group as the loop keeps it: the object, its pods' evidence, the election's state, and who is in charge.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -128,7 +124,8 @@ impl Entry {
         }
         self.object = Arc::new(object);
         for tracked in self.tracked.values_mut() {
-            let timeout = tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
+            let timeout =
+                tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
             tracked.evidence.set_thresholds(Thresholds::of(&self.object.spec, timeout));
         }
     }
@@ -183,6 +180,12 @@ impl Entry {
 
     pub(super) fn evidence(&mut self, uid: &str) -> Option<&mut PodEvidence> {
         self.tracked.get_mut(uid).map(|tracked| &mut tracked.evidence)
+    }
+
+    /// Whether a pod of the group can be judged only by the lease of this node.
+    pub(super) fn lives_by_lease_of(&self, node: &str) -> bool {
+        let mut pods = self.tracked.values();
+        pods.any(|tracked| tracked.facts.node.as_deref() == Some(node) && tracked.facts.target().is_none())
     }
 
     /// Points the prober at the pods that this replica is to probe.
@@ -288,6 +291,7 @@ fn standing_of(verdict: Verdict) -> election::Standing {
 
 /// Whether one group goes before another where both select the same pod: the older one, by UID if of the same second.
 pub(super) fn goes_before(one: &LeaderGroup, other: &LeaderGroup) -> bool {
-    let age = |group: &LeaderGroup| (group.metadata.creation_timestamp.as_ref().map(|time| time.0), group.uid());
+    let age =
+        |group: &LeaderGroup| (group.metadata.creation_timestamp.as_ref().map(|time| time.0), group.uid());
     age(one) < age(other)
 }

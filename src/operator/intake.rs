@@ -16,8 +16,11 @@ use crate::{
     api::LeaderGroup,
     election::{Event, Outcome, Phase},
     health::{Monotonic, ProbeEvent, ProbeStep},
-    lock::LockError,
+    lock::{Claimed, LockError, Token},
 };
+
+/// A watch that has not failed for so long, while the API server answers, works: it is tried again more often than that.
+const QUIET_WATCH: Duration = Duration::from_secs(10);
 
 impl Driver {
     pub(super) fn take(&mut self, message: Message) {
@@ -26,28 +29,31 @@ impl Driver {
             Message::Group(scope, event) => self.group_event(&scope, event),
             Message::Pod(scope, event) => self.pod_event(&scope, event, now),
             Message::NodeLease(event) => self.lease_event(event, now),
-            Message::WatchFailed(watched, problem) => self.watch_failed(watched, problem),
+            Message::WatchFailed(watched, problem) => self.watch_failed(watched, &problem),
             Message::Lock(news) => self.lock_news(news, now),
             Message::Done(done) => self.done(*done, now),
             Message::Claimed { session, answers } => {
                 self.claiming = false;
                 let current = self.lock.own == Some(session);
                 for (name, uid, answer) in answers {
-                    let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.uid == uid) else { continue };
+                    let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.uid == uid) else {
+                        continue;
+                    };
+                    let adopted = matches!(&answer, Ok(Claimed::Ours(row)) if row.token > Token::ZERO);
                     if !current {
                         entry.charge = Charge::Open;
                     } else if entry.claimed(answer, now) {
+                        if adopted {
+                            self.parts.voice.metrics.adoption();
+                        }
                         self.charged(&name, now);
                     }
                     self.touched.insert(name);
                 }
             }
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
-            Message::ApiServer { reachable } => {
-                if !reachable {
-                    tracing::debug!("the API server did not answer a ping");
-                }
-            }
+            Message::ApiServer { reachable } if reachable => self.forgive_watches(now),
+            Message::ApiServer { .. } => tracing::debug!("the API server did not answer a ping"),
         }
     }
 
@@ -58,7 +64,10 @@ impl Driver {
         let Some(evidence) = entry.evidence(&event.uid) else { return };
         match event.step {
             ProbeStep::Sent => evidence.probe_sent(event.seq, event.sent_at),
-            ProbeStep::Ended(outcome) => evidence.probe_answered(event.seq, event.sent_at, outcome),
+            ProbeStep::Ended(outcome) => {
+                self.parts.voice.probe(outcome);
+                evidence.probe_answered(event.seq, event.sent_at, outcome);
+            }
         }
         self.touched.insert(name.clone());
     }
@@ -107,15 +116,13 @@ impl Driver {
             self.entries.get(&name).is_none_or(|entry| entry.object.spec.selector != object.spec.selector);
         match self.entries.get_mut(&name) {
             Some(entry) => entry.update(object.clone()),
-            None => match Entry::new(object.clone(), name.clone(), &self.parts.cluster) {
-                Some(entry) => {
-                    self.entries.insert(name.clone(), entry);
-                }
-                None => {
+            None => {
+                let Some(entry) = Entry::new(object.clone(), name.clone(), &self.parts.cluster) else {
                     tracing::error!(group = %name, "spec.lock.key cannot be used; create the group anew with another");
                     return;
-                }
-            },
+                };
+                self.entries.insert(name.clone(), entry);
+            }
         }
         self.roster.put_group(&name, Arc::new(object));
         if selector_changed {
@@ -136,6 +143,7 @@ impl Driver {
         let pods = self.roster.pods_of(name);
         self.roster.take_group(name);
         if let Some(mut entry) = self.entries.remove(name) {
+            self.parts.voice.metrics.forget_group(&name.namespace, &name.name);
             let uids: Vec<_> = entry.tracked.keys().cloned().collect();
             for uid in uids {
                 entry.pod_gone(&uid, &mut self.parts.prober);
@@ -232,44 +240,67 @@ impl Driver {
     }
 
     fn lease_event(&mut self, event: watcher::Event<Lease>, now: Duration) {
-        match event {
+        let node = match event {
             watcher::Event::Apply(lease) | watcher::Event::InitApply(lease) => {
-                let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+                let renewed =
+                    lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
                 self.leases.seen(&lease.name_any(), renewed, now);
+                lease.name_any()
             }
-            watcher::Event::Delete(lease) => self.leases.forget(&lease.name_any()),
-            watcher::Event::Init => {}
+            watcher::Event::Delete(lease) => {
+                self.leases.forget(&lease.name_any());
+                lease.name_any()
+            }
+            watcher::Event::Init => return,
             watcher::Event::InitDone => {
                 self.leases.alive(now);
-                self.synced(Watched::NodeLeases);
+                return self.synced(Watched::NodeLeases);
             }
-        }
-        // Pods without a probe live by these; a group without such pods finds nothing changed.
-        self.touched.extend(self.entries.keys().cloned());
+        };
+        let concerned = self.entries.values().filter(|entry| entry.lives_by_lease_of(&node));
+        self.touched.extend(concerned.map(|entry| entry.name.clone()));
     }
 
     fn synced(&mut self, watched: Watched) {
-        if self.failing.remove(&watched).is_some() {
-            tracing::info!(?watched, "the watch works again");
-        }
         self.synced.insert(watched);
+        self.tell_watches();
         self.ask_for_claims();
     }
 
-    fn watch_failed(&mut self, watched: Watched, problem: String) {
+    fn watch_failed(&mut self, watched: Watched, problem: &str) {
         if watched == Watched::NodeLeases {
             self.leases.interrupted();
         }
-        if self.failing.get(&watched) != Some(&problem) {
+        let now = Monotonic::now();
+        let known = self.failing.insert(watched, (problem.to_owned(), now));
+        if known.is_none_or(|(known, _)| known != problem) {
             tracing::warn!(?watched, problem, "a watch failed; trying again");
-            self.failing.insert(watched, problem);
         }
+        self.tell_watches();
+    }
+
+    /// A watch that is resumed may stay silent for hours; one that still fails would have said so again by now.
+    fn forgive_watches(&mut self, now: Duration) {
+        let before = self.failing.len();
+        self.failing.retain(|_, (_, at)| now.saturating_sub(*at) < QUIET_WATCH);
+        if self.failing.len() != before {
+            tracing::info!("the watches work again");
+        }
+        self.tell_watches();
+    }
+
+    fn tell_watches(&self) {
+        self.parts.voice.watches(
+            |watched| self.synced.contains(&watched),
+            self.failing.iter().map(|(watched, (problem, _))| (watched, problem)),
+        );
     }
 
     fn lock_news(&mut self, news: LockNews, now: Duration) {
         match news {
             LockNews::Beat { own, living, doubt, took } => {
-                tracing::trace!(?took, "heartbeat");
+                self.parts.voice.metrics.heartbeat(took);
+                self.parts.voice.lock.pass();
                 if self.lock.outage.take().is_some() {
                     tracing::info!("the lock's database answers again");
                     self.entries.values_mut().for_each(|entry| entry.outage_reported = false);
@@ -286,11 +317,15 @@ impl Driver {
                 if doubt {
                     tracing::warn!("the database failed over or lost its identity: reading every row anew");
                     let ours: Vec<_> = self.ours().collect();
-                    ours.into_iter().for_each(|name| self.step(&name, Event::Doubt, now));
+                    for name in ours {
+                        self.step(&name, Event::Doubt, now);
+                    }
                 }
                 self.ask_for_claims();
             }
             LockNews::Lost => {
+                self.parts.voice.metrics.session_lost();
+                self.parts.voice.lock.fail("the session with the lock's database was lost");
                 self.lock.own = None;
                 self.discharge(now);
             }
@@ -300,9 +335,13 @@ impl Driver {
 
     fn lock_down(&mut self, error: &LockError, now: Duration) {
         let text = error.to_string();
+        self.parts.voice.lock.fail(&text);
         let before = self.lock.outage.as_ref();
         if before.is_none_or(|(_, problem)| *problem != text) {
-            tracing::error!(problem = text, "the lock's database cannot be used; labels stay as they are. Trying again");
+            tracing::error!(
+                problem = text,
+                "the lock's database cannot be used; labels stay as they are. Trying again"
+            );
         }
         let since = before.map_or(now, |(since, _)| *since);
         self.lock.outage = Some((since, text));
@@ -338,7 +377,9 @@ impl Driver {
         if let Some(object) = done.object {
             self.group_seen(*object);
         }
-        let Some(entry) = self.entries.get_mut(&done.group).filter(|entry| entry.uid == done.uid) else { return };
+        let Some(entry) = self.entries.get_mut(&done.group).filter(|entry| entry.uid == done.uid) else {
+            return;
+        };
         let retired = matches!(entry.machine.phase(), Phase::Retiring(_));
         if let Some(trouble) = done.trouble {
             if entry.trouble.as_ref() != Some(&trouble) {

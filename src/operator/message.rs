@@ -9,7 +9,6 @@ use super::session::LockNews;
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
-
     lock::{Claimed, SessionId},
 };
 
@@ -66,6 +65,7 @@ pub(super) enum Trouble {
 
 /// Something that happened.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "the large ones, objects on a watch, are the frequent ones")]
 pub(super) enum Message {
     Group(Scope, watcher::Event<LeaderGroup>),
     Pod(Scope, watcher::Event<Pod>),

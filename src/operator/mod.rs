@@ -5,6 +5,7 @@
 //! come back, each as a task of its own that ends within a bound. Nothing in the loop waits for anything but the next
 //! message, so one bad group never holds up another.
 
+mod announce;
 mod claims;
 mod desk;
 mod driver;
@@ -17,7 +18,7 @@ mod report;
 mod roster;
 mod session;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
@@ -31,7 +32,9 @@ use crate::{
     health::Prober,
     lock::{LockError, Store},
     routing::Router,
+    telemetry::{BindError, Endpoints, Liveness, Metrics, Readiness, Server},
 };
+use announce::Voice;
 use driver::{Driver, Parts};
 
 /// How many messages may wait for the loop. Whoever sends more waits.
@@ -40,6 +43,8 @@ const QUEUE: usize = 4_096;
 const PROBES: usize = 4_096;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// After how long without a turn the loop counts as stuck.
+const STUCK: Duration = Duration::from_secs(30);
 /// Between two attempts to reach the API server at the start.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
@@ -52,6 +57,9 @@ pub enum OperatorError {
     /// The settings of the database are wrong.
     #[error(transparent)]
     Database(#[from] LockError),
+    /// The address for health checks and metrics is taken.
+    #[error(transparent)]
+    Listen(#[from] BindError),
 }
 
 /// Runs one replica until `shutdown`; then hands its groups over and returns.
@@ -61,9 +69,38 @@ pub enum OperatorError {
 pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let client = client().await?;
     let store = Store::new(&settings.database)?;
-    let Some(cluster) = identify(&client, &shutdown).await else { return Ok(()) };
-    tracing::info!(replica = settings.replica, version = env!("CARGO_PKG_VERSION"), "starting");
+    let endpoint = Server::bind(settings.listen).await?;
+    tracing::info!(
+        replica = settings.replica,
+        version = env!("CARGO_PKG_VERSION"),
+        listen = %endpoint.address(),
+        "starting"
+    );
+    let (metrics, liveness, readiness) =
+        (Arc::new(Metrics::new()), Liveness::new(STUCK), Readiness::default());
+    let endpoints =
+        Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
+    let answering = CancellationToken::new();
+    let answers = tokio::spawn(endpoint.run(endpoints, answering.clone()));
+    let voice = Voice::new(client.clone(), &settings.replica, metrics, liveness, &readiness);
+    if let Some(cluster) = identify(&client, &voice.liveness, &shutdown).await {
+        operate(&settings, client, store, cluster, voice, shutdown).await;
+    }
+    answering.cancel();
+    // It bounds itself; how it ends changes nothing any more.
+    let _ = answers.await;
+    Ok(())
+}
 
+/// Looks after the groups until `shutdown`.
+async fn operate(
+    settings: &Settings,
+    client: Client,
+    store: Store,
+    cluster: String,
+    voice: Voice,
+    shutdown: CancellationToken,
+) {
     let (messages, inbox) = mpsc::channel(QUEUE);
     let (probes, probed) = mpsc::channel(QUEUE);
     let (fit, is_fit) = watch::channel(true);
@@ -88,13 +125,12 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
     let keeper = tokio::spawn(keeper.run(leave.clone()));
     let parts = Parts {
         cluster,
-        router: Router::new(client.clone(), CALL_TIMEOUT),
+        router: Router::new(client, CALL_TIMEOUT),
         desk: desk::Desk::open(store.clone()),
         store,
         prober: Prober::new(probes, PROBES),
         messages,
-        replica: settings.replica.clone(),
-        client,
+        voice,
     };
     Driver::new(parts).run(inbox, probed, shutdown).await;
     leave.cancel();
@@ -103,7 +139,6 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         tracing::warn!("the session's task ended badly; other replicas take over after the ttl");
     }
     ping.abort();
-    Ok(())
 }
 
 /// A client that does not retry by itself: the election knows better what to do next.
@@ -115,9 +150,10 @@ async fn client() -> Result<Client, OperatorError> {
 }
 
 /// The cluster's identity, as soon as the API server tells it; none when the replica is to stop before.
-async fn identify(client: &Client, shutdown: &CancellationToken) -> Option<String> {
+async fn identify(client: &Client, liveness: &Liveness, shutdown: &CancellationToken) -> Option<String> {
     let mut said = None;
     loop {
+        liveness.touch();
         let problem = match timeout(CALL_TIMEOUT, feed::cluster_uid(client)).await {
             Ok(Ok(uid)) => return Some(uid),
             Ok(Err(error)) => error.to_string(),

@@ -71,9 +71,11 @@ fn count(number: usize) -> u32 {
 /// The holder with the active label on it, since the time it got it.
 fn active(entry: &Entry, old: &LeaderGroupStatus) -> Option<ActivePod> {
     let member = labelled_holder(entry)?;
-    let known = old.active.as_ref().filter(|active| active.uid == member.pod.uid).map(|active| active.since.clone());
+    let known =
+        old.active.as_ref().filter(|active| active.uid == member.pod.uid).map(|active| active.since.clone());
     let recorded = entry.history.first().filter(|entry| entry.to.as_ref() == Some(&member.pod.name));
-    let since = known.or_else(|| recorded.map(|entry| entry.at.clone())).unwrap_or_else(|| Time(Timestamp::now()));
+    let since =
+        known.or_else(|| recorded.map(|entry| entry.at.clone())).unwrap_or_else(|| Time(Timestamp::now()));
     Some(ActivePod {
         pod: member.pod.name.clone(),
         uid: member.pod.uid.clone(),
@@ -94,12 +96,15 @@ fn labelled_holder(entry: &Entry) -> Option<&Member> {
 fn findings(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) -> Vec<Finding> {
     use ConditionType as C;
     let accepted = accepted(entry);
-    let active = activity(entry, eligible, members);
+    let active = activity(entry, eligible, members, outage);
     let routed = routed(entry);
     let store = match (outage, &entry.trouble) {
-        (Some(outage), _) => {
-            finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, format!("{outage}; labels stay as they are"))
-        }
+        (Some(outage), _) => finding(
+            C::LockStoreReachable,
+            false,
+            Reason::LockStoreUnavailable,
+            format!("{outage}; labels stay as they are"),
+        ),
         (None, Some(Trouble::Lock(text))) => {
             finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, text.clone())
         }
@@ -147,20 +152,28 @@ fn accepted(entry: &Entry) -> Finding {
     finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
 }
 
-fn activity(entry: &Entry, eligible: u32, members: u32) -> Finding {
+fn activity(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) -> Finding {
     use ConditionType::Active;
     if let Some(member) = labelled_holder(entry) {
         let name = &member.pod.name;
         let token = entry.machine.declared().token;
         return match member.standing {
-            Standing::Failing(reason) => {
-                finding(Active, false, reason, format!("{name} is active but unwell, and nobody can take over"))
+            Standing::Failing(reason) => finding(
+                Active,
+                false,
+                reason,
+                format!("{name} is active but unwell, and nobody can take over"),
+            ),
+            Standing::Silent => {
+                finding(Active, false, Reason::Silent, format!("{name} is active but silent"))
             }
-            Standing::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
             Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
-            _ if entry.object.spec.paused => {
-                finding(Active, true, Reason::Paused, format!("{name} is active with token {token}; elections are paused"))
-            }
+            _ if entry.object.spec.paused => finding(
+                Active,
+                true,
+                Reason::Paused,
+                format!("{name} is active with token {token}; elections are paused"),
+            ),
             _ => finding(Active, true, Reason::AsExpected, format!("{name} is active with token {token}")),
         };
     }
@@ -168,11 +181,17 @@ fn activity(entry: &Entry, eligible: u32, members: u32) -> Finding {
         return finding(Active, false, Reason::Paused, "nobody is active, and spec.paused keeps it so");
     }
     if members == 0 {
-        let message = "spec.selector matches no pod in this namespace; compare it with the labels of the pods";
+        let message =
+            "spec.selector matches no pod in this namespace; compare it with the labels of the pods";
         return finding(Active, false, Reason::NoPods, message);
     }
+    if let Some(outage) = outage {
+        return finding(Active, false, Reason::LockStoreUnavailable, outage);
+    }
     if eligible == 0 {
-        let message = format!("none of {members} pods could be active; check that they are ready and answer their probe");
+        let message = format!(
+            "none of {members} pods could be active; check that they are ready and answer their probe"
+        );
         return finding(Active, false, Reason::NoEligiblePod, message);
     }
     finding(Active, false, Reason::Changing, "a change of holder is under way")
@@ -186,7 +205,8 @@ fn routed(entry: &Entry) -> Finding {
         _ => {}
     }
     let settled = matches!(entry.machine.phase(), Phase::Stable | Phase::Observing | Phase::Verifying { .. });
-    let strays = entry.machine.world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
+    let strays =
+        entry.machine.world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
     if settled && !strays {
         finding(Routed, true, Reason::AsExpected, "the pods' labels are what was declared")
     } else {

@@ -47,13 +47,16 @@ impl Namespace {
     }
 
     fn selected(&self, labels: &Labels) -> Selected {
-        let labelled = labels.iter().filter_map(|(key, value)| self.by_label.get(&(key.clone(), value.clone())));
+        let labelled =
+            labels.iter().filter_map(|(key, value)| self.by_label.get(&(key.clone(), value.clone())));
         let candidates = labelled.flatten().chain(&self.unlabelled);
         let mut found: Vec<_> = candidates
             .filter_map(|name| Some((name, self.groups.get(name)?)))
             .filter(|(_, group)| group.spec.selector.matches(labels))
             .collect();
-        found.sort_by(|(_, one), (_, other)| if goes_before(one, other) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater });
+        found.sort_by(|(_, one), (_, other)| {
+            if goes_before(one, other) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+        });
         found.into_iter().map(|(name, _)| name.clone()).collect()
     }
 }
@@ -110,7 +113,9 @@ impl Roster {
     /// The UIDs of all pods in the scope of a watch.
     pub(super) fn pod_uids(&self, scope: Option<&str>) -> Vec<(Arc<str>, Arc<str>)> {
         let inside = self.namespaces.iter().filter(|(name, _)| scope.is_none_or(|scope| scope == &***name));
-        inside.flat_map(|(name, namespace)| namespace.pods.keys().map(|uid| (name.clone(), uid.clone()))).collect()
+        inside
+            .flat_map(|(name, namespace)| namespace.pods.keys().map(|uid| (name.clone(), uid.clone())))
+            .collect()
     }
 
     /// The names of all groups in the scope of a watch.

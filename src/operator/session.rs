@@ -19,7 +19,7 @@ use crate::{
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Terms kept per lock, and how long dead sessions stay readable.
 const KEPT_TERMS: u32 = 50;
-const KEPT_DEAD: Duration = Duration::from_secs(3600);
+const KEPT_DEAD: Duration = Duration::from_hours(1);
 /// How many heartbeats pass between two prunings.
 const PRUNE_EVERY: u64 = 600;
 
@@ -153,7 +153,9 @@ impl Keeper {
     async fn close(&self, own: SessionId) {
         match timeout(CLOSE_TIMEOUT, self.store.close(own)).await {
             Ok(Ok(groups)) => tracing::info!(groups, "handed all groups over"),
-            Ok(Err(error)) => tracing::warn!(%error, "could not hand the groups over; others take them after the ttl"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "could not hand the groups over; others take them after the ttl")
+            }
             Err(_) => tracing::warn!("handing the groups over took too long; others take them after the ttl"),
         }
     }

@@ -52,7 +52,12 @@ impl Router {
     }
 
     /// Step 3: every one of the pods reads as standby and carries the term's stamp, or is gone. Confirmed, each.
-    pub async fn strip(&self, group: &GroupRef, token: i64, pods: &[PodRef]) -> Result<Stripped, RoutingError> {
+    pub async fn strip(
+        &self,
+        group: &GroupRef,
+        token: i64,
+        pods: &[PodRef],
+    ) -> Result<Stripped, RoutingError> {
         let strips: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod)).collect();
         let written: Vec<Written> = stream::iter(strips).buffer_unordered(PARALLEL).try_collect().await?;
         let (mut left, mut changed) = (Vec::new(), false);
@@ -71,7 +76,12 @@ impl Router {
     }
 
     /// Labels and stamps standbys as far as possible; one that cannot be written to holds up nobody.
-    pub async fn stamp(&self, group: &GroupRef, token: i64, pods: &[PodRef]) -> (Vec<Pod>, Option<RoutingError>) {
+    pub async fn stamp(
+        &self,
+        group: &GroupRef,
+        token: i64,
+        pods: &[PodRef],
+    ) -> (Vec<Pod>, Option<RoutingError>) {
         let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod)).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let (mut left, mut failed) = (Vec::new(), None);
@@ -132,12 +142,22 @@ impl Router {
 
     /// Settles the labels of a deleted group: the stamp goes, and the role label too unless it is to be kept. Pods that
     /// another group has stamped since are left alone.
-    pub async fn clear(&self, group: &GroupRef, on_delete: OnDelete, pods: &[PodRef]) -> Result<(), RoutingError> {
+    pub async fn clear(
+        &self,
+        group: &GroupRef,
+        on_delete: OnDelete,
+        pods: &[PodRef],
+    ) -> Result<(), RoutingError> {
         let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
         stream::iter(clears).buffer_unordered(PARALLEL).try_collect().await
     }
 
-    async fn clear_one(&self, group: &GroupRef, on_delete: OnDelete, pod: &PodRef) -> Result<(), RoutingError> {
+    async fn clear_one(
+        &self,
+        group: &GroupRef,
+        on_delete: OnDelete,
+        pod: &PodRef,
+    ) -> Result<(), RoutingError> {
         for _ in 0..ATTEMPTS {
             let Some(found) = self.pod(group, pod).await? else { return Ok(()) };
             if stamp_of(&found).is_none_or(|stamp| stamp.group != group.uid) {

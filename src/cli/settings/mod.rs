@@ -19,6 +19,8 @@ use std::{
 pub use args::SettingsArgs;
 pub use error::{Origin, SettingsError, SettingsErrors};
 
+pub use crate::telemetry::LogFormat;
+
 use crate::lock::{DatabaseConfig, LockError, Secret, Store};
 use error::did_you_mean;
 use table::{ENVIRONMENT_PREFIX, Setting};
@@ -50,24 +52,6 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// Which lines are written, as directives of `tracing_subscriber::EnvFilter`; checked to be valid.
     pub filter: String,
-}
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// One JSON object a line, for log collectors.
-    Json,
-    /// Text, for people.
-    Text,
-}
-
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Json => "json",
-            Self::Text => "text",
-        })
-    }
 }
 
 /// The variable that names the settings file.

@@ -1,0 +1,216 @@
+//! What the operator says about itself: metrics, readiness, and Kubernetes Events on the groups.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client, Resource as _,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{
+    entry::{Charge, Entry},
+    message::{Trouble, Watched},
+};
+use crate::{
+    api::{LeaderGroup, Reason},
+    election::{Effect, Finished, Outcome, Phase, Standing},
+    health::ProbeOutcome,
+    telemetry::{ApiOutcome, Check, GroupReading, GroupState, Liveness, LockOutcome, Metrics, Readiness},
+};
+
+/// Events waiting to be sent; more are dropped, and counted.
+const QUEUE: usize = 256;
+const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The handles that the loop speaks through.
+pub(super) struct Voice {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) liveness: Liveness,
+    pub(super) lock: Check,
+    watches: Check,
+    events: mpsc::Sender<(Event, ObjectReference)>,
+}
+
+impl Voice {
+    pub(super) fn new(
+        client: Client,
+        replica: &str,
+        metrics: Arc<Metrics>,
+        liveness: Liveness,
+        readiness: &Readiness,
+    ) -> Self {
+        let (events, queue) = mpsc::channel(QUEUE);
+        let reporter = Reporter { controller: "leadergroup".to_owned(), instance: Some(replica.to_owned()) };
+        tokio::spawn(send(Recorder::new(client, reporter), queue));
+        Self {
+            metrics,
+            liveness,
+            lock: readiness.check("lock-store", "no session with the lock's database yet"),
+            watches: readiness.check("api-server", "the first lists of groups and pods are not complete yet"),
+            events,
+        }
+    }
+
+    /// The watches work, or do not.
+    pub(super) fn watches<'a>(
+        &self,
+        synced: impl Fn(Watched) -> bool,
+        mut failing: impl Iterator<Item = (&'a Watched, &'a String)>,
+    ) {
+        if let Some((watched, problem)) = failing.next() {
+            self.watches.fail(&format!("watching {watched:?} fails: {problem}"));
+        } else if synced(Watched::Groups) && synced(Watched::Pods) {
+            self.watches.pass();
+        }
+    }
+
+    /// A change of holder came to its end.
+    pub(super) fn finished(&self, group: &LeaderGroup, finished: &Finished) {
+        self.metrics.failover(finished.reason, finished.took);
+        let token = finished.token;
+        let took = finished.took.as_millis();
+        let (action, note) = match (&finished.from, &finished.to) {
+            (Some(from), Some(to)) if from.uid == to.uid => {
+                ("Confirm", format!("{} stays active, with token {token}", to.name))
+            }
+            (Some(from), Some(to)) => (
+                "Promote",
+                format!("{} is active with token {token}, after {}; took {took} ms", to.name, from.name),
+            ),
+            (None, Some(to)) => {
+                ("Promote", format!("{} is active with token {token}; took {took} ms", to.name))
+            }
+            (from, None) => {
+                let former = from.as_ref().map_or("nobody", |pod| pod.name.as_str());
+                ("Release", format!("the lock is free: {former} ended, and no pod could follow"))
+            }
+        };
+        let planned = matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed);
+        let type_ = if planned { EventType::Normal } else { EventType::Warning };
+        let event = Event {
+            type_,
+            reason: finished.reason.to_string(),
+            note: Some(note),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        if self.events.try_send((event, group.object_ref(&()))).is_err() {
+            self.metrics.event_dropped();
+        }
+    }
+
+    pub(super) fn probe(&self, outcome: ProbeOutcome) {
+        self.metrics.probe(match outcome {
+            ProbeOutcome::Success => "success",
+            ProbeOutcome::Refused(_) => "refused",
+            ProbeOutcome::Unanswered => "unanswered",
+            ProbeOutcome::Void => "void",
+        });
+    }
+
+    /// The gauges, from everything that is known.
+    pub(super) fn gauges<'a>(&self, entries: impl Iterator<Item = &'a Entry>) {
+        let kinds = [
+            GroupState::Active,
+            GroupState::Changing,
+            GroupState::Vacant,
+            GroupState::Paused,
+            GroupState::Stalled,
+            GroupState::Deleting,
+        ];
+        let mut counts = [0_usize; 6];
+        for entry in entries {
+            let (namespace, name) = (&entry.name.namespace, &entry.name.name);
+            if entry.charge != Charge::Ours {
+                self.metrics.forget_group(namespace, name);
+                continue;
+            }
+            let active = entry.machine.active().is_some();
+            let members = entry.machine.world().members.iter();
+            let eligible = members.filter(|member| member.standing == Standing::Eligible);
+            let eligible = u32::try_from(eligible.count()).unwrap_or(u32::MAX);
+            self.metrics.set_group(namespace, name, GroupReading { active, eligible });
+            let state = state_of(entry, active);
+            if let Some(index) = kinds.iter().position(|known| *known == state) {
+                counts[index] += 1;
+            }
+        }
+        kinds.into_iter().zip(counts).for_each(|(state, count)| self.metrics.set_groups(state, count));
+    }
+}
+
+fn state_of(entry: &Entry, active: bool) -> GroupState {
+    if entry.object.metadata.deletion_timestamp.is_some() {
+        GroupState::Deleting
+    } else if entry.obstacle().is_some() {
+        GroupState::Stalled
+    } else if entry.object.spec.paused {
+        GroupState::Paused
+    } else if !matches!(entry.machine.phase(), Phase::Stable) {
+        GroupState::Changing
+    } else if active {
+        GroupState::Active
+    } else {
+        GroupState::Vacant
+    }
+}
+
+/// What an effect is counted as, known before it is carried out.
+#[derive(Clone, Copy)]
+pub(super) enum Counted {
+    Lock(&'static str),
+    Api(&'static str),
+    Reading,
+}
+
+impl Counted {
+    pub(super) fn of(effect: &Effect) -> Self {
+        match effect {
+            Effect::Grant(_) => Self::Lock("grant"),
+            Effect::Vacate { .. } => Self::Lock("vacate"),
+            Effect::Confirm { .. } => Self::Lock("confirm"),
+            Effect::Tombstone => Self::Lock("tombstone"),
+            Effect::Declare { .. } => Self::Api("declaration"),
+            Effect::Strip { .. } | Effect::Stamp { .. } | Effect::Clear { .. } => Self::Api("standby"),
+            Effect::Promote { .. } => Self::Api("active"),
+            Effect::Unfinalize => Self::Api("finalizer"),
+            Effect::Read | Effect::Verify(_) | Effect::Recheck(_) | Effect::Finished(_) => Self::Reading,
+        }
+    }
+
+    /// Counts how it ended.
+    pub(super) fn ended(self, metrics: &Metrics, outcome: &Outcome, trouble: Option<&Trouble>) {
+        match self {
+            Self::Lock(operation) => metrics.lock_operation(
+                operation,
+                match outcome {
+                    Outcome::Failed => LockOutcome::Failed,
+                    Outcome::Refused(_) => LockOutcome::Refused,
+                    _ => LockOutcome::Done,
+                },
+            ),
+            Self::Api(kind) => metrics.api_write(
+                kind,
+                match (outcome, trouble) {
+                    (_, Some(Trouble::Refused(_))) => ApiOutcome::Refused,
+                    (Outcome::Failed, _) => ApiOutcome::Failed,
+                    (Outcome::Conflict | Outcome::Refused(_), _) => ApiOutcome::Conflict,
+                    _ => ApiOutcome::Done,
+                },
+            ),
+            Self::Reading => {}
+        }
+    }
+}
+
+async fn send(recorder: Recorder, mut queue: mpsc::Receiver<(Event, ObjectReference)>) {
+    while let Some((event, group)) = queue.recv().await {
+        match timeout(EVENT_TIMEOUT, recorder.publish(&event, &group)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "could not write an Event"),
+            Err(_) => tracing::debug!("an Event took too long"),
+        }
+    }
+}
