@@ -7,7 +7,10 @@ cd "$(dirname "$0")/.."
 chart=charts/leadergroup
 if [[ -z "${HELM:-}" ]]; then
   # The test cluster's own one: built from source, of a known version.
-  HELM=$(compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup/bin/*/helm" | sort -V | tail -n 1) ||
+  cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
+  # Several when the pinned version changed: the newest build.
+  HELM=$(find "$cache/bin" -mindepth 2 -maxdepth 2 -name helm -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+  [[ -n "$HELM" ]] ||
     HELM=$(command -v helm) ||
     { echo "error: helm is missing; run: make build-cluster, or set HELM to one" >&2; exit 1; }
 fi
@@ -96,7 +99,7 @@ while IFS= read -r metric; do
   grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
     complain "the chart's alerts or dashboard use leadergroup_$metric, which src/telemetry does not register"
 done < <(grep -ohE 'leadergroup_[a-z_]+[a-z]' "$chart/templates/metrics.yaml" "$chart/dashboards/leadergroup.json" |
-  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count)$//' | grep -vx dashboard | sort -u)
+  sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count|info)$//; s/_seconds$//' | grep -vx dashboard | sort -u)
 
 ((failed == 0)) || exit 1
 echo "chart: $(ls "$chart"/ci/*-values.yaml | wc -l) sets of values rendered, $checks checks passed"

@@ -10,7 +10,7 @@ use serde_json::json;
 
 const OTHERS: &str = "is set by the LeaderGroup operator alone";
 
-pub async fn play(stage: &Rc<Stage>) -> Result<()> {
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "foreign-labels", Workload::default(), async |s| {
         let before = s.elect().await?;
         let revision = s.revision().await?;

@@ -8,6 +8,7 @@ mod api_server_restarted;
 mod bad_input;
 mod crashing_pod;
 mod first_promotion;
+mod foreign_labels;
 mod frozen_pod;
 mod group_deleted;
 mod leaking_pod;
@@ -44,7 +45,7 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them is left alone at the end.
-        Nothing: leaking_pod, crashing_pod, active_pod_deleted, group_deleted, scaled_to_zero, two_groups,
+        Nothing: leaking_pod, crashing_pod, active_pod_deleted, group_deleted, scaled_to_zero, two_groups, foreign_labels,
             selector_matches_nothing, first_promotion;
         PodFaults: frozen_pod;
         Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,
