@@ -32,11 +32,10 @@ pub async fn check_machine() -> Result<Cgroups> {
         let routes = run("ip", ["-4", "route", "show"]).await.unwrap_or_default();
         if let Some(route) =
             routes.lines().find(|line| line.starts_with("198.18.") || line.starts_with("198.19."))
-            && !route.contains("lg-host") {
-                bail!(
-                    "the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}"
-                );
-            }
+            && !route.contains("lg-host")
+        {
+            bail!("the test cluster uses 198.18.0.0/15, and this machine has another route to it: {route}");
+        }
     }
     Ok(cgroups)
 }

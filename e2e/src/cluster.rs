@@ -10,7 +10,8 @@ use futures::future::try_join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, ServiceAccount};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, ListParams, PostParams};
+use kube::config::KubeConfigOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -84,7 +85,7 @@ impl Cluster {
             database_password: uuid::Uuid::new_v4().simple().to_string(),
         };
         let cluster = Self { state, machines, supervisor: Some(supervisor) };
-        match cluster.bring_up().await {
+        match Box::pin(cluster.bring_up()).await {
             Ok(()) => {
                 progress(&format!("the cluster is up after {:.1} s", started.elapsed().as_secs_f64()));
                 Ok(cluster)
@@ -112,7 +113,7 @@ impl Cluster {
     pub async fn attach_or_start() -> Result<Self> {
         match Lock::holder()? {
             Some(_) => Self::attach(),
-            None => Self::start(Config::default()).await,
+            None => Box::pin(Self::start(Config::default())).await,
         }
     }
 
@@ -136,7 +137,7 @@ impl Cluster {
 
     /// A kubeconfig file of an administrator.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.credentials().kubeconfig("admin")
+        Self::credentials().kubeconfig("admin")
     }
 
     /// A client of an administrator.
@@ -175,7 +176,7 @@ impl Cluster {
 
     /// The certificate of the authority that signed the database server's and the API server's.
     pub fn authority(&self) -> PathBuf {
-        self.credentials().path("ca.crt")
+        Self::credentials().path("ca.crt")
     }
 
     /// etcd's address, for its JSON gateway (`/v3/kv/range`, `/v3/watch`).
@@ -217,7 +218,7 @@ impl Cluster {
         let nodes: Api<ApiNode> = Api::all(self.client().await?);
         let wanted = self.nodes().len();
         wait_until("every node to be Ready", limit, async || {
-            let list = nodes.list(&Default::default()).await?;
+            let list = nodes.list(&ListParams::default()).await?;
             Ok(list.items.iter().filter(|node| is_ready(node)).count() == wanted)
         })
         .await
@@ -234,7 +235,7 @@ impl Cluster {
         wait_until(&format!("a sign of life of {node}"), limit, async || Ok(renewed().await? != before)).await
     }
 
-    pub(crate) fn credentials(&self) -> Credentials {
+    pub(crate) fn credentials() -> Credentials {
         Credentials::at(&Path::new(RUN_DIR).join("credentials"))
     }
 
@@ -358,7 +359,7 @@ impl Cluster {
 pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     let kubeconfig =
         kube::config::Kubeconfig::read_from(kubeconfig).context("reading the kubeconfig file")?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(kube::Client::try_from(config)?)
 }
 

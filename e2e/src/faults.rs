@@ -97,7 +97,7 @@ impl Cluster {
         network::create_machine(machine, self.nodes()).await?;
         let node = self.as_node(machine);
         node.start_containerd().await?;
-        node.start_kubelet(&self.credentials()).await?;
+        node.start_kubelet(&Self::credentials()).await?;
         fs::remove_file(off_mark(&machine.name)).context("cannot note that the node is on")
     }
 

@@ -147,10 +147,7 @@ impl Root {
     /// Busybox and a link for each of its commands.
     async fn busybox(&mut self) -> Result<()> {
         let path = Path::new("/bin/busybox");
-        if !run("ldd", [path])
-            .await.unwrap_or_else(|error| error.to_string())
-            .contains("not a dynamic")
-        {
+        if !run("ldd", [path]).await.unwrap_or_else(|error| error.to_string()).contains("not a dynamic") {
             bail!("{} is not static: install the package busybox-static", path.display());
         }
         self.file(path, "bin/busybox")?;

@@ -38,8 +38,8 @@ impl Machines {
         restart: bool,
     ) -> Result<()> {
         let program = self.programs.path(program)?.display().to_string();
-        let argv = std::iter::once(program).chain(args.iter().cloned()).collect();
-        self.start_in(machine, name, None, argv, restart).await.map(|_| ())
+        let command = std::iter::once(program).chain(args.iter().cloned()).collect();
+        self.start_in(machine, name, None, command, restart).await.map(|_| ())
     }
 
     /// Starts any program on a machine, with `mounts` in the mount namespace of that process. Returns its process id.

@@ -30,7 +30,7 @@ impl Provider {
     pub async fn from_environment() -> Result<Self> {
         let name = std::env::var("LEADERGROUP_PROVIDER").unwrap_or_default();
         match name.as_str() {
-            "" | "own" => Ok(Self::Own(Box::new(Cluster::attach_or_start().await?))),
+            "" | "own" => Ok(Self::Own(Box::new(Box::pin(Cluster::attach_or_start()).await?))),
             "kubeconfig" => {
                 let path = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty());
                 let path = PathBuf::from(

@@ -207,8 +207,8 @@ async fn service_answers_everywhere(test: &Test) -> Result<()> {
         .await?;
         let mut lookup = test.cluster.command_on(machine, "busybox");
         lookup.args(["nslookup", "web.default.svc.cluster.local", CONTROL_ADDRESS]);
-        let text = output(lookup, LIMIT).await?;
-        ensure!(text.contains("198.19.1.1"), "{machine} resolves the Service to {text}");
+        let answer = output(lookup, LIMIT).await?;
+        ensure!(answer.contains("198.19.1.1"), "{machine} resolves the Service to {answer}");
         // From a pod, by name, through the resolver that the kubelet set up; also to the pod itself (hairpin).
         let pod = test.web_on(machine).await?;
         let mut seen = std::collections::BTreeSet::new();

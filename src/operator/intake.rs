@@ -114,15 +114,14 @@ impl Driver {
         }
         let selector_changed =
             self.entries.get(&name).is_none_or(|entry| entry.object.spec.selector != object.spec.selector);
-        match self.entries.get_mut(&name) {
-            Some(entry) => entry.update(object.clone()),
-            None => {
-                let Some(entry) = Entry::new(object.clone(), name.clone(), &self.parts.cluster) else {
-                    tracing::error!(group = %name, "spec.lock.key cannot be used; create the group anew with another");
-                    return;
-                };
-                self.entries.insert(name.clone(), entry);
-            }
+        if let Some(entry) = self.entries.get_mut(&name) {
+            entry.update(object.clone());
+        } else {
+            let Some(entry) = Entry::new(object.clone(), name.clone(), &self.parts.cluster) else {
+                tracing::error!(group = %name, "spec.lock.key cannot be used; create the group anew with another");
+                return;
+            };
+            self.entries.insert(name.clone(), entry);
         }
         self.roster.put_group(&name, Arc::new(object));
         if selector_changed {

@@ -102,8 +102,8 @@ async fn operate(
     shutdown: CancellationToken,
 ) {
     let (messages, inbox) = mpsc::channel(QUEUE);
-    let (probes, probed) = mpsc::channel(QUEUE);
-    let (fit, is_fit) = watch::channel(true);
+    let (probes, evidence) = mpsc::channel(QUEUE);
+    let (fit, fitness) = watch::channel(true);
     feed::Feed {
         client: client.clone(),
         namespaces: settings.namespaces.clone(),
@@ -120,7 +120,7 @@ async fn operate(
         ttl: settings.ttl,
         retry_interval: settings.retry_interval,
         news: messages.clone(),
-        fit: is_fit,
+        fit: fitness,
     };
     let keeper = tokio::spawn(keeper.run(leave.clone()));
     let parts = Parts {
@@ -132,7 +132,7 @@ async fn operate(
         messages,
         voice,
     };
-    Driver::new(parts).run(inbox, probed, shutdown).await;
+    Driver::new(parts).run(inbox, evidence, shutdown).await;
     leave.cancel();
     // The keeper bounds itself; its end is waited for so that the groups are handed over before the process ends.
     if keeper.await.is_err() {

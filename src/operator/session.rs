@@ -154,7 +154,7 @@ impl Keeper {
         match timeout(CLOSE_TIMEOUT, self.store.close(own)).await {
             Ok(Ok(groups)) => tracing::info!(groups, "handed all groups over"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "could not hand the groups over; others take them after the ttl")
+                tracing::warn!(%error, "could not hand the groups over; others take them after the ttl");
             }
             Err(_) => tracing::warn!("handing the groups over took too long; others take them after the ttl"),
         }

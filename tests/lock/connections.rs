@@ -249,8 +249,7 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
     let key = key("a");
     take(&store, own, &key).await;
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
-    let mut token = 1;
-    for stop in [Server::stop, Server::kill] {
+    for (token, stop) in [(1, Server::stop as fn(&_)), (2, Server::kill)] {
         assert!(store.beat(own).await.unwrap().alive);
         stop(&server);
         for error in [
@@ -266,7 +265,6 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
         server.launch();
         assert!(store.beat(own).await.unwrap().alive, "sessions outlive the server");
         assert_eq!(grant_one(&store, own, grant(&key, token, "p1")).await, granted(token + 1));
-        token += 1;
     }
     assert_eq!(row(&store, &key).await.session, Some(own));
 }

@@ -123,7 +123,6 @@ async fn fight(
         round += 1;
         let row = match store.claim(own, &[claim(&key("a"))]).await.map(|mut answers| answers.remove(0)) {
             Ok(Claimed::Ours(row)) => row,
-            Ok(Claimed::Busy) => continue,
             Ok(Claimed::Charged { session: charged }) if (round + client).is_multiple_of(3) => {
                 let beat = store.beat(own).await.unwrap();
                 let Some(seen) = beat.sessions.iter().find(|seen| seen.id == charged) else { continue };
@@ -132,7 +131,7 @@ async fn fight(
                 }
                 continue;
             }
-            Ok(Claimed::Charged { .. }) => continue,
+            Ok(Claimed::Busy | Claimed::Charged { .. }) => continue,
             Err(LockError::SessionDead) => {
                 own = session(store).await;
                 continue;

@@ -115,7 +115,7 @@ impl Model {
         }
         let Some(row) = self.rows.get(&key).cloned() else {
             if !step.may_create {
-                return Verdict::Other(Claimed::Missing);
+                return Verdict::Other(Box::new(Claimed::Missing));
             }
             self.rows.insert(key, Row { group, session: Some(own), ..Row::default() });
             return Verdict::Ours;
@@ -124,16 +124,16 @@ impl Model {
         let mut after = Row { session: Some(own), group, ..row.clone() };
         if row.tombstone {
             if row.group == group || !step.may_create {
-                return Verdict::Other(Claimed::Tombstone { group: group_of(row.group) });
+                return Verdict::Other(Box::new(Claimed::Tombstone { group: group_of(row.group) }));
             }
             after.tombstone = false;
         } else if row.group != group {
             if others || supersedes != Some(row.group) {
-                return Verdict::Other(Claimed::Foreign { group: group_of(row.group) });
+                return Verdict::Other(Box::new(Claimed::Foreign { group: group_of(row.group) }));
             }
             after.owner = None;
         } else if let (true, Some(session)) = (others, row.session) {
-            return Verdict::Other(Claimed::Charged { session });
+            return Verdict::Other(Box::new(Claimed::Charged { session }));
         }
         self.rows.insert(key, after);
         Verdict::Ours
@@ -215,7 +215,7 @@ impl Model {
 enum Verdict {
     SessionDead,
     Ours,
-    Other(Claimed),
+    Other(Box<Claimed>),
 }
 
 /// The row that came with the refusal is looked at elsewhere.
@@ -252,7 +252,7 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
                 store.claim(own, std::slice::from_ref(&claim)).await.map(|mut answers| answers.remove(0));
             match model.claim(own, key, &claim, group, supersedes) {
                 Verdict::SessionDead => assert_eq!(answer, Err(LockError::SessionDead)),
-                Verdict::Other(claimed) => assert_eq!(answer, Ok(claimed)),
+                Verdict::Other(claimed) => assert_eq!(answer, Ok(*claimed)),
                 Verdict::Ours => assert!(matches!(answer, Ok(Claimed::Ours(_))), "{answer:?}"),
             }
         }
@@ -306,8 +306,8 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
         }
         Step::Bury { by, key, group, floor } => {
             let own = model.sessions[by];
-            let stone = Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
-            let answer = store.tombstone(own, &[stone]).await.unwrap();
+            let grave = Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
+            let answer = store.tombstone(own, &[grave]).await.unwrap();
             assert_eq!(bare_changed(answer), expected(model.bury(own, key, group, floor)));
         }
         Step::Beat { .. } | Step::Kill { .. } | Step::Close { .. } | Step::Register { .. } | Step::NewEra => {
