@@ -44,6 +44,7 @@ mod belief;
 mod charge;
 mod config;
 mod error;
+mod fence;
 mod hints;
 mod model;
 mod observer;
@@ -58,6 +59,7 @@ mod verdict;
 pub use belief::{Belief, monotonic};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
+pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Hint, Key, LockRow,
     MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,

@@ -7,8 +7,9 @@ use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
 
+use super::fence::Fence;
 use super::pool::{Lane, Pool, Statement};
-use super::{DatabaseConfig, Epoch, Key, LockError};
+use super::{DatabaseConfig, Epoch, FencePolicy, Key, LockError};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: a frozen client must not keep rows
 /// locked because the server cannot get rid of its answer.
@@ -33,12 +34,16 @@ pub struct Store {
     pub(super) pool: Pool,
     /// The history that the last heartbeat saw.
     pub(super) last_epoch: Arc<Mutex<Option<Epoch>>>,
+    /// What a change of holder does about the old holder's fenced transactions.
+    pub(super) fence: Arc<Fence>,
 }
 
 impl Store {
     /// Checks the settings; an error names the setting and the remedy. No I/O.
     pub fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
-        Ok(Self { pool: Pool::new(config)?, last_epoch: Arc::default() })
+        let pool = Pool::new(config)?;
+        let fence = Fence::new(FencePolicy::default(), pool.work_connections());
+        Ok(Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence) })
     }
 
     /// Runs a statement on the shared connections.

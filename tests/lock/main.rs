@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod bank;
 mod cast;
 mod charge;
 mod connections;
@@ -9,6 +10,8 @@ mod contention;
 mod cost;
 mod death;
 mod epochs;
+mod fence;
+mod fence_seen;
 mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
