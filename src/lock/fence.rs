@@ -63,8 +63,8 @@ impl Fence {
 pub(super) struct Passing {
     /// For how long.
     pub(super) patience_ms: i32,
-    /// Whether to end those that take longer.
-    pub(super) terminate: bool,
+    /// How long ending those that take longer may take; they are not ended if `None`.
+    pub(super) force_ms: Option<i32>,
 }
 
 /// What became of one grant of a batch.
@@ -101,10 +101,12 @@ impl Store {
         // Never closed. Other calls of this program may have taken the places; they give them back in bounded time.
         let place = self.fence.waiting.acquire().await;
         let FencePolicy { patience, overrun } = self.fence.policy;
-        let patience = patience.min(self.pool.limit() / 2);
+        // Half of the statement's time for patience, a quarter for ending the others (twice an eighth), the rest in reserve.
+        let limit = self.pool.limit();
+        let ms = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         let passing = Passing {
-            patience_ms: i32::try_from(patience.as_millis()).unwrap_or(i32::MAX).max(1),
-            terminate: overrun == Overrun::Terminate,
+            patience_ms: ms(patience.min(limit / 2)),
+            force_ms: (overrun == Overrun::Terminate).then_some(ms(limit / 8)),
         };
         let tried = self.grant_chunk(own, std::slice::from_ref(grant), Some(passing)).await;
         drop(place);

@@ -106,7 +106,7 @@ impl Store {
                 .with(grants.iter().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
                 .with(texts(|grant| &grant.reason))?
                 .with(passing.map(|passing| passing.patience_ms))?
-                .with(passing.is_some_and(|passing| passing.terminate))?;
+                .with(passing.and_then(|passing| passing.force_ms))?;
             let rows = self.rows(GRANT, bind).await?;
             let mut answers = Answers::new(grants.len());
             let mut other_history = false;

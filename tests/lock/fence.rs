@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup::lock::{
-    Changed, Claimed, FencePolicy, Granted, Key, Overrun, Refusal, SessionId, Store, Token,
+    Changed, Claimed, FencePolicy, Granted, Key, Overrun, Refusal, SessionId, Store, Token, Tombstone,
 };
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
@@ -153,11 +153,14 @@ async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything
             assert_eq!(fence(&mut bank, 1).await, Ok(()), "{level}");
             open.push(bank);
         }
-        // The charge may move, and the term be confirmed, all the while.
+        // The charge may move, and the term be confirmed and ended, all the while.
         assert_eq!(store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap(), [Changed::Done]);
         store.close(own).await.unwrap();
         let next = session(&store).await;
         assert!(matches!(claim_one(&store, next, claim(&key("a"))).await, Claimed::Ours(_)));
+        assert_eq!(store.vacate(next, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
+        let end = Tombstone { floor: Token::new(7), ..tombstone(&key("a"), GROUP) };
+        assert_eq!(store.tombstone(next, &[end]).await.unwrap(), [Changed::Done]);
         for mut bank in open {
             assert_eq!(run(&mut bank, "commit").await, Ok(()));
         }

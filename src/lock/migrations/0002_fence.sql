@@ -64,9 +64,9 @@ comment on function leadergroup.fence_enable(text) is
     'Makes leadergroup.fence cheaper for a key that is fenced often. To be called once, in a transaction of its own.';
 
 -- Waits until all fenced transactions of the key have ended, and keeps new ones waiting until the caller's transaction
--- ends: `open`. Those that have not ended after $2 ms, and those that began in the meantime, are ended if $3 says so. Else,
--- or if not even that helps: `closed`; if the role may not do so: `forbidden`.
-create function leadergroup.fence_pass(key text, patience_ms integer, terminate boolean) returns text
+-- ends: `open`. Those that have not ended after $2 ms, and those that began in the meantime, are ended by force, which is
+-- given $3 ms, twice; not at all if $3 is NULL. If that does not help: `closed`; if the role may not do it: `forbidden`.
+create function leadergroup.fence_pass(key text, patience_ms integer, force_ms integer) returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -84,7 +84,7 @@ begin
             -- The setting is as before: it went with the inner transaction.
             null;
         end;
-        exit when not fence_pass.terminate;
+        exit when fence_pass.force_ms is null;
         -- Those that wait have written nothing under this fence, and must not get in before us.
         begin
             perform pg_terminate_backend(l.pid)
@@ -96,13 +96,13 @@ begin
         exception when insufficient_privilege then
             return 'forbidden';
         end;
-        patience := least(patience, 100);
+        patience := greatest(fence_pass.force_ms, 1);
     end loop;
     return 'closed';
 end
 $$;
 
--- Whatever program or person changes the token of a fenced key: not past a fenced transaction.
+-- Whatever program or person gives a fenced key to a new holder: not past a fenced transaction.
 create function leadergroup.fence_guard() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -116,5 +116,5 @@ end
 $$;
 
 create trigger fence_guard before update of token on leadergroup.lock
-for each row when (old.fenced and old.token <> new.token)
+for each row when (old.fenced and old.token <> new.token and new.owner_uid is not null)
 execute function leadergroup.fence_guard();

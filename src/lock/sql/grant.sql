@@ -1,6 +1,6 @@
 -- $1 own session, $2 protocol, $3 jump, $4 keys, $5 expected tokens, $6 floors, $7 owner uids, $8 owner namespaces,
--- $9 owner names, $10 grant ids, $11 reasons, $12 ms to wait for fenced transactions (NULL: not at all), $13 whether to end
--- those that take longer.
+-- $9 owner names, $10 grant ids, $11 reasons, $12 ms to wait for fenced transactions (NULL: not at all), $13 ms that
+-- ending those that take longer may take (NULL: they are not ended).
 --
 -- Compare-and-set on key + token + own living session, in the database's present history. The new token is above the
 -- row's, the floor, everything in the history, and, in a new era, whatever a lost commit may have handed out.
@@ -10,7 +10,7 @@
 -- which is wanted here exclusively, and has the row locked, too, unless `fenced` is set. Waiting comes before any row is
 -- locked; a row that changed meanwhile is seen as it is then.
 with gate as materialized (
-    select leadergroup.fence_pass(a.key, $12::integer, $13::boolean) as outcome
+    select leadergroup.fence_pass(a.key, $12::integer, $13::integer) as outcome
     from unnest($4::text[]) as a (key)
     where $12::integer is not null
 ),
