@@ -15,7 +15,7 @@ use crate::cast::{grant, grant_one, key, session, take};
 use crate::fence::{Application, LEVELS, STALE, application, run};
 use crate::postgres::{DEADLINE, Database, database, eventually, migrated};
 
-const TERMS: i64 = 10;
+const TERMS: i64 = 6;
 /// How long a change of holder waits before it ends the old holder's transactions.
 const PATIENCE: Duration = Duration::from_millis(30);
 
