@@ -1,10 +1,13 @@
 //! The `leadergroup` program: reads the command line and the settings, and turns signals into a request to stop.
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
+use leadergroup::cli::{
+    Cli, Command, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, fence_sql, uninstall,
+};
 use leadergroup::lock::Store;
 use leadergroup::telemetry::init_logs;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,6 +27,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
+        Command::Lock(args) => match args.command.settings() {
+            Some(settings) => with_settings(settings, |settings| block_on(lock(settings, args.command))),
+            None => print_out(&fence_sql()).map_err(Failure::Run),
+        },
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
         Command::Run(args) => with_settings(args.settings, |settings| {
             if args.print_config {
@@ -84,6 +91,20 @@ async fn migrate(settings: Settings) -> anyhow::Result<()> {
     store.migrate().await?;
     println!("the tables are those of this version");
     Ok(())
+}
+
+async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<()> {
+    let store = Store::new(&settings.database)?;
+    print_out(&command.run(&store).await?)
+}
+
+/// Prints a text. Whoever reads it may stop when it has seen enough.
+fn print_out(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("nothing can be printed"),
+        _ => Ok(()),
+    }
 }
 
 async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {

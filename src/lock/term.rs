@@ -34,9 +34,8 @@ impl Store {
         let fenced: Vec<_> = tried
             .iter()
             .zip(grants.iter().enumerate())
-            .filter_map(|(tried, (place, grant))| {
-                matches!(tried, Tried::Fenced).then(|| (place, grant.clone()))
-            })
+            .filter(|(tried, _)| matches!(tried, Tried::Fenced))
+            .map(|(_, (place, grant))| (place, grant.clone()))
             .collect();
         let mut late = self.grant_fenced(own, fenced).await?;
         late.sort_unstable_by_key(|(place, _)| *place);
