@@ -217,6 +217,33 @@ async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     }
 }
 
+/// The row has several versions between the snapshot and the change of holder, made by changes that do not conflict with a
+/// fence.
+#[tokio::test]
+async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_either() {
+    for level in ["repeatable read", "serializable"] {
+        for fenced in [false, true] {
+            for vacated in [false, true] {
+                let (database, store, own, application) = held().await;
+                enable(&database, fenced).await;
+                let mut bank = application.begin(level).await;
+                bank.execute("select 1 from pg_class limit 1").await.unwrap();
+                store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap();
+                store.close(own).await.unwrap();
+                let own = session(&store).await;
+                take(&store, own, &key("a")).await;
+                if vacated {
+                    assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
+                }
+                assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
+                store.confirm(own, &[(key("a"), Token::new(2))]).await.unwrap();
+                let refused = fence(&mut bank, 1).await.unwrap_err();
+                assert!(refused == SERIALIZATION_FAILURE || refused == STALE, "{level}: {refused}");
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_never_ends_its_transaction_is_cut_off() {
     for level in LEVELS {
