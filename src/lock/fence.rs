@@ -97,17 +97,22 @@ impl Store {
             .await
     }
 
-    async fn pass_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
-        // Never closed. Other calls of this program may have taken the places; they give them back in bounded time.
-        let place = self.fence.waiting.acquire().await;
+    /// What the policy comes to with the statements' time limit.
+    pub(super) fn passing(&self) -> Passing {
         let FencePolicy { patience, overrun } = self.fence.policy;
         // Half of the statement's time for patience, a quarter for ending the others (twice an eighth), the rest in reserve.
         let limit = self.pool.limit();
         let ms = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
-        let passing = Passing {
+        Passing {
             patience_ms: ms(patience.min(limit / 2)),
             force_ms: (overrun == Overrun::Terminate).then_some(ms(limit / 8)),
-        };
+        }
+    }
+
+    async fn pass_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
+        // Never closed. Other calls of this program may have taken the places; they give them back in bounded time.
+        let place = self.fence.waiting.acquire().await;
+        let passing = self.passing();
         let tried = self.grant_chunk(own, std::slice::from_ref(grant), Some(passing)).await;
         drop(place);
         Ok(match tried?.pop() {

@@ -46,6 +46,7 @@ mod config;
 mod error;
 mod fence;
 mod hints;
+mod hold;
 mod inspect;
 mod model;
 mod observer;
@@ -61,6 +62,7 @@ pub use belief::{Belief, monotonic};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
+pub use hold::{Acquired, HOLD_GROUP, Wish};
 pub use inspect::{ChargeInfo, LONGEST_LIST, LockInfo, TermInfo};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Hint, Key, LockRow,

@@ -19,9 +19,10 @@ struct Migration {
 }
 
 /// All steps; the first one makes version 1.
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration { sql: include_str!("migrations/0001_sessions_locks_terms.sql"), works_with: 1 },
     Migration { sql: include_str!("migrations/0002_fence.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0003_waiters.sql"), works_with: 1 },
 ];
 
 /// The version that this program brings along and needs.

@@ -12,6 +12,7 @@ mod death;
 mod epochs;
 mod fence;
 mod fence_seen;
+mod hold;
 mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
