@@ -142,6 +142,17 @@ pub enum LockError {
 }
 
 impl LockError {
+    /// Whether the same call may well succeed a little later, with nobody having changed anything.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout { .. }
+                | Self::Interrupted { .. }
+                | Self::Unreachable { .. }
+                | Self::NoConnection { .. }
+        )
+    }
+
     /// What went wrong while a connection was made.
     pub(super) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
         let endpoint = endpoint.to_owned();

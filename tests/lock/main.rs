@@ -5,6 +5,7 @@
 mod bank;
 mod cast;
 mod charge;
+mod client;
 mod connections;
 mod contention;
 mod cost;
