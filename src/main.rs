@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, fence_sql, uninstall,
+    Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
+    uninstall,
 };
-use leadergroup::lock::Store;
+use leadergroup::lock::{ClientConfig, Store};
 use leadergroup::telemetry::init_logs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut status = 0;
     let result = match Cli::parse().command {
         Command::Crd => {
             print!("{}", crd_yaml());
@@ -27,6 +29,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
+        Command::Exec(args) => with_settings(args.settings.clone(), |settings| {
+            status = block_on(run_under_lock(settings, args))?;
+            Ok(())
+        }),
         Command::Lock(args) => match args.command.settings() {
             Some(settings) => with_settings(settings, |settings| block_on(lock(settings, args.command))),
             None => print_out(&fence_sql()).map_err(Failure::Run),
@@ -47,7 +53,7 @@ fn main() -> ExitCode {
         }),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(status),
         Err(Failure::Usage(problem)) => {
             eprintln!("leadergroup: {}", problem.replace('\n', "\nleadergroup: "));
             ExitCode::from(EXIT_USAGE)
@@ -73,7 +79,7 @@ fn with_settings(
     command(settings).map_err(Failure::Run)
 }
 
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime
         .context("the runtime cannot be started: allow this process threads and file descriptors")?
@@ -91,6 +97,16 @@ async fn migrate(settings: Settings) -> anyhow::Result<()> {
     store.migrate().await?;
     println!("the tables are those of this version");
     Ok(())
+}
+
+async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8> {
+    let config = ClientConfig {
+        name: settings.replica.clone(),
+        ttl: settings.ttl,
+        retry_interval: settings.retry_interval,
+        reason: "leadergroup exec".to_owned(),
+    };
+    Ok(exec(&args, Store::new(&settings.database)?, config).await?)
 }
 
 async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<()> {
