@@ -21,7 +21,7 @@ pub const EXIT_NOT_HELD: u8 = 75;
 pub const EXIT_LOST: u8 = 76;
 
 /// For want of a limit.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);
 /// How long the end of the session may take.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -40,8 +40,13 @@ pub struct ExecArgs {
     /// The settings; ttl and retryInterval are the lock's here.
     #[command(flatten)]
     pub settings: SettingsArgs,
-    /// The command and its arguments. It finds the key in LEADERGROUP_KEY, and the fencing token in LEADERGROUP_TOKEN
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments.
+    #[arg(
+        last = true,
+        required = true,
+        value_name = "COMMAND",
+        help = "The command and its arguments. It finds the key in LEADERGROUP_KEY, and the fencing token in LEADERGROUP_TOKEN"
+    )]
     pub command: Vec<OsString>,
 }
 
