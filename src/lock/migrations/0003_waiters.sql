@@ -81,7 +81,7 @@ begin
         verdict := 'dead';
         return;
     end if;
-    for round in 1..4 loop
+    for round in 1..5 loop
         -- Without locks first: most questions end here. From the second round on the row is locked.
         select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
                l.session is not null and exists (
@@ -146,14 +146,17 @@ begin
             verdict := 'held';
             return;
         end if;
-        if place is null then
-            -- Under the row's lock nobody can release it unseen.
+        if place is null and not locked then
+            -- Nobody can release the key unseen from now on. Look again: a release in between may just have given it to this
+            -- very request, and taken it out of the queue.
             perform from leadergroup.lock as l where l.key = acquire.key for no key update;
             locked := true;
+            continue;
+        end if;
+        if place is null then
             insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
             values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
                     acquire.reason);
-            continue;
         end if;
         verdict := 'waiting';
         return;
