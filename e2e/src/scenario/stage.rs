@@ -64,7 +64,7 @@ impl Stage {
                     .load_image(&Image::operator(images::OPERATOR, operator))
                     .await
                     .context("loading the operator")?;
-                Some(Operator::with_database(&cluster.database_url_in_cluster()))
+                Some(stage.operator.with_database(&cluster.database_url_in_cluster()))
             }
             None => stage.values_elsewhere().await?,
         };
@@ -93,7 +93,7 @@ impl Stage {
         Ok(Some(
             self.provider
                 .database_url_in_cluster()
-                .map_or_else(|| serde_json::json!({}), |url| Operator::with_database(&url)),
+                .map_or_else(|| serde_json::json!({}), |url| self.operator.with_database(&url)),
         ))
     }
 
@@ -126,7 +126,8 @@ pub async fn build_operator() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
-        .args(["build", "--quiet", "--package", "leadergroup", "--bin", "leadergroup"])
+        // The whole workspace, so that the dependencies have the features of every other build, and are not built again.
+        .args(["build", "--quiet", "--workspace", "--bin", "leadergroup"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .kill_on_drop(true);
     command::output(build, Duration::from_mins(30)).await.context("building the operator")?;
