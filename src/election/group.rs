@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::event::Grant;
+use super::event::{Grant, Ticket};
 use crate::api::{Declaration, OnDelete, PodRef, Reason};
 
 /// What the evidence says of a pod.
@@ -259,6 +259,11 @@ impl Group {
     /// Whether this replica is in charge.
     pub fn in_charge(&self) -> bool {
         !matches!(self.phase, Phase::Observing | Phase::Retired)
+    }
+
+    /// Whether this is the ticket of the stamping in the background.
+    pub fn is_stamping(&self, ticket: Ticket) -> bool {
+        self.stamping == Some(ticket)
     }
 
     /// Whether an effect's outcome is awaited: a replica that shuts down lets it arrive.
