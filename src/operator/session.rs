@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,8 @@ pub(super) enum LockNews {
         own: SessionId,
         /// All living sessions.
         living: Vec<SessionId>,
+        /// Those of them that seem to have stopped.
+        suspects: Vec<SessionId>,
         /// The database may have lost commits, or went to another server: rows are to be read anew.
         doubt: bool,
         /// How long the heartbeat took.
@@ -65,9 +67,11 @@ impl Keeper {
         let mut session = None;
         let mut beats: u64 = 0;
         loop {
+            let expiry = observer.next_expiry().map(|at| at.saturating_sub(Monotonic::now()));
             tokio::select! {
                 () = leave.cancelled() => break,
                 _ = ticks.tick() => {}
+                () = sleep(expiry.unwrap_or(self.ttl)) => {}
                 Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
             }
             if !*self.fit.borrow() {
@@ -136,7 +140,8 @@ impl Keeper {
         let living = beat.sessions.iter().filter(|other| !other.dead && !dead.contains(&other.id));
         let living = living.map(|session| session.id).collect();
         let took = now.saturating_sub(sent_at);
-        self.tell(LockNews::Beat { own, living, doubt: beat.epoch_changed, took }).await;
+        let suspects = observer.suspects().filter(|session| !dead.contains(session)).collect();
+        self.tell(LockNews::Beat { own, living, suspects, doubt: beat.epoch_changed, took }).await;
     }
 
     /// Several hints in a row are answered by one beat.
