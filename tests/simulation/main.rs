@@ -1,0 +1,62 @@
+//! The election and its preconditions against a model of everything around it: two replicas and three pods, every order of
+//! events up to a bound, and long random ones. The election is the real one; PostgreSQL, the API server and what carries
+//! the effects out are modelled, request by request.
+//!
+//! The invariants are judged at every write (`server.rs`) and every decision (`replica.rs`), and the end of each random
+//! schedule is healed and has to settle (`heal.rs`).
+
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+mod database;
+mod explore;
+mod heal;
+mod model;
+mod replica;
+mod server;
+mod task;
+
+use explore::{exhaust, walk};
+use model::{Faults, Model};
+
+/// A group that has settled, with watches and probes that are never late.
+fn settled(faults: Faults) -> Model {
+    let mut model = Model::new(Faults::default());
+    model.heal();
+    assert_eq!(model.unsettled(), None, "without a fault");
+    model.faults = faults;
+    model
+}
+
+#[test]
+fn a_group_settles() {
+    let mut model = settled(Faults::default());
+    assert_eq!(model.server.promotions, 1, "without a fault nobody is promoted twice");
+    model.work();
+    assert_eq!(model.server.promotions, 1);
+}
+
+#[test]
+fn long_random_schedules() {
+    let mut promotions = 0;
+    for seed in 1..=400 {
+        promotions += walk(&Model::new(Faults::all()), seed, 400).promotions;
+    }
+    assert!(promotions > 400, "only {promotions} promotions: the schedules test too little");
+}
+
+#[test]
+fn long_random_schedules_in_which_the_pods_stay_well() {
+    for seed in 1..=200 {
+        let faults = Faults { rewinds: 3, empties: 1, ..Faults::components_only() };
+        walk(&settled(faults), seed, 400);
+    }
+}
+
+#[test]
+fn every_short_schedule() {
+    let faults = Faults { time_outs: 1, mark_dead: 1, ails: 1, wakes: 1, ..Faults::default() };
+    let mut model = settled(faults);
+    model.prompt = true;
+    let explored = exhaust(&model, 12);
+    println!("{explored:?}");
+}
