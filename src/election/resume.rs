@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase, Retirement, Role, Row, Standing},
+    group::{Change, Group, Member, Phase, Retirement, Role, Row, Standing},
     step::Effects,
 };
 use crate::api::{Declaration, PodRef, Reason};
@@ -47,19 +47,39 @@ impl Group {
     /// The database lost commits: the declaration knows a term that the row does not. The pod that is active keeps its
     /// role, under a token that was never used.
     fn regain(&mut self, now: Duration, effects: &mut Effects) {
-        let declared = self.declared.holder.as_ref().map(|pod| pod.uid.as_str());
-        let labelled = |uid: &str| self.member(uid).filter(|m| m.role == Role::Active).map(|m| m.pod.clone());
-        let active = declared.and_then(labelled).or_else(|| self.strays("").next().map(|m| m.pod.clone()));
         let former = self.row.owner.take();
         self.row.confirmed = false;
         self.row.pending.extend(former);
-        match active {
-            Some(holder) if !self.world.deleting => {
+        if self.world.deleting {
+            self.phase = Phase::Stable;
+            return;
+        }
+        match self.declared.holder.clone() {
+            // The watch may not have shown its label yet, and whoever is not the holder loses it.
+            Some(holder) if !self.is_labelled(&holder) => {
+                self.go(Phase::Regaining, Effect::Verify(holder), effects);
+            }
+            _ => self.regained(now, effects),
+        }
+    }
+
+    /// What the declared holder's label says is known. A term that was not carried out leaves the one before it: that is
+    /// as good as any other pod of which there is fresh evidence, and better, because nothing has to move.
+    pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) {
+        let declared = self.declared.holder.clone().filter(|holder| self.is_labelled(holder));
+        let working = |member: &&Member| member.standing == Standing::Eligible;
+        let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
+        match active.filter(|_| !self.world.deleting) {
+            Some(holder) => {
                 let from = Some(holder.clone());
                 self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects);
             }
-            _ => self.phase = Phase::Stable,
+            None => self.phase = Phase::Stable,
         }
+    }
+
+    fn is_labelled(&self, pod: &PodRef) -> bool {
+        self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
     }
 
     /// Goes on with a term that was granted, and perhaps declared, but not confirmed.
@@ -77,8 +97,12 @@ impl Group {
             && member.is_some_and(|m| {
                 m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
             });
-        let eligible = member.is_some_and(|m| m.standing == Standing::Eligible);
-        if promoted || eligible {
+        // One that is active already needs no proof, as in a stable group: that nothing is heard of it may be our fault.
+        let fit = member.is_some_and(|m| {
+            m.standing == Standing::Eligible
+                || (m.role == Role::Active && self.case_against(&holder).is_none())
+        });
+        if promoted || fit {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),

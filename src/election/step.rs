@@ -43,7 +43,8 @@ impl Group {
                 self.forget();
                 self.phase = Phase::Observing;
             }
-            Event::Doubt if self.phase == Phase::Stable => self.read(&mut effects),
+            // In the middle of a change the doubt waits: the row is read once the group is stable.
+            Event::Doubt => self.doubted = self.in_charge(),
             Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
                 self.stamping = None;
                 self.stamp_after = now + STAMP_INTERVAL;
@@ -52,7 +53,7 @@ impl Group {
                 self.awaiting = None;
                 self.handle(outcome, now, &mut effects);
             }
-            Event::Doubt | Event::Tick | Event::Outcome(..) => {}
+            Event::Tick | Event::Outcome(..) => {}
         }
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
@@ -66,6 +67,7 @@ impl Group {
             Phase::BackingOff { until } if now >= until => self.read(effects),
             Phase::BackingOff { until } => self.wake_at(until),
             Phase::Resuming { until } => self.resume(until, now, effects),
+            Phase::Stable if self.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
             Phase::Observing if self.world.deleting && self.world.lock_away => {
                 // Nobody can grant anything while the database is away, so the labels may be settled without a charge.
@@ -89,6 +91,7 @@ impl Group {
             (Phase::Verifying { reason, .. }, Outcome::Verified(against)) => {
                 self.verified(reason, against, now, effects);
             }
+            (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
             (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, effects),
             (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
             (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
@@ -140,6 +143,7 @@ impl Group {
     }
 
     pub(super) fn read(&mut self, effects: &mut Effects) {
+        self.doubted = false;
         self.go(Phase::Reading, Effect::Read, effects);
     }
 

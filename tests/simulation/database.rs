@@ -9,7 +9,7 @@ use leadergroup::{
 };
 use uuid::Uuid;
 
-use crate::server::Ledger;
+use crate::server::Granted;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LockRow {
@@ -70,7 +70,7 @@ impl Database {
         self.sessions.get(&session) == Some(&false)
     }
 
-    pub fn run(&mut self, session: u32, statement: &Statement, ledger: &mut Ledger) -> Reply {
+    pub fn run(&mut self, session: u32, statement: &Statement, ledger: &mut Vec<Granted>) -> Reply {
         if let Statement::Row { group } = statement {
             // A plain read: it does not ask whether the session lives.
             let row = self.row.as_ref().filter(|row| {
@@ -134,7 +134,7 @@ impl Database {
         }
     }
 
-    fn grant(&mut self, session: u32, grant: &Grant, ledger: &mut Ledger) -> Reply {
+    fn grant(&mut self, session: u32, grant: &Grant, ledger: &mut Vec<Granted>) -> Reply {
         if self.present != self.timeline {
             self.era = (self.era + 1).max(self.present);
             self.timeline = self.present;
@@ -155,7 +155,8 @@ impl Database {
         row.grant = Some(grant.id);
         row.owner = Some(grant.holder.clone());
         self.terms.push((row.token, grant.holder.clone()));
-        ledger.push((row.token, grant.id, grant.holder.uid.clone()));
+        let owner = grant.holder.uid.clone();
+        ledger.push(Granted { token: row.token, grant: grant.id, owner, active: None });
         Reply::Granted(row.token)
     }
 

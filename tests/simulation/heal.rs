@@ -89,8 +89,14 @@ impl Model {
                         self.apply(action);
                     }
                 }
+                let mut answers = 0;
                 while !self.replicas[replica].tasks.is_empty() {
                     idle = false;
+                    answers += 1;
+                    if answers > ROUNDS {
+                        let tasks = format!("I6: without rest: {:?}", self.replicas[replica].tasks);
+                        return self.server.violate(tasks);
+                    }
                     self.apply(Action::Answer { replica, task: 0 });
                     self.catch_up_one(replica);
                 }

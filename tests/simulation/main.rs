@@ -38,7 +38,7 @@ fn a_group_settles() {
 #[test]
 fn long_random_schedules() {
     let mut promotions = 0;
-    for seed in 1..=400 {
+    for seed in 1..=2500 {
         promotions += walk(&Model::new(Faults::all()), seed, 400).promotions;
     }
     assert!(promotions > 400, "only {promotions} promotions: the schedules test too little");
@@ -46,7 +46,7 @@ fn long_random_schedules() {
 
 #[test]
 fn long_random_schedules_in_which_the_pods_stay_well() {
-    for seed in 1..=200 {
+    for seed in 1..=1000 {
         let faults = Faults { rewinds: 3, empties: 1, ..Faults::components_only() };
         walk(&settled(faults), seed, 400);
     }

@@ -8,7 +8,7 @@ use leadergroup::{
 };
 
 use crate::{
-    database::{Database, Reply, Statement},
+    database::{Database, LockRow, Reply, Statement},
     replica::{Charge, Replica, Seen},
     server::{GroupObject, Health, Pod, Server},
     task::{End, Job, Next, Request, Response},
@@ -148,6 +148,8 @@ pub struct Model {
     pub packets: Vec<Packet>,
     pub faults: Faults,
     pub database_down: bool,
+    /// Replicas use, or act on what they heard from, different databases.
+    pub contested: bool,
     /// Watches and probes catch up by themselves before each action: for short schedules, seen through completely.
     pub prompt: bool,
     published: (BTreeMap<String, Pod>, Option<GroupObject>),
@@ -175,6 +177,7 @@ impl Model {
             packets: Vec::new(),
             faults,
             database_down: false,
+            contested: false,
             prompt: false,
             published: (BTreeMap::new(), None),
             counter: 0,
@@ -270,8 +273,14 @@ impl Model {
                         self.snapshots.remove(0);
                     }
                 }
+                let known = self.server.ledger.len();
                 let reply =
                     self.databases[database].run(session.unwrap_or(0), statement, &mut self.server.ledger);
+                let active = self.server.actives().first().filter(|_| !self.contested);
+                let active = active.map(|pod| pod.pod.uid.clone());
+                if let Some(granted) = self.server.ledger.get_mut(known) {
+                    granted.active = active;
+                }
                 Some(Response::Database(reply))
             }
         }
@@ -359,6 +368,8 @@ impl Model {
     }
 
     fn failover(&mut self, mut to: Database, time_line: bool) {
+        self.server.forgot = true;
+        self.contested = true;
         let latest = self.databases.iter().map(|database| database.present).max().unwrap_or(1);
         to.present = latest + 1;
         if !time_line {
@@ -434,10 +445,7 @@ impl Model {
                 let to = self.snapshots[self.snapshots.len() - 1 - steps].clone();
                 self.failover(to, true);
             }
-            Action::Empty => {
-                self.server.emptied = true;
-                self.failover(Database::default(), false);
-            }
+            Action::Empty => self.failover(Database::default(), false),
             Action::Follow { replica } => {
                 self.replicas[replica].database = self.databases.len() - 1;
                 self.replicas[replica].doubt = true;
@@ -450,10 +458,17 @@ impl Model {
             }
             _ => self.happen_to_pod(action),
         }
+        let latest = self.databases.len() - 1;
+        let mut replicas = self.replicas.iter().filter(|replica| replica.alive);
+        self.contested &= !replicas.all(|replica| replica.database == latest && replica.tasks.is_empty());
         self.publish();
         if self.prompt {
             self.catch_up();
         }
+        self.look();
+    }
+
+    fn look(&mut self) {
         for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
             replica.look(self.now);
             if let Some(violation) = replica.violation.take() {
@@ -518,6 +533,7 @@ impl Model {
             let health = self.server.health.get(&uid).copied();
             self.replicas[replica].probe(&uid, health);
         }
+        self.look();
     }
 
     /// Everything that may happen now.
@@ -590,7 +606,7 @@ impl Model {
             actions.push(Action::MarkDead { replica: index });
         }
         if replica.session.is_some()
-            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open)
+            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open && !entry.unclaimable)
             && self.claimable(replica)
         {
             actions.push(Action::Claim { replica: index });
@@ -605,9 +621,12 @@ impl Model {
     fn claimable(&self, replica: &Replica) -> bool {
         let database = &self.databases[replica.database];
         let group = replica.entry.as_ref().map(|entry| entry.object.uid);
+        let free = |row: &LockRow| {
+            row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
+        };
+        let deleting = replica.entry.as_ref().is_some_and(|entry| entry.object.deleting);
         database.row.as_ref().is_none_or(|row| {
-            !row.session.is_some_and(|other| replica.session != Some(other) && database.lives(other))
-                && !(row.tombstone && Some(row.group) == group)
+            free(row) && (deleting || !(row.tombstone && Some(row.group) == group))
         })
     }
 

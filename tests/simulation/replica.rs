@@ -37,6 +37,8 @@ pub struct Entry {
     pub object: GroupObject,
     pub machine: Group,
     pub charge: Charge,
+    /// The row is a tombstone, or none can be made: nobody will ever be in charge.
+    pub unclaimable: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,7 +78,7 @@ impl Replica {
             declared: entry.object.declared.clone(),
             obstacle: None,
             deleting: entry.object.deleting,
-            lock_away: self.lock_away,
+            lock_away: self.lock_away || entry.unclaimable,
         }
     }
 
@@ -158,7 +160,7 @@ impl Replica {
             }
             _ => {
                 let machine = Group::new(World::default());
-                self.entry = Some(Entry { object, machine, charge: Charge::Open });
+                self.entry = Some(Entry { object, machine, charge: Charge::Open, unclaimable: false });
             }
         }
     }
@@ -189,6 +191,7 @@ impl Replica {
         let Some(entry) = self.entry.as_mut().filter(|entry| entry.object.uid == task.group) else { return };
         match (end, task.job) {
             (End::Claimed(claimed), _) => {
+                entry.unclaimable = claimed == Claimed::Unsettled && entry.object.deleting;
                 let current = task.session == self.session && self.session.is_some();
                 if claimed == Claimed::Ours && current {
                     entry.charge = Charge::Ours;

@@ -40,8 +40,16 @@ pub struct GroupObject {
     pub declared: Declaration,
 }
 
-/// A write that a lock granted, whichever database it was and whether or not it still remembers.
-pub type Ledger = Vec<(i64, Uuid, String)>;
+/// What a lock granted, whichever database it was and whether or not it still remembers.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    pub token: i64,
+    pub grant: Uuid,
+    pub owner: String,
+    /// Who was active when it was granted. Left out while two databases both believe to be the primary: whoever grants
+    /// at one of them cannot know what the other one has just decided.
+    pub active: Option<String>,
+}
 
 /// What is sent to the API server.
 #[derive(Clone, Debug)]
@@ -85,13 +93,14 @@ pub struct Server {
     /// UIDs of pods that something was wrong with at any time: only these may lose the role.
     pub blemished: Vec<String>,
     pub group: Option<GroupObject>,
-    pub ledger: Ledger,
+    pub ledger: Vec<Granted>,
     /// All declarations ever made: group, token, grant, holder.
     pub declared: Vec<(u32, i64, Option<String>, String)>,
     /// The highest term whose strips were all confirmed.
     pub carried: i64,
-    /// A database was replaced by an empty one: a group that is created anew may begin anew.
-    pub emptied: bool,
+    /// A database lost commits: then a group that is created anew may go on from an older token than its predecessor's
+    /// last. A group's own tokens grow all the same.
+    pub forgot: bool,
     /// How often a pod turned active; for tests that must not pass in vain.
     pub promotions: u32,
     pub violation: Option<String>,
@@ -164,12 +173,14 @@ impl Server {
         self.revision += 1;
         found.version = self.revision;
         let holder = next.holder.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
-        let before = self.declared.iter().filter(|(group, ..)| *group == uid || !self.emptied);
+        let before = self.declared.iter().filter(|(group, ..)| *group == uid || !self.forgot);
         if before.map(|(_, token, ..)| *token).max().is_some_and(|highest| highest >= next.token) {
             self.violate(format!("I3: token {} was declared again or went back", next.token));
         }
-        let granted = self.ledger.iter().any(|(token, grant, owner)| {
-            *token == next.token && Some(grant.to_string()) == next.grant && *owner == holder
+        let granted = self.ledger.iter().any(|granted| {
+            granted.token == next.token
+                && Some(granted.grant.to_string()) == next.grant
+                && granted.owner == holder
         });
         if !granted {
             self.violate(format!("I2: token {} was declared without a grant to {holder}", next.token));
@@ -198,21 +209,35 @@ impl Server {
             }
             // Between a declaration and the end of its strips an older write can still come through; those strips
             // take it back. After them nothing may.
-            if token < self.carried {
+            let declared = self.group.as_ref().and_then(|group| group.declared.holder.as_ref());
+            if token < self.carried && declared.is_none_or(|holder| holder.uid != *uid) {
                 self.violate(format!(
                     "I4: {uid} turned active with token {token} after {} was carried out",
                     self.carried
                 ));
             }
         }
-        let retiring = self.group.as_ref().is_none_or(|group| group.deleting);
         if before.role == Role::Active
             && after.role != Role::Active
             && !self.blemished.contains(uid)
-            && !retiring
+            && self.is_established(uid)
         {
-            self.violate(format!("I5: {uid} lost the role, and nothing was ever wrong with it"));
+            self.violate(format!(
+                "I5: {uid} lost the role, and nothing was ever wrong with it; {after:?}, {:?}, {:?}",
+                self.group, self.ledger
+            ));
         }
+    }
+
+    /// Whether a pod is declared, or was active already when the present term was granted: then nothing but evidence may
+    /// cost it the role. One that turned active while it was being replaced had not been seen active by anybody.
+    fn is_established(&self, uid: &String) -> bool {
+        let Some(group) = self.group.as_ref().filter(|group| !group.deleting) else { return false };
+        let declared = &group.declared;
+        let mut granted = self.ledger.iter();
+        let granted = granted.find(|granted| Some(granted.grant.to_string()) == declared.grant);
+        declared.holder.as_ref().is_some_and(|holder| holder.uid == *uid)
+            || granted.is_some_and(|granted| granted.active.as_ref() == Some(uid))
     }
 
     /// All strips of a term are confirmed.

@@ -327,14 +327,13 @@ impl Task {
                 self.stage = 1;
                 None
             }
-            Response::Database(Reply::Claimed(Claimed::Unsettled)) => Some(End::Claimed(Claimed::Refused)),
             Response::Database(Reply::Claimed(claimed)) => Some(End::Claimed(claimed)),
             Response::Server(Answer::Group(group)) => {
                 if self.ours(group).is_some_and(|group| !group.deleting) {
                     self.stage = 2;
                     None
                 } else {
-                    Some(End::Claimed(Claimed::Refused))
+                    Some(End::Claimed(Claimed::Unsettled))
                 }
             }
             response => unreachable!("{response:?} does not answer a claim"),
