@@ -26,6 +26,10 @@ impl Group {
         if self.world.obstacle.is_some() {
             return;
         }
+        if self.row.owner.is_none() && self.is_behind() && self.declared_holder_is_labelled() {
+            // Promoted late, or shown late: it is no stray, it keeps the role.
+            return self.regained(now, effects);
+        }
         let holder_uid = self.row.owner.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
         let strays: Vec<PodRef> = self.strays(&holder_uid).map(|member| member.pod.clone()).collect();
         if !strays.is_empty() {

@@ -32,16 +32,23 @@ impl Group {
             return self.retire(Retirement::Tombstone, effects);
         };
         self.declared = declared;
-        let same_grant = self.declared.grant.is_none()
-            || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
-        let lost = self.declared.token > self.row.token
-            || (self.declared.token == self.row.token && self.declared.token > 0 && !same_grant);
-        if lost {
+        if self.is_behind() {
             return self.regain(now, effects);
         }
         let finished =
             self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
         self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };
+    }
+
+    /// Whether the declaration knows a term that the row does not.
+    pub(super) fn is_behind(&self) -> bool {
+        let same_grant = self.declared.grant.is_none()
+            || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
+        self.declared.token > self.row.token
+            || (self.declared.token == self.row.token
+                && self.declared.token > 0
+                && self.row.owner.is_some()
+                && !same_grant)
     }
 
     /// The database lost commits: the declaration knows a term that the row does not. The pod that is active keeps its
@@ -56,7 +63,7 @@ impl Group {
         }
         match self.declared.holder.clone() {
             // The watch may not have shown its label yet, and whoever is not the holder loses it.
-            Some(holder) if !self.is_labelled(&holder) => {
+            Some(holder) if !self.declared_holder_is_labelled() => {
                 self.go(Phase::Regaining, Effect::Verify(holder), effects);
             }
             _ => self.regained(now, effects),
@@ -66,7 +73,7 @@ impl Group {
     /// What the declared holder's label says is known. A term that was not carried out leaves the one before it: that is
     /// as good as any other pod of which there is fresh evidence, and better, because nothing has to move.
     pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) {
-        let declared = self.declared.holder.clone().filter(|holder| self.is_labelled(holder));
+        let declared = self.declared.holder.clone().filter(|_| self.declared_holder_is_labelled());
         let working = |member: &&Member| member.standing == Standing::Eligible;
         let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
         match active.filter(|_| !self.world.deleting) {
@@ -78,8 +85,9 @@ impl Group {
         }
     }
 
-    fn is_labelled(&self, pod: &PodRef) -> bool {
-        self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
+    pub(super) fn declared_holder_is_labelled(&self) -> bool {
+        let declared = self.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
+        declared.is_some_and(|member| member.role == Role::Active)
     }
 
     /// Goes on with a term that was granted, and perhaps declared, but not confirmed.

@@ -148,8 +148,6 @@ pub struct Model {
     pub packets: Vec<Packet>,
     pub faults: Faults,
     pub database_down: bool,
-    /// Replicas use, or act on what they heard from, different databases.
-    pub contested: bool,
     /// Watches and probes catch up by themselves before each action: for short schedules, seen through completely.
     pub prompt: bool,
     published: (BTreeMap<String, Pod>, Option<GroupObject>),
@@ -177,7 +175,6 @@ impl Model {
             packets: Vec::new(),
             faults,
             database_down: false,
-            contested: false,
             prompt: false,
             published: (BTreeMap::new(), None),
             counter: 0,
@@ -276,8 +273,7 @@ impl Model {
                 let known = self.server.ledger.len();
                 let reply =
                     self.databases[database].run(session.unwrap_or(0), statement, &mut self.server.ledger);
-                let active = self.server.actives().first().filter(|_| !self.contested);
-                let active = active.map(|pod| pod.pod.uid.clone());
+                let active = self.server.actives().first().map(|pod| pod.pod.uid.clone());
                 if let Some(granted) = self.server.ledger.get_mut(known) {
                     granted.active = active;
                 }
@@ -369,7 +365,6 @@ impl Model {
 
     fn failover(&mut self, mut to: Database, time_line: bool) {
         self.server.forgot = true;
-        self.contested = true;
         let latest = self.databases.iter().map(|database| database.present).max().unwrap_or(1);
         to.present = latest + 1;
         if !time_line {
@@ -458,9 +453,6 @@ impl Model {
             }
             _ => self.happen_to_pod(action),
         }
-        let latest = self.databases.len() - 1;
-        let mut replicas = self.replicas.iter().filter(|replica| replica.alive);
-        self.contested &= !replicas.all(|replica| replica.database == latest && replica.tasks.is_empty());
         self.publish();
         if self.prompt {
             self.catch_up();

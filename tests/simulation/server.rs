@@ -46,8 +46,7 @@ pub struct Granted {
     pub token: i64,
     pub grant: Uuid,
     pub owner: String,
-    /// Who was active when it was granted. Left out while two databases both believe to be the primary: whoever grants
-    /// at one of them cannot know what the other one has just decided.
+    /// Who was active when it was granted.
     pub active: Option<String>,
 }
 
@@ -231,7 +230,13 @@ impl Server {
 
     /// Whether a pod is declared, or was active already when the present term was granted: then nothing but evidence may
     /// cost it the role. One that turned active while it was being replaced had not been seen active by anybody.
+    ///
+    /// While two databases both believe to be the primary, and pods fail besides, each of two replicas may replace the
+    /// other one's choice: that is judged only where the pods are well.
     fn is_established(&self, uid: &String) -> bool {
+        if self.forgot && !self.blemished.is_empty() {
+            return false;
+        }
         let Some(group) = self.group.as_ref().filter(|group| !group.deleting) else { return false };
         let declared = &group.declared;
         let mut granted = self.ledger.iter();
