@@ -73,9 +73,10 @@ impl Database {
     pub fn run(&mut self, session: u32, statement: &Statement, ledger: &mut Vec<Granted>) -> Reply {
         if let Statement::Row { group } = statement {
             // A plain read: it does not ask whether the session lives.
-            let row = self.row.as_ref().filter(|row| {
-                row.session == Some(session) && row.group == *group && !row.tombstone
-            });
+            let row = self
+                .row
+                .as_ref()
+                .filter(|row| row.session == Some(session) && row.group == *group && !row.tombstone);
             return row.map_or(Reply::Refused(Refusal::NotInCharge), |row| Reply::Row(self.read(row)));
         }
         if !self.lives(session) {

@@ -21,41 +21,93 @@ const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A replica's job gets its next request carried out and answered.
-    Answer { replica: usize, task: usize },
+    Answer {
+        replica: usize,
+        task: usize,
+    },
     /// The replica gives up waiting; the request, if it writes, is still on its way.
-    TimeOut { replica: usize, task: usize },
+    TimeOut {
+        replica: usize,
+        task: usize,
+    },
     /// A request takes effect whose sender has stopped waiting, or does no longer exist.
-    Arrive { packet: usize },
-    WatchPod { replica: usize },
-    WatchGroup { replica: usize },
-    Probe { replica: usize, pod: usize },
+    Arrive {
+        packet: usize,
+    },
+    WatchPod {
+        replica: usize,
+    },
+    WatchGroup {
+        replica: usize,
+    },
+    Probe {
+        replica: usize,
+        pod: usize,
+    },
     /// Nothing fresh is known of a pod: the replica was paused, or could not send.
-    Stale { replica: usize, pod: usize },
+    Stale {
+        replica: usize,
+        pod: usize,
+    },
     /// The clock reaches the time that the election asked to be woken at.
-    Wake { replica: usize },
+    Wake {
+        replica: usize,
+    },
     /// A heartbeat: registers, finds itself dead, or learns of a failover.
-    Beat { replica: usize },
-    Claim { replica: usize },
+    Beat {
+        replica: usize,
+    },
+    Claim {
+        replica: usize,
+    },
     /// The replica's session is marked dead: it was paused, or cut off from the database.
-    MarkDead { replica: usize },
+    MarkDead {
+        replica: usize,
+    },
     /// A normal exit, with the session closed; or a kill.
-    Stop { replica: usize, clean: bool },
-    Start { replica: usize },
-    Ail { pod: usize, health: Health },
-    Crash { pod: usize },
-    Restarted { pod: usize },
-    Delete { pod: usize },
-    Gone { pod: usize },
-    Create { pod: usize },
+    Stop {
+        replica: usize,
+        clean: bool,
+    },
+    Start {
+        replica: usize,
+    },
+    Ail {
+        pod: usize,
+        health: Health,
+    },
+    Crash {
+        pod: usize,
+    },
+    Restarted {
+        pod: usize,
+    },
+    Delete {
+        pod: usize,
+    },
+    Gone {
+        pod: usize,
+    },
+    Create {
+        pod: usize,
+    },
     /// Somebody takes the role label off, which is allowed.
-    Unlabel { pod: usize },
+    Unlabel {
+        pod: usize,
+    },
     /// The database goes back to an earlier state and another history; replicas follow one by one.
-    Rewind { steps: usize },
+    Rewind {
+        steps: usize,
+    },
     /// The database is replaced by an empty one.
     Empty,
     /// A replica reaches the present database, no longer the one that was the primary before.
-    Follow { replica: usize },
-    Pause { paused: bool },
+    Follow {
+        replica: usize,
+    },
+    Pause {
+        paused: bool,
+    },
     DeleteGroup,
     CreateGroup,
     DatabaseDown,
@@ -158,7 +210,11 @@ impl fmt::Debug for Model {
     /// For telling two states apart: without what is only a record of the past.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Server { pods, health, blemished, group, carried, .. } = &self.server;
-        write!(f, "{pods:?}{health:?}{blemished:?}{group:?}{carried:?}{:?}{:?}", self.databases, self.replicas)?;
+        write!(
+            f,
+            "{pods:?}{health:?}{blemished:?}{group:?}{carried:?}{:?}{:?}",
+            self.databases, self.replicas
+        )?;
         write!(f, "{:?}{:?}{:?}{:?}", self.packets, self.faults, self.now, self.database_down)
     }
 }
@@ -617,9 +673,10 @@ impl Model {
             row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
         };
         let deleting = replica.entry.as_ref().is_some_and(|entry| entry.object.deleting);
-        database.row.as_ref().is_none_or(|row| {
-            free(row) && (deleting || !(row.tombstone && Some(row.group) == group))
-        })
+        database
+            .row
+            .as_ref()
+            .is_none_or(|row| free(row) && (deleting || !(row.tombstone && Some(row.group) == group)))
     }
 
     fn fates_of(&self, pod: usize, actions: &mut Vec<Action>) {
@@ -627,8 +684,9 @@ impl Model {
             return actions.push(Action::Create { pod });
         };
         match self.server.health.get(&found.pod.uid) {
-            Some(Health::Well) => actions
-                .extend([Health::Refusing, Health::Hung].map(|health| Action::Ail { pod, health })),
+            Some(Health::Well) => {
+                actions.extend([Health::Refusing, Health::Hung].map(|health| Action::Ail { pod, health }))
+            }
             _ => actions.push(Action::Ail { pod, health: Health::Well }),
         }
         actions.push(if found.crashed { Action::Restarted { pod } } else { Action::Crash { pod } });

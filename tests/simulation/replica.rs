@@ -118,7 +118,8 @@ impl Replica {
                 || (grant.reason == Reason::LostCommits && member.role == Role::Active)
         });
         if !chosen {
-            self.violation = Some(format!("I5: granted to {} without evidence: {member:?}", grant.holder.uid));
+            self.violation =
+                Some(format!("I5: granted to {} without evidence: {member:?}", grant.holder.uid));
         }
     }
 

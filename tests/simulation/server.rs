@@ -142,13 +142,7 @@ impl Server {
         }
     }
 
-    fn label(
-        &mut self,
-        pod: &PodRef,
-        version: u64,
-        role: Role,
-        stamp: Option<(u32, i64)>,
-    ) -> Option<Pod> {
+    fn label(&mut self, pod: &PodRef, version: u64, role: Role, stamp: Option<(u32, i64)>) -> Option<Pod> {
         let found = self.pods.get(&pod.name)?.clone();
         if found.pod.uid != pod.uid || found.version != version {
             return None;
@@ -200,9 +194,10 @@ impl Server {
         if after.role == Role::Active && (before.role != Role::Active || before.stamp != after.stamp) {
             self.promotions += 1;
             let (group, token) = after.stamp.unwrap_or_default();
-            let holds = self.declared.iter().any(|(of, declared, _, holder)| {
-                *of == group && *declared == token && holder == uid
-            });
+            let holds = self
+                .declared
+                .iter()
+                .any(|(of, declared, _, holder)| *of == group && *declared == token && holder == uid);
             if !holds {
                 self.violate(format!("I2: {uid} turned active with token {token}, not declared for it"));
             }

@@ -76,10 +76,7 @@ fn database(statement: Statement) -> Next {
 impl Request {
     /// Whether it changes anything, so that it matters if it arrives late.
     pub fn writes(&self) -> bool {
-        !matches!(
-            self,
-            Self::Server(Call::Pod(_) | Call::Group) | Self::Database(Statement::Row { .. })
-        )
+        !matches!(self, Self::Server(Call::Pod(_) | Call::Group) | Self::Database(Statement::Row { .. }))
     }
 }
 
@@ -274,7 +271,11 @@ impl Task {
                 }
             }
             (Effect::Clear { .. }, Response::Server(Answer::Labelled(written))) => {
-                if written.is_some() { self.next_pod() } else { self.again() }
+                if written.is_some() {
+                    self.next_pod()
+                } else {
+                    self.again()
+                }
             }
             (Effect::Unfinalize, Response::Server(Answer::Group(group))) => {
                 self.object = self.ours(group);
