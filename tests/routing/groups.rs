@@ -37,8 +37,15 @@ async fn a_report_does_not_collide_with_a_declaration() {
     stage.router.report(&stage.group, &json!({ "eligible": 1, "members": 3, "ready": "1/3" })).await.unwrap();
     let next = term(1, &a, &[]);
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::Done);
-    let reported = stage.router.report(&stage.group, &json!({ "eligible": 2 })).await.unwrap();
-    let status = reported.status.unwrap();
+    let active = json!({ "pod": "a", "uid": "u", "node": "n", "since": "2026-01-01T00:00:00Z" });
+    let reported = stage.router.report(&stage.group, &json!({ "active": active })).await.unwrap();
+    assert_eq!(reported.status.unwrap().active.unwrap().pod, "a");
+    for _ in 0..2 {
+        let patch = json!({ "eligible": 2, "active": null });
+        let reported = stage.router.report(&stage.group, &patch).await.unwrap();
+        assert_eq!(reported.status.unwrap().active, None);
+    }
+    let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
     assert_eq!((status.eligible, status.members, status.declaration), (2, 3, next));
 }
 
