@@ -151,7 +151,7 @@ impl Group {
                 let token = self.row.token;
                 self.go(Phase::Vacating, Effect::Vacate { token }, effects);
             }
-            (Some(_), None) => {}
+            (Some(_), None) => self.settle(now),
         }
     }
 

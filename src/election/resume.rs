@@ -35,6 +35,11 @@ impl Group {
         if self.is_behind() {
             return self.regain(now, effects);
         }
+        self.settle(now);
+    }
+
+    /// Where a group waits for the world: stable, unless the row's term is still to be seen through.
+    pub(super) fn settle(&mut self, now: Duration) {
         let finished =
             self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
         self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };

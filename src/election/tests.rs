@@ -477,3 +477,18 @@ fn without_the_charge_nothing_is_done() {
     case.answer(Outcome::Refused(Refusal::NotInCharge));
     assert!(case.asked.is_empty() && !case.group.in_charge());
 }
+
+#[test]
+fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
+    let mut world = with(Standing::Failing(Reason::ProbeRefused));
+    world.members.truncate(1);
+    let mut case = Case::new(world.clone(), row(6, Some("b"), false));
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
+    // The read finds it, not ready yet.
+    world.members.push(member("b", Role::Standby, Standing::Failing(Reason::PodNotReady)));
+    case.group.refresh(world.clone());
+    case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+    world.members[1].standing = Standing::Eligible;
+    case.world(world);
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 6), "{:?}", case.asked);
+}
