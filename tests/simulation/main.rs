@@ -67,7 +67,7 @@ fn every_order_when_a_pod_fails_and_a_replica_is_paused() {
 
 #[test]
 fn every_order_when_a_pod_fails_and_a_request_is_late() {
-    exhausted(Faults { ails: 1, time_outs: 1, wakes: 1, ..Faults::default() }, 11);
+    exhausted(Faults { ails: 1, time_outs: 2, wakes: 2, ..Faults::default() }, 15);
 }
 
 #[test]
