@@ -16,7 +16,9 @@ mod server;
 mod task;
 
 use explore::{exhaust, walk};
-use model::{Faults, Model};
+use model::{Action, Faults, Model, NAMES};
+use replica::Replica;
+use server::Health;
 
 /// A group that has settled, with watches and probes that are never late.
 fn settled(faults: Faults) -> Model {
@@ -33,6 +35,51 @@ fn a_group_settles() {
     assert_eq!(model.server.promotions, 1, "without a fault nobody is promoted twice");
     model.work();
     assert_eq!(model.server.promotions, 1);
+}
+
+#[test]
+fn a_failed_active_pod_is_replaced_and_frees_the_lock() {
+    for fate in [
+        |pod| Action::Crash { pod },
+        |pod| Action::Delete { pod },
+        |pod| Action::Ail { pod, health: Health::Refusing },
+        |pod| Action::Ail { pod, health: Health::Hung },
+    ] {
+        let mut model = settled(Faults::all());
+        let before = model.server.actives()[0].pod.clone();
+        let pod = NAMES.iter().position(|name| *name == before.name).unwrap();
+        let action = fate(pod);
+        model.apply(action);
+        model.work();
+        assert_eq!(model.unsettled(), None, "{action:?}");
+        assert_ne!(model.server.actives()[0].pod, before, "{action:?}: nobody took over");
+        assert_eq!(model.server.promotions, 2, "{action:?}");
+    }
+}
+
+#[test]
+fn a_replica_that_exits_hands_over_without_a_change_of_holder() {
+    let mut model = settled(Faults::all());
+    let charged = |model: &Model| model.replicas.iter().position(Replica::is_in_charge);
+    let replica = charged(&model).unwrap();
+    model.apply(Action::Stop { replica, clean: true });
+    // The other one needs no expiry of the session.
+    let other = 1 - replica;
+    model.apply(Action::Claim { replica: other });
+    while !model.replicas[other].tasks.is_empty() {
+        model.apply(Action::Answer { replica: other, task: 0 });
+    }
+    assert_eq!((charged(&model), model.server.promotions), (Some(other), 1));
+}
+
+#[test]
+fn a_group_that_comes_after_a_deleted_one_goes_on_with_its_tokens() {
+    let mut model = settled(Faults::all());
+    let before = model.row().unwrap().token;
+    model.apply(Action::DeleteGroup);
+    model.work();
+    assert_eq!(model.unsettled(), None);
+    assert!(model.row().unwrap().token > before);
 }
 
 #[test]

@@ -229,6 +229,10 @@ impl Replica {
         }
     }
 
+    pub fn is_in_charge(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours)
+    }
+
     pub fn doubt(&mut self, now: Duration) {
         self.doubt = false;
         if self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours) {
