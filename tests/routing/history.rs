@@ -97,7 +97,6 @@ fn walk(changes: BTreeMap<u64, Change>) -> Vec<i64> {
     let mut terms = Vec::new();
     for (revision, change) in changes {
         match change {
-            Change::PodGone(name) => drop(active.remove(&name)),
             Change::Declared(next) => {
                 if next != declared {
                     assert!(next.token > declared.token, "{revision}: {declared:?} became {next:?}");
@@ -112,7 +111,7 @@ fn walk(changes: BTreeMap<u64, Change>) -> Vec<i64> {
                     terms.push(token);
                 }
             }
-            Change::Pod { name, .. } => drop(active.remove(&name)),
+            Change::Pod { name, .. } | Change::PodGone(name) => drop(active.remove(&name)),
         }
         assert!(active.len() <= 1, "revision {revision} has the actives {active:?}");
     }

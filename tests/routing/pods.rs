@@ -1,6 +1,6 @@
 //! The writes to pods: each only with its preconditions.
 
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use leadergroup::{
     api::{OnDelete, PodRef},
     election::Role,
@@ -18,9 +18,9 @@ async fn promote(stage: &Stage, token: i64, pod: &PodRef, version: &str) -> bool
 async fn a_promotion_needs_the_version_that_was_read() {
     let stage = Stage::new("promote").await;
     let pod = stage.pod("a").await;
-    let stale = stage.version(&pod).await;
+    let outdated = stage.version(&pod).await;
     stage.edit(&pod, json!({ "annotations": { "example.org/note": "changed" } })).await;
-    for version in [stale.as_str(), "", "0"] {
+    for version in [outdated.as_str(), "", "0"] {
         assert!(!promote(&stage, 1, &pod, version).await, "{version:?}");
     }
     assert_eq!(stage.mark(&pod).await, (Role::None, None));
@@ -103,7 +103,7 @@ async fn stamping_goes_on_past_what_it_cannot_stamp() {
     let pods = [gone, newer.clone(), pod.clone()];
     let (left, failed) = stage.router.stamp(&stage.group, 4, &pods).await;
     assert!(failed.is_none(), "{failed:?}");
-    assert_eq!(left.iter().map(|pod| pod.name_any()).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["c"]);
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(4)));
 }

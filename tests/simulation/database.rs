@@ -157,7 +157,7 @@ impl Database {
         row.owner = Some(grant.holder.clone());
         self.terms.push((row.token, grant.holder.clone()));
         let owner = grant.holder.uid.clone();
-        ledger.push(Granted { token: row.token, grant: grant.id, owner, active: None });
+        ledger.push(Granted { token: row.token, id: grant.id, owner, active: None });
         Reply::Granted(row.token)
     }
 

@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hasher as _},
 };
 
-use crate::model::{Action, Model};
+use crate::{action::Action, model::Model};
 
 /// What was seen on the way.
 #[derive(Debug, Default)]
@@ -85,8 +85,11 @@ fn weight(action: &Action) -> usize {
         Action::WatchPod { .. } | Action::WatchGroup { .. } | Action::Claim { .. } => 25,
         Action::Probe { .. } | Action::Beat { .. } | Action::Start { .. } | Action::Wake { .. } => 15,
         Action::Arrive { .. } | Action::Follow { .. } | Action::DatabaseUp | Action::CreateGroup => 4,
-        Action::Create { .. } | Action::Restarted { .. } | Action::Pause { paused: false } => 6,
-        Action::Ail { health: crate::server::Health::Well, .. } | Action::Gone { .. } => 6,
+        Action::Create { .. }
+        | Action::Restarted { .. }
+        | Action::Pause { paused: false }
+        | Action::Ail { health: crate::server::Health::Well, .. }
+        | Action::Gone { .. } => 6,
         Action::TimeOut { .. } | Action::MarkDead { .. } | Action::Stale { .. } => 2,
         _ => 1,
     }
@@ -124,12 +127,12 @@ pub fn walk(start: &Model, seed: u64, length: usize) -> Explored {
         way.push(action);
         model.apply(action);
         if model.server.violation.is_some() {
-            fail(start, seed, way);
+            fail(start, seed, &way);
         }
     }
     model.heal();
     if model.unsettled().is_some() {
-        fail(start, seed, way);
+        fail(start, seed, &way);
     }
     Explored { states: length, promotions: model.server.promotions }
 }
@@ -152,9 +155,9 @@ fn verdict(start: &Model, way: &[Action]) -> (Vec<Action>, Option<String>) {
 }
 
 /// Leaves out of the schedule what it fails without.
-fn fail(start: &Model, seed: u64, way: Vec<Action>) -> ! {
+fn fail(start: &Model, seed: u64, way: &[Action]) -> ! {
     let kind = |violation: &Option<String>| violation.as_ref().map(|text| text[..2].to_owned());
-    let (mut way, mut violation) = verdict(start, &way);
+    let (mut way, mut violation) = verdict(start, way);
     let mut size = way.len().div_ceil(2);
     while size > 0 {
         let mut from = 0;

@@ -3,7 +3,8 @@
 use leadergroup::election::Role;
 
 use crate::{
-    model::{Action, Faults, Model, NAMES},
+    action::{Action, Faults},
+    model::{Model, NAMES},
     replica::Charge,
     server::Health,
 };

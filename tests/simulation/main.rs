@@ -6,7 +6,10 @@
 //! schedule is healed and has to settle (`heal.rs`).
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(clippy::large_enum_variant, reason = "a model is to be read, and holds few of each")]
 
+mod action;
+mod choices;
 mod database;
 mod explore;
 mod heal;
@@ -15,8 +18,9 @@ mod replica;
 mod server;
 mod task;
 
+use action::{Action, Faults};
 use explore::{exhaust, walk};
-use model::{Action, Faults, Model, NAMES};
+use model::{Model, NAMES};
 use replica::Replica;
 use server::Health;
 

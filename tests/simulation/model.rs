@@ -1,4 +1,4 @@
-//! The whole: servers, replicas, requests that are on their way, and everything that may happen next.
+//! The whole: servers, replicas, requests that are on their way, and what each action does to them.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -8,178 +8,15 @@ use leadergroup::{
 };
 
 use crate::{
-    database::{Database, LockRow, Reply, Statement},
-    replica::{Charge, Replica, Seen},
+    action::{Action, Faults},
+    database::{Database, Reply, Statement},
+    replica::{Replica, Seen},
     server::{GroupObject, Health, Pod, Server},
     task::{End, Job, Next, Request, Response},
 };
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
-
-/// Something that may happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// A replica's job gets its next request carried out and answered.
-    Answer {
-        replica: usize,
-        task: usize,
-    },
-    /// The replica gives up waiting; the request, if it writes, is still on its way.
-    TimeOut {
-        replica: usize,
-        task: usize,
-    },
-    /// A request takes effect whose sender has stopped waiting, or does no longer exist.
-    Arrive {
-        packet: usize,
-    },
-    WatchPod {
-        replica: usize,
-    },
-    WatchGroup {
-        replica: usize,
-    },
-    Probe {
-        replica: usize,
-        pod: usize,
-    },
-    /// Nothing fresh is known of a pod: the replica was paused, or could not send.
-    Stale {
-        replica: usize,
-        pod: usize,
-    },
-    /// The clock reaches the time that the election asked to be woken at.
-    Wake {
-        replica: usize,
-    },
-    /// A heartbeat: registers, finds itself dead, or learns of a failover.
-    Beat {
-        replica: usize,
-    },
-    Claim {
-        replica: usize,
-    },
-    /// The replica's session is marked dead: it was paused, or cut off from the database.
-    MarkDead {
-        replica: usize,
-    },
-    /// A normal exit, with the session closed; or a kill.
-    Stop {
-        replica: usize,
-        clean: bool,
-    },
-    Start {
-        replica: usize,
-    },
-    Ail {
-        pod: usize,
-        health: Health,
-    },
-    Crash {
-        pod: usize,
-    },
-    Restarted {
-        pod: usize,
-    },
-    Delete {
-        pod: usize,
-    },
-    Gone {
-        pod: usize,
-    },
-    Create {
-        pod: usize,
-    },
-    /// Somebody takes the role label off, which is allowed.
-    Unlabel {
-        pod: usize,
-    },
-    /// The database goes back to an earlier state and another history; replicas follow one by one.
-    Rewind {
-        steps: usize,
-    },
-    /// The database is replaced by an empty one.
-    Empty,
-    /// A replica reaches the present database, no longer the one that was the primary before.
-    Follow {
-        replica: usize,
-    },
-    Pause {
-        paused: bool,
-    },
-    DeleteGroup,
-    CreateGroup,
-    DatabaseDown,
-    DatabaseUp,
-}
-
-/// How many faults of each kind a schedule may have.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    pub time_outs: u32,
-    pub stale: u32,
-    pub wakes: u32,
-    pub mark_dead: u32,
-    pub stops: u32,
-    pub ails: u32,
-    pub crashes: u32,
-    pub deletes: u32,
-    pub unlabels: u32,
-    pub rewinds: u32,
-    pub empties: u32,
-    pub pauses: u32,
-    pub group: u32,
-    pub outages: u32,
-}
-
-impl Faults {
-    /// Everything, for as long as the schedule is.
-    pub fn all() -> Self {
-        let many = u32::MAX;
-        Self {
-            time_outs: many,
-            stale: many,
-            wakes: many,
-            mark_dead: many,
-            stops: many,
-            ails: many,
-            crashes: many,
-            deletes: many,
-            unlabels: many,
-            rewinds: many,
-            empties: many,
-            pauses: many,
-            group: many,
-            outages: many,
-        }
-    }
-
-    /// The pods stay well and the group as it is: whatever fails is a part of the system.
-    pub fn components_only() -> Self {
-        Self { ails: 0, crashes: 0, deletes: 0, unlabels: 0, group: 0, ..Self::all() }
-    }
-
-    fn left(&mut self, action: &Action) -> Option<&mut u32> {
-        Some(match action {
-            Action::TimeOut { .. } => &mut self.time_outs,
-            Action::Stale { .. } => &mut self.stale,
-            Action::Wake { .. } => &mut self.wakes,
-            Action::MarkDead { .. } => &mut self.mark_dead,
-            Action::Stop { .. } => &mut self.stops,
-            Action::Ail { health: Health::Refusing | Health::Hung, .. } => &mut self.ails,
-            Action::Crash { .. } => &mut self.crashes,
-            Action::Delete { .. } => &mut self.deletes,
-            Action::Unlabel { .. } => &mut self.unlabels,
-            Action::Rewind { .. } => &mut self.rewinds,
-            Action::Empty => &mut self.empties,
-            Action::Pause { paused: true } => &mut self.pauses,
-            Action::DeleteGroup => &mut self.group,
-            Action::DatabaseDown => &mut self.outages,
-            _ => return None,
-        })
-    }
-}
 
 /// A request on its way, with nobody waiting for its answer.
 #[derive(Clone, Debug)]
@@ -461,12 +298,14 @@ impl Model {
                 self.serve(database, session, &request);
             }
             Action::WatchPod { replica } => {
-                let seen = self.replicas[replica].pod_watch.pop_front();
-                seen.into_iter().for_each(|seen| self.replicas[replica].see_pod(seen));
+                if let Some(seen) = self.replicas[replica].pod_watch.pop_front() {
+                    self.replicas[replica].see_pod(seen);
+                }
             }
             Action::WatchGroup { replica } => {
-                let seen = self.replicas[replica].group_watch.pop_front();
-                seen.into_iter().for_each(|seen| self.replicas[replica].see_group(seen));
+                if let Some(seen) = self.replicas[replica].group_watch.pop_front() {
+                    self.replicas[replica].see_group(seen);
+                }
             }
             Action::Probe { replica, pod } => {
                 if let Some(uid) = self.uid(pod) {
@@ -582,118 +421,6 @@ impl Model {
             self.replicas[replica].probe(&uid, health);
         }
         self.look();
-    }
-
-    /// Everything that may happen now.
-    pub fn actions(&self) -> Vec<Action> {
-        let mut actions = Vec::new();
-        for (index, replica) in self.replicas.iter().enumerate() {
-            self.actions_of(index, replica, &mut actions);
-        }
-        actions.extend((0..self.packets.len()).map(|packet| Action::Arrive { packet }));
-        for pod in 0..NAMES.len() {
-            self.fates_of(pod, &mut actions);
-        }
-        let group = match &self.server.group {
-            None => Action::CreateGroup,
-            Some(_) if self.database_down => Action::DatabaseUp,
-            Some(_) => Action::DatabaseDown,
-        };
-        actions.push(group);
-        if let Some(group) = self.server.group.as_ref().filter(|group| !group.deleting) {
-            actions.extend([Action::DeleteGroup, Action::Pause { paused: !group.paused }]);
-        }
-        if self.databases.len() < 4 {
-            actions.extend((0..self.snapshots.len()).map(|steps| Action::Rewind { steps }));
-            actions.push(Action::Empty);
-        }
-        let mut faults = self.faults;
-        actions.retain(|action| faults.left(action).is_none_or(|left| *left > 0));
-        actions
-    }
-
-    fn actions_of(&self, index: usize, replica: &Replica, actions: &mut Vec<Action>) {
-        if !replica.alive {
-            return actions.push(Action::Start { replica: index });
-        }
-        for task in 0..replica.tasks.len() {
-            actions.push(Action::Answer { replica: index, task });
-            actions.push(Action::TimeOut { replica: index, task });
-        }
-        if !replica.pod_watch.is_empty() {
-            actions.push(Action::WatchPod { replica: index });
-        }
-        if !replica.group_watch.is_empty() {
-            actions.push(Action::WatchGroup { replica: index });
-        }
-        for (pod, name) in NAMES.iter().enumerate() {
-            let Some(found) = self.server.pods.get(*name) else { continue };
-            let uid = &found.pod.uid;
-            if !replica.pods.contains_key(uid) {
-                continue;
-            }
-            let mut shadow = Replica::default();
-            shadow.probe(uid, self.server.health.get(uid).copied());
-            let known = replica.evidence.get(uid);
-            if known != shadow.evidence.get(uid) {
-                actions.push(Action::Probe { replica: index, pod });
-            }
-            if known.is_some_and(|known| *known != leadergroup::election::Standing::Unproven) {
-                actions.push(Action::Stale { replica: index, pod });
-            }
-        }
-        if replica.entry.as_ref().is_some_and(|entry| entry.machine.wake().is_some()) {
-            actions.push(Action::Wake { replica: index });
-        }
-        let database = &self.databases[replica.database];
-        let dead = replica.session.is_none_or(|session| !database.lives(session));
-        if !self.database_down && (dead || replica.doubt) {
-            actions.push(Action::Beat { replica: index });
-        }
-        if !dead {
-            actions.push(Action::MarkDead { replica: index });
-        }
-        if replica.session.is_some()
-            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open && !entry.unclaimable)
-            && self.claimable(replica)
-        {
-            actions.push(Action::Claim { replica: index });
-        }
-        if replica.database + 1 < self.databases.len() {
-            actions.push(Action::Follow { replica: index });
-        }
-        actions.extend([true, false].map(|clean| Action::Stop { replica: index, clean }));
-    }
-
-    /// Whether a claim could do anything: others are only repetitions.
-    fn claimable(&self, replica: &Replica) -> bool {
-        let database = &self.databases[replica.database];
-        let group = replica.entry.as_ref().map(|entry| entry.object.uid);
-        let free = |row: &LockRow| {
-            row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
-        };
-        let deleting = replica.entry.as_ref().is_some_and(|entry| entry.object.deleting);
-        database
-            .row
-            .as_ref()
-            .is_none_or(|row| free(row) && (deleting || !(row.tombstone && Some(row.group) == group)))
-    }
-
-    fn fates_of(&self, pod: usize, actions: &mut Vec<Action>) {
-        let Some(found) = self.server.pods.get(NAMES[pod]) else {
-            return actions.push(Action::Create { pod });
-        };
-        match self.server.health.get(&found.pod.uid) {
-            Some(Health::Well) => {
-                actions.extend([Health::Refusing, Health::Hung].map(|health| Action::Ail { pod, health }))
-            }
-            _ => actions.push(Action::Ail { pod, health: Health::Well }),
-        }
-        actions.push(if found.crashed { Action::Restarted { pod } } else { Action::Crash { pod } });
-        actions.push(if found.deleting { Action::Gone { pod } } else { Action::Delete { pod } });
-        if found.role == Role::Active {
-            actions.push(Action::Unlabel { pod });
-        }
     }
 
     /// The row that counts, as a replica in charge would read it.

@@ -10,6 +10,7 @@ use leadergroup::{
 use uuid::Uuid;
 
 /// A pod as etcd has it, and how it really is.
+#[allow(clippy::struct_field_names, reason = "name and UID go by this name everywhere")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
     pub pod: PodRef,
@@ -44,7 +45,7 @@ pub struct GroupObject {
 #[derive(Clone, Debug)]
 pub struct Granted {
     pub token: i64,
-    pub grant: Uuid,
+    pub id: Uuid,
     pub owner: String,
     /// Who was active when it was granted.
     pub active: Option<String>,
@@ -172,7 +173,7 @@ impl Server {
         }
         let granted = self.ledger.iter().any(|granted| {
             granted.token == next.token
-                && Some(granted.grant.to_string()) == next.grant
+                && Some(granted.id.to_string()) == next.grant
                 && granted.owner == holder
         });
         if !granted {
@@ -235,7 +236,7 @@ impl Server {
         let Some(group) = self.group.as_ref().filter(|group| !group.deleting) else { return false };
         let declared = &group.declared;
         let mut granted = self.ledger.iter();
-        let granted = granted.find(|granted| Some(granted.grant.to_string()) == declared.grant);
+        let granted = granted.find(|granted| Some(granted.id.to_string()) == declared.grant);
         declared.holder.as_ref().is_some_and(|holder| holder.uid == *uid)
             || granted.is_some_and(|granted| granted.active.as_ref() == Some(uid))
     }

@@ -115,7 +115,6 @@ impl Task {
         };
         let next = match effect {
             Effect::Read if self.stage == 0 => database(Statement::Row { group: self.group }),
-            Effect::Read => server(Call::Group),
             Effect::Verify(pod) => server(Call::Pod(pod.clone())),
             Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
             Effect::Confirm { token } => database(Statement::Confirm { token: *token }),
@@ -128,7 +127,7 @@ impl Task {
                 let (previous, next) = (previous.clone(), next.clone());
                 server(Call::Declare { uid: self.group, previous, next })
             }
-            Effect::Declare { .. } => server(Call::Group),
+            Effect::Read | Effect::Declare { .. } => server(Call::Group),
             Effect::Strip { token, pods } => self.demotion(*token, pods, Outcome::Stripped),
             Effect::Stamp { token, pods } => self.demotion(*token, pods, Outcome::Stamped),
             Effect::Promote { token, pod, version } => {
