@@ -127,6 +127,9 @@ pub enum Phase {
         /// When to give up on it and decide anew.
         until: Duration,
     },
+    /// The row lost commits, and the declared holder does not read as active: it is being read anew before another is
+    /// sought.
+    Regaining,
     /// Row, declaration and labels agree.
     Stable,
     /// The holder's end is being confirmed by a quorum read.
@@ -202,6 +205,8 @@ pub struct Group {
     pub(super) retire_by: Option<Duration>,
     /// When the failed step of a deletion, or the grant whose fate is unknown, is tried again.
     pub(super) retry_at: Option<Duration>,
+    /// The row may have changed behind our back since it was last read.
+    pub(super) doubted: bool,
     /// When [`Group::step`] wants to be called again, whatever happens.
     pub(super) wake: Option<Duration>,
 }
@@ -227,6 +232,7 @@ impl Group {
             lost_since: None,
             retire_by: None,
             retry_at: None,
+            doubted: false,
             wake: None,
         }
     }

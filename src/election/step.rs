@@ -45,10 +45,11 @@ impl Group {
                 self.forget();
                 self.phase = Phase::Observing;
             }
-            Event::Doubt if self.phase == Phase::Stable => self.read(&mut effects),
             Event::Buried if self.phase == Phase::Observing && self.world.deleting => {
                 self.retire(Retirement::Labels, &mut effects);
             }
+            // In the middle of a change the doubt waits: the row is read once the group is stable.
+            Event::Doubt => self.doubted = self.in_charge(),
             Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
                 self.stamping = None;
                 self.stamp_after = now + STAMP_INTERVAL;
@@ -57,7 +58,7 @@ impl Group {
                 self.awaiting = None;
                 self.handle(outcome, now, &mut effects);
             }
-            Event::Doubt | Event::Buried | Event::Tick | Event::Outcome(..) => {}
+            Event::Buried | Event::Tick | Event::Outcome(..) => {}
         }
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
@@ -77,6 +78,7 @@ impl Group {
             Phase::BackingOff { until } if now >= until => self.read(effects),
             Phase::BackingOff { until } => self.wake_at(until),
             Phase::Resuming { until } => self.resume(until, now, effects),
+            Phase::Stable if self.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
             Phase::Retiring(_) | Phase::Granting(_) if self.retry_at.is_some_and(|at| now < at) => {
                 self.wake = self.wake.into_iter().chain(self.retry_at).min();
@@ -97,6 +99,7 @@ impl Group {
             (Phase::Verifying { reason, .. }, Outcome::Verified(against)) => {
                 self.verified(reason, against, now, effects);
             }
+            (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
             (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, effects),
             (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
                 if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
@@ -133,8 +136,13 @@ impl Group {
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
                 self.emit(Effect::Finished(finished), effects);
             }
-            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
+            (Phase::Promoting(None), Outcome::Promoted) if self.keeps_its_label() => self.failures = 0,
+            (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
+            }
+            // It is done, but the watch has not shown it yet, or never will: it must not be done again at once.
+            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
+                self.back_off(now)
             }
             // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right.
             (_, _) => self.back_off(now),
@@ -158,6 +166,7 @@ impl Group {
     }
 
     pub(super) fn read(&mut self, effects: &mut Effects) {
+        self.doubted = false;
         self.go(Phase::Reading, Effect::Read, effects);
     }
 

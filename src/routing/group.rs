@@ -47,7 +47,7 @@ impl Router {
             { "op": "add", "path": "/status/token", "value": next.token },
         ]);
         match self.patch_group(group, "declare the new term in the status", steps, true).await {
-            Ok(()) => return Ok(Declared::Done),
+            Ok(_) => return Ok(Declared::Done),
             Err(refused) if matches!(refused.code(), Some(404 | 422)) => {}
             Err(other) => return Err(other),
         }
@@ -60,12 +60,20 @@ impl Router {
         })
     }
 
-    /// Writes the part of the status that is for people; declaration and token are left to [`Router::declare`].
+    /// Writes the part of the status that is for people; declaration and token are left to [`Router::declare`]. A field
+    /// that is null goes.
+    ///
+    /// A JSON Patch, too: of a merge patch of the status the API server drops the UID without a look at it, and a late
+    /// one would be written to another group of the same name.
     pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<LeaderGroup, RoutingError> {
-        let patch = json!({ "metadata": { "uid": group.uid }, "status": status });
-        let (api, params) = (self.groups(group), PatchParams::default());
-        let patch = Patch::Merge(&patch);
-        self.call("write the LeaderGroup's status", api.patch_status(&group.name, &params, &patch)).await
+        let mut steps = vec![json!({ "op": "test", "path": "/metadata/uid", "value": group.uid })];
+        for (field, value) in status.as_object().into_iter().flatten() {
+            let path = format!("/status/{field}");
+            steps.push(json!({ "op": "add", "path": path, "value": value }));
+            // Only what is there can be removed, and it is there after the step before.
+            steps.extend(value.is_null().then(|| json!({ "op": "remove", "path": path })));
+        }
+        self.patch_group(group, "write the LeaderGroup's status", Value::Array(steps), true).await
     }
 
     /// Puts the finalizer on, or takes it off, if that is still needed.
@@ -86,7 +94,7 @@ impl Router {
             ]);
             match self.patch_group(group, what, steps, false).await {
                 Err(refused) if matches!(refused.code(), Some(404 | 409 | 422)) => {}
-                answer => return answer,
+                answer => return answer.map(drop),
             }
         }
         Err(RoutingError::Contended { what })
@@ -98,18 +106,17 @@ impl Router {
         what: &'static str,
         steps: Value,
         status: bool,
-    ) -> Result<(), RoutingError> {
+    ) -> Result<LeaderGroup, RoutingError> {
         let (api, params) = (self.groups(group), PatchParams::default());
         let steps = serde_json::from_value(steps).map_err(|source| RoutingError::Unreachable {
             what,
             source: Box::new(kube::Error::SerdeError(source)),
         })?;
         let patch = Patch::Json::<()>(steps);
-        let answer = if status {
+        if status {
             self.call(what, api.patch_status(&group.name, &params, &patch)).await
         } else {
             self.call(what, api.patch(&group.name, &params, &patch)).await
-        };
-        answer.map(drop)
+        }
     }
 }
