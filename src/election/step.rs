@@ -142,7 +142,7 @@ impl Group {
             }
             // It is done, but the watch has not shown it yet, or never will: it must not be done again at once.
             (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
-                self.back_off(now)
+                self.back_off(now);
             }
             // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right.
             (_, _) => self.back_off(now),
