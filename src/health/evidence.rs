@@ -6,7 +6,7 @@ use super::{
     facts::{PodFacts, Readiness},
     node::{LEASE_DURATION, NodeLease, NodeWord},
     prober::{ProbeEvent, ProbeStep},
-    probes::Probes,
+    probes::{Probes, needed},
 };
 use crate::api::{LeaderGroupSpec, Reason};
 
@@ -159,7 +159,7 @@ impl PodEvidence {
 
     /// A probe ended. Order and repetition make no difference.
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
-        let keep = usize::try_from(self.needed()).unwrap_or(usize::MAX);
+        let keep = needed(&self.thresholds);
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
     }
 
@@ -233,12 +233,8 @@ impl PodEvidence {
         unheard.into_iter().chain(probes).chain(lease).filter(|point| *point > now).min()
     }
 
-    fn needed(&self) -> u32 {
-        self.thresholds.failure_threshold.max(1)
-    }
-
     fn by_probes(&self, word: &KubeletWord, now: Duration) -> Verdict {
-        if self.probes.refusals() >= self.needed() {
+        if self.probes.refused(&self.thresholds, now) {
             return Verdict::Failing(Reason::ProbeRefused);
         }
         if let Some(since) = self.probes.silent_since(&self.thresholds, now) {

@@ -127,6 +127,17 @@ fn refusals_with_a_gap_in_our_own_sending_are_not_in_a_row() {
 }
 
 #[test]
+fn refusals_grow_stale_like_everything_else() {
+    let refused = ProbeOutcome::Refused(Refusal::HttpStatus(500));
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, refused);
+    probe(&mut evidence, 2_000, refused);
+    assert_eq!(of_holder(&evidence, 3_999), Verdict::Failing(Reason::ProbeRefused));
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(2_000)), Some(ms(4_000)));
+    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "nobody has asked for two intervals");
+}
+
+#[test]
 fn silence_begins_when_the_last_answered_probe_was_sent() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
