@@ -52,7 +52,7 @@ impl Group {
     }
 
     /// Whether the holder will not come back, as opposed to being unwell.
-    fn has_ended(&self, holder: &PodRef) -> bool {
+    pub(super) fn has_ended(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
     }
 
@@ -85,7 +85,10 @@ impl Group {
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
         self.lost_since = None;
-        let labelled = self.member(&holder.uid).is_some_and(|member| member.role == Role::Active);
+        let token = Some(self.declared.token);
+        let labelled = self.member(&holder.uid).is_some_and(|member| {
+            member.role == Role::Active && member.stamped_by_us && member.stamp == token
+        });
         if labelled || self.world.policy.paused {
             self.failures = 0;
             self.stamp_standbys(&holder.uid, now, effects);
@@ -147,7 +150,7 @@ impl Group {
                 let token = self.row.token;
                 self.go(Phase::Vacating, Effect::Vacate { token }, effects);
             }
-            (Some(_), None) => {}
+            (Some(_), None) => self.settle(now),
         }
     }
 

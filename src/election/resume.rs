@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase, Retirement, Role, Row, Standing},
+    group::{Change, Group, Member, Phase, Retirement, Role, Row, Standing},
     step::Effects,
 };
 use crate::api::{Declaration, PodRef, Reason};
@@ -32,13 +32,20 @@ impl Group {
             return self.retire(Retirement::Tombstone, effects);
         };
         self.declared = declared;
-        let same_grant = self.declared.grant.is_none()
+        // A free row's grant id is that of the release, which is not declared.
+        let same_grant = self.row.owner.is_none()
+            || self.declared.grant.is_none()
             || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
         let lost = self.declared.token > self.row.token
             || (self.declared.token == self.row.token && self.declared.token > 0 && !same_grant);
         if lost {
             return self.regain(now, effects);
         }
+        self.settle(now);
+    }
+
+    /// On to whatever the row and the declaration call for.
+    pub(super) fn settle(&mut self, now: Duration) {
         let finished =
             self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
         self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };
@@ -48,8 +55,10 @@ impl Group {
     /// role, under a token that was never used.
     fn regain(&mut self, now: Duration, effects: &mut Effects) {
         let declared = self.declared.holder.as_ref().map(|pod| pod.uid.as_str());
-        let labelled = |uid: &str| self.member(uid).filter(|m| m.role == Role::Active).map(|m| m.pod.clone());
-        let active = declared.and_then(labelled).or_else(|| self.strays("").next().map(|m| m.pod.clone()));
+        let lives = |member: &&Member| !matches!(member.standing, Standing::Ended(_));
+        let labelled = self.strays("").filter(lives);
+        let active = labelled.min_by_key(|member| Some(member.pod.uid.as_str()) != declared);
+        let active = active.map(|member| member.pod.clone());
         let former = self.row.owner.take();
         self.row.confirmed = false;
         self.row.pending.extend(former);
@@ -78,6 +87,7 @@ impl Group {
                 m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
             });
         let eligible = member.is_some_and(|m| m.standing == Standing::Eligible);
+        let labelled = member.is_some_and(|m| m.role == Role::Active);
         if promoted || eligible {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {
@@ -91,6 +101,8 @@ impl Group {
         }
         match self.case_against(&holder) {
             None if now < until => self.wake_at(until),
+            // It is active, under whatever token, and nothing speaks against it.
+            None if labelled => {}
             case => self.overtake(&holder, case, now, effects),
         }
     }
@@ -98,16 +110,17 @@ impl Group {
     /// The unfinished term's holder cannot be promoted: another takes its place under a new term.
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
-            (Some(successor), case) => {
-                let reason = case.unwrap_or(Reason::Resumed);
+            (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
+            (Some(successor), Some(reason @ (Reason::Silent | Reason::ProbeRefused))) => {
                 self.change(successor, reason, now, effects);
             }
-            (None, Some(reason)) if self.member(&holder.uid).is_none() => {
-                // Nobody to follow: the quorum read decides whether the lock is freed.
+            (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {
+                // What the watches say may be old, and the holder may be active. With nobody to follow, the quorum read
+                // decides whether the lock is freed.
                 let effect = Effect::Verify(holder.clone());
-                self.go(Phase::Verifying { successor: None, reason }, effect, effects);
+                self.go(Phase::Verifying { successor, reason }, effect, effects);
             }
-            (None, _) => {}
+            (None, _) | (_, Some(_)) => {}
         }
     }
 }

@@ -186,7 +186,7 @@ impl Counted {
             Self::Lock(operation) => metrics.lock_operation(
                 operation,
                 match outcome {
-                    Outcome::Failed => LockOutcome::Failed,
+                    Outcome::Failed | Outcome::Unknown => LockOutcome::Failed,
                     Outcome::Refused(_) => LockOutcome::Refused,
                     _ => LockOutcome::Done,
                 },

@@ -52,6 +52,7 @@ struct Learned {
 /// Why there is no proper outcome.
 enum Failure {
     Refused(Refusal),
+    Unknown(Trouble),
     Trouble(Trouble),
 }
 
@@ -59,6 +60,9 @@ impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         match error {
             LockError::SessionDead => Self::Refused(Refusal::NotInCharge),
+            LockError::Timeout { .. } | LockError::Interrupted { .. } => {
+                Self::Unknown(Trouble::Lock(error.to_string()))
+            }
             other => Self::Trouble(Trouble::Lock(other.to_string())),
         }
     }
@@ -105,6 +109,7 @@ impl Performer {
             Ok(outcome) => (outcome, None),
             Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
             Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
+            Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
         };
         counted.ended(&self.metrics, &outcome, trouble.as_ref());
         let Learned { pods, object } = learned;

@@ -76,8 +76,15 @@ pub(super) struct Entry {
     pub(super) history: Vec<HistoryEntry>,
     pub(super) reporting: bool,
     pub(super) report_after: Duration,
-    /// The database's outage was reported by a replica that is not in charge; once is enough.
-    pub(super) outage_reported: bool,
+    /// What keeps all groups from being worked for was reported by a replica that is not in charge; once is enough.
+    pub(super) hindrance_reported: bool,
+    /// The last failure of a report, and of stamping standbys: each is logged once.
+    pub(super) report_trouble: Option<Trouble>,
+    pub(super) stamp_trouble: Option<Trouble>,
+    /// When this replica was put in charge.
+    pub(super) charged_at: Duration,
+    /// When the deletion was first seen.
+    deleted_at: Option<Duration>,
 }
 
 impl Entry {
@@ -102,7 +109,11 @@ impl Entry {
             history: Vec::new(),
             reporting: false,
             report_after: Duration::ZERO,
-            outage_reported: false,
+            hindrance_reported: false,
+            report_trouble: None,
+            stamp_trouble: None,
+            charged_at: Duration::ZERO,
+            deleted_at: None,
             object: Arc::new(LeaderGroup::new("", object.spec.clone())),
             name,
             group,
@@ -128,6 +139,30 @@ impl Entry {
                 tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
             tracked.evidence.set_thresholds(Thresholds::of(&self.object.spec, timeout));
         }
+    }
+
+    /// How long ago the deletion of the group was first seen; zero if it is not being deleted.
+    pub(super) fn deleting_for(&mut self, now: Duration) -> Duration {
+        if self.object.metadata.deletion_timestamp.is_none() {
+            return Duration::ZERO;
+        }
+        now.saturating_sub(*self.deleted_at.get_or_insert(now))
+    }
+
+    /// Until when the first probes of a replica that was just put in charge may be outstanding.
+    fn settled_at(&self) -> Duration {
+        self.charged_at + self.object.spec.lock.retry_interval.0 * 2
+    }
+
+    /// Whether pods without evidence are not worth a word yet: the replica was just put in charge.
+    pub(super) fn settles(&self, now: Duration) -> bool {
+        now < self.settled_at()
+            && self
+                .machine
+                .world()
+                .members
+                .iter()
+                .any(|member| member.standing == election::Standing::Unproven)
     }
 
     pub(super) fn status(&self) -> Option<&LeaderGroupStatus> {
@@ -259,7 +294,8 @@ impl Entry {
             let lease = leases.of(tracked.facts.node.as_deref().unwrap_or_default());
             tracked.evidence.next_deadline(&lease, now)
         });
-        evidence.chain(self.machine.wake()).min()
+        let settled = Some(self.settled_at()).filter(|_| self.settles(now));
+        evidence.chain(self.machine.wake()).chain(settled).min()
     }
 }
 

@@ -137,7 +137,8 @@ fn explain(error: &watcher::Error) -> String {
 }
 
 /// Keeps of a pod what the operator reads: a large cluster's pods must fit into a small process.
-fn trim(pod: &mut Pod) {
+pub(super) fn trim(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
     if let Some(spec) = pod.spec.take() {
         let containers = spec.containers.into_iter().map(|container| Container {
             name: container.name,

@@ -6,15 +6,17 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{ResourceExt as _, runtime::watcher};
 
 use super::{
-    driver::Driver,
+    claims::Answer,
+    driver::{Driver, Outage},
     entry::{Charge, Entry, version},
+    feed::trim,
     message::{Done, GroupName, Message, Scope, Trouble, Watched},
     roster::Selected,
     session::LockNews,
 };
 use crate::{
     api::LeaderGroup,
-    election::{Event, Outcome, Phase},
+    election::{Event, Outcome},
     health::{Monotonic, ProbeEvent, ProbeStep},
     lock::{Claimed, LockError, Token},
 };
@@ -39,7 +41,9 @@ impl Driver {
                     let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.uid == uid) else {
                         continue;
                     };
-                    let adopted = matches!(&answer, Ok(Claimed::Ours(row)) if row.token > Token::ZERO);
+                    let adopted = matches!(&answer, Ok(Answer::Lock(claimed))
+                        if matches!(&**claimed, Claimed::Ours(row) if row.token > Token::ZERO));
+                    let buried = matches!(&answer, Ok(Answer::Buried));
                     if !current {
                         entry.charge = Charge::Open;
                     } else if entry.claimed(answer, now) {
@@ -47,6 +51,8 @@ impl Driver {
                             self.parts.voice.metrics.adoption();
                         }
                         self.charged(&name, now);
+                    } else if buried {
+                        self.step(&name, Event::Buried, now);
                     }
                     self.touched.insert(name);
                 }
@@ -97,7 +103,7 @@ impl Driver {
                         self.group_gone(&name);
                     }
                 }
-                self.synced(Watched::Groups);
+                self.synced(Watched::Groups, scope.clone());
             }
         }
     }
@@ -112,8 +118,7 @@ impl Driver {
         } else if known.is_some_and(|entry| version(&*entry.object) > version(&object)) {
             return;
         }
-        let selector_changed =
-            self.entries.get(&name).is_none_or(|entry| entry.object.spec.selector != object.spec.selector);
+        let spec_changed = self.entries.get(&name).is_none_or(|entry| entry.object.spec != object.spec);
         if let Some(entry) = self.entries.get_mut(&name) {
             entry.update(object.clone());
         } else {
@@ -124,7 +129,8 @@ impl Driver {
             self.entries.insert(name.clone(), entry);
         }
         self.roster.put_group(&name, Arc::new(object));
-        if selector_changed {
+        // What is known of a pod depends on more of the spec than the selector: on the probe, and on the label's values.
+        if spec_changed {
             self.muster(&name);
         }
         self.touched.insert(name);
@@ -182,7 +188,7 @@ impl Driver {
                         self.pod_gone(&namespace, &uid);
                     }
                 }
-                self.synced(Watched::Pods);
+                self.synced(Watched::Pods, scope.clone());
             }
         }
     }
@@ -253,15 +259,18 @@ impl Driver {
             watcher::Event::Init => return,
             watcher::Event::InitDone => {
                 self.leases.alive(now);
-                return self.synced(Watched::NodeLeases);
+                return self.synced(Watched::NodeLeases, None);
             }
         };
         let concerned = self.entries.values().filter(|entry| entry.lives_by_lease_of(&node));
         self.touched.extend(concerned.map(|entry| entry.name.clone()));
     }
 
-    fn synced(&mut self, watched: Watched) {
-        self.synced.insert(watched);
+    fn synced(&mut self, watched: Watched, scope: Scope) {
+        self.synced.insert((watched, scope));
+        if self.is_synced(watched) && self.failing.remove(&watched).is_some() {
+            self.entries.values_mut().for_each(|entry| entry.hindrance_reported = false);
+        }
         self.tell_watches();
         self.ask_for_claims();
     }
@@ -271,11 +280,15 @@ impl Driver {
             self.leases.interrupted();
         }
         let now = Monotonic::now();
-        let known = self.failing.insert(watched, (problem.to_owned(), now));
-        if known.is_none_or(|(known, _)| known != problem) {
+        let before = self.failing.remove(&watched).map(|(outage, _)| outage);
+        if before.as_ref().is_none_or(|before| before.problem != problem) {
             tracing::warn!(?watched, problem, "a watch failed; trying again");
         }
+        self.failing.insert(watched, (Outage::goes_on(before, problem, now), now));
         self.tell_watches();
+        if watched == Watched::Pods && !self.is_synced(watched) {
+            self.touched.extend(self.entries.keys().cloned());
+        }
     }
 
     /// A watch that is resumed may stay silent for hours; one that still fails would have said so again by now.
@@ -290,8 +303,8 @@ impl Driver {
 
     fn tell_watches(&self) {
         self.parts.voice.watches(
-            |watched| self.synced.contains(&watched),
-            self.failing.iter().map(|(watched, (problem, _))| (watched, problem)),
+            |watched| self.is_synced(watched),
+            self.failing.iter().map(|(watched, (outage, _))| (watched, &outage.problem)),
         );
     }
 
@@ -300,9 +313,10 @@ impl Driver {
             LockNews::Beat { own, living, doubt, took } => {
                 self.parts.voice.metrics.heartbeat(took);
                 self.parts.voice.lock.pass();
+                self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {
                     tracing::info!("the lock's database answers again");
-                    self.entries.values_mut().for_each(|entry| entry.outage_reported = false);
+                    self.entries.values_mut().for_each(|entry| entry.hindrance_reported = false);
                     self.touched.extend(self.entries.keys().cloned());
                 }
                 if self.lock.own != Some(own) {
@@ -335,15 +349,19 @@ impl Driver {
     fn lock_down(&mut self, error: &LockError, now: Duration) {
         let text = error.to_string();
         self.parts.voice.lock.fail(&text);
-        let before = self.lock.outage.as_ref();
-        if before.is_none_or(|(_, problem)| *problem != text) {
+        let before = self.lock.outage.take();
+        if before.as_ref().is_none_or(|before| before.problem != text) {
             tracing::error!(
                 problem = text,
                 "the lock's database cannot be used; labels stay as they are. Trying again"
             );
         }
-        let since = before.map_or(now, |(since, _)| *since);
-        self.lock.outage = Some((since, text));
+        self.lock.outage = Some(Outage::goes_on(before, &text, now));
+        if self.lock.own.is_some() && now.saturating_sub(self.lock.beaten_at) >= self.parts.session_ttl {
+            // Others may have taken over by now. Should the session live when the database answers, all is as it was.
+            self.lock.own = None;
+            self.discharge(now);
+        }
         self.touched.extend(self.entries.keys().cloned());
     }
 
@@ -370,8 +388,15 @@ impl Driver {
     }
 
     fn done(&mut self, done: Done, now: Duration) {
-        for pod in done.pods {
-            self.pod_seen(pod, now);
+        // The watches alone say what exists: an answer may come in after the news that its object is gone.
+        for mut pod in done.pods {
+            if self.roster.knows_pod(&pod) {
+                trim(&mut pod);
+                self.pod_seen(pod, now);
+            }
+        }
+        if self.entries.get(&done.group).is_none_or(|entry| entry.uid != done.uid) {
+            return;
         }
         if let Some(object) = done.object {
             self.group_seen(*object);
@@ -379,14 +404,16 @@ impl Driver {
         let Some(entry) = self.entries.get_mut(&done.group).filter(|entry| entry.uid == done.uid) else {
             return;
         };
-        let retired = matches!(entry.machine.phase(), Phase::Retiring(_));
+        // Stamping standbys is protection in depth: what keeps it from succeeding keeps nobody from being active.
+        let stamping = entry.machine.is_stamping(done.ticket);
+        let known = if stamping { &mut entry.stamp_trouble } else { &mut entry.trouble };
         if let Some(trouble) = done.trouble {
-            if entry.trouble.as_ref() != Some(&trouble) {
+            if known.as_ref() != Some(&trouble) {
                 tracing::warn!(group = %done.group, ?trouble, "a step failed; trying again");
             }
-            entry.trouble = Some(trouble);
-        } else if !matches!(done.outcome, Outcome::Refused(_)) || retired {
-            entry.trouble = None;
+            *known = Some(trouble);
+        } else if stamping || known.as_ref().is_some_and(|trouble| is_over(trouble, &done.outcome)) {
+            *known = None;
         }
         // The world first, with the pods as the effect left them: a group that settles must not decide on what it has
         // just changed.
@@ -406,13 +433,38 @@ impl Driver {
         let Some(entry) = self.entries.get_mut(&name).filter(|entry| *entry.uid == *uid) else { return };
         entry.reporting = false;
         match object {
-            Ok(object) => self.group_seen(*object),
+            Ok(object) => {
+                entry.report_trouble = None;
+                self.group_seen(*object);
+            }
             Err(trouble) => {
-                tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
+                if entry.report_trouble.as_ref() != Some(&trouble) {
+                    tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
+                }
+                entry.report_trouble = Some(trouble);
+                entry.hindrance_reported = false;
                 entry.report_after = now + super::driver::REPORT_PAUSE;
             }
         }
         self.touched.insert(name);
+    }
+}
+
+/// Whether an outcome shows that what was in the way is out of it. Reading alone proves nothing of writing.
+fn is_over(trouble: &Trouble, outcome: &Outcome) -> bool {
+    match trouble {
+        Trouble::Lock(_) => matches!(
+            outcome,
+            Outcome::Read { .. }
+                | Outcome::Rechecked { .. }
+                | Outcome::Granted { .. }
+                | Outcome::Confirmed
+                | Outcome::Vacated
+                | Outcome::Tombstoned
+        ),
+        Trouble::Refused(_) | Trouble::Unreachable(_) => {
+            matches!(outcome, Outcome::Declared | Outcome::Promoted | Outcome::Cleared | Outcome::Unfinalized)
+        }
     }
 }
 

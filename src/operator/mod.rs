@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ use driver::{Driver, Parts};
 const QUEUE: usize = 4_096;
 /// How many probes may be in flight.
 const PROBES: usize = 4_096;
+/// How many calls to the API server that no change of holder waits for may be in flight.
+const BACKGROUND: usize = 64;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After how long without a turn the loop counts as stuck.
@@ -131,6 +133,9 @@ async fn operate(
         prober: Prober::new(probes, PROBES),
         messages,
         voice,
+        scopes: settings.namespaces.len().max(1),
+        session_ttl: settings.ttl,
+        background: Arc::new(Semaphore::new(BACKGROUND)),
     };
     Driver::new(parts).run(inbox, evidence, shutdown).await;
     leave.cancel();
