@@ -39,7 +39,7 @@ pub enum ProbeOutcome {
     Success,
     /// The pod, or its address, answered, and not well.
     Refused(Refusal),
-    /// Nothing came in time, or the network knows no way.
+    /// Nothing came in time, or the network knows no way: so does a node without power look, once others have noticed.
     Unanswered,
     /// The fault is ours: it could not be sent, or this process stood still while it should have listened. It says nothing
     /// about the pod.
@@ -150,6 +150,11 @@ impl PodEvidence {
     /// The pod's address or probe changed: probes with a smaller number went elsewhere and no longer count.
     pub fn retarget(&mut self, first_seq: u64) {
         self.probes = Probes::starting_at(first_seq);
+    }
+
+    /// Our own network led nowhere until `now`: the silence of that time is ours, not the pod's.
+    pub fn cut_off_until(&mut self, now: Duration) {
+        self.probes.cut_off_until(now);
     }
 
     /// A probe was sent. Numbers grow; `sent_at` is on [`Monotonic`](super::Monotonic)'s clock.

@@ -12,6 +12,8 @@ use super::evidence::{ProbeOutcome, Thresholds};
 pub(super) struct Probes {
     /// Probes with a smaller number went to another address.
     first_seq: u64,
+    /// What was asked before this went out on a network that led nowhere: that nobody answered says nothing.
+    connected_since: Duration,
     /// The present time without a gap in our own sending.
     run: Option<Run>,
     /// The last probe that was answered well.
@@ -42,8 +44,16 @@ impl Probes {
         Self { first_seq, ..Self::default() }
     }
 
+    /// Our own network led nowhere until `now`: all windows start anew.
+    pub(super) fn cut_off_until(&mut self, now: Duration) {
+        self.connected_since = self.connected_since.max(now);
+        self.run = None;
+        self.refused.clear();
+        self.unanswered.clear();
+    }
+
     pub(super) fn sent(&mut self, seq: u64, at: Duration, retry_interval: Duration) {
-        if seq < self.first_seq {
+        if seq < self.first_seq || at < self.connected_since {
             return;
         }
         match &mut self.run {

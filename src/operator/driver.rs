@@ -21,6 +21,7 @@ use super::{
     effects::Performer,
     entry::{Charge, Entry, Probing},
     message::{GroupName, Message, Scope, Watched},
+    network::OwnNetwork,
     report::{self, Hindrance},
     roster::Roster,
 };
@@ -112,6 +113,7 @@ pub(super) struct Driver {
     pub(super) owners: HashMap<Arc<str>, GroupName>,
     pub(super) leases: NodeLeases,
     pub(super) lock: LockView,
+    pub(super) network: OwnNetwork,
     /// Objects of a list that is being read, by watch and scope.
     pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
     /// Watches that have shown their first list, and those that fail, with the reason and when they last did.
@@ -135,6 +137,7 @@ impl Driver {
             owners: HashMap::new(),
             leases: NodeLeases::default(),
             lock: LockView::default(),
+            network: OwnNetwork::default(),
             listing: HashMap::new(),
             synced: BTreeSet::new(),
             failing: BTreeMap::new(),

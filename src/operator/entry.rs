@@ -223,6 +223,11 @@ impl Entry {
         pods.any(|tracked| tracked.facts.node.as_deref() == Some(node) && tracked.facts.target().is_none())
     }
 
+    /// This replica's own network led nowhere until `now`.
+    pub(super) fn cut_off_until(&mut self, now: Duration) {
+        self.tracked.values_mut().for_each(|tracked| tracked.evidence.cut_off_until(now));
+    }
+
     /// Points the prober at the pods that this replica is to probe.
     pub(super) fn aim(&mut self, probing: Probing, prober: &mut Prober) {
         let holder = self.declared_holder().map(|pod| pod.uid);

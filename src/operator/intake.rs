@@ -11,6 +11,7 @@ use super::{
     entry::{Charge, Entry, version},
     feed::trim,
     message::{Done, GroupName, Message, Scope, Trouble, Watched},
+    network::Peer,
     roster::Selected,
     session::LockNews,
 };
@@ -58,8 +59,14 @@ impl Driver {
                 }
             }
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
-            Message::ApiServer { reachable } if reachable => self.forgive_watches(now),
-            Message::ApiServer { .. } => tracing::debug!("the API server did not answer a ping"),
+            Message::ApiServer { reachable } => {
+                self.heard(Peer::ApiServer, reachable, now);
+                if reachable {
+                    self.forgive_watches(now);
+                } else {
+                    tracing::debug!("the API server did not answer a ping");
+                }
+            }
         }
     }
 
@@ -308,7 +315,23 @@ impl Driver {
         );
     }
 
+    /// A peer was reached, or was not. While the network leads nowhere, and until it leads somewhere again, no pod's
+    /// silence is its own.
+    fn heard(&mut self, peer: Peer, reached: bool, now: Duration) {
+        if self.network.heard(peer, reached) {
+            self.entries.values_mut().for_each(|entry| entry.cut_off_until(now));
+            self.touched.extend(self.entries.keys().cloned());
+        }
+    }
+
     fn lock_news(&mut self, news: LockNews, now: Duration) {
+        let reached = match &news {
+            LockNews::Beat { .. } => true,
+            // Nobody speaks to the database until there is a session again.
+            LockNews::Lost => false,
+            LockNews::Down(error) => error.is_an_answer(),
+        };
+        self.heard(Peer::Database, reached, now);
         match news {
             LockNews::Beat { own, living, doubt, took } => {
                 self.parts.voice.metrics.heartbeat(took);

@@ -14,6 +14,7 @@ mod entry;
 mod feed;
 mod intake;
 mod message;
+mod network;
 mod report;
 mod roster;
 mod session;
