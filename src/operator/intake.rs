@@ -334,7 +334,6 @@ impl Driver {
         self.heard(Peer::Database, reached, now);
         match news {
             LockNews::Beat { own, living, doubt, took } => {
-                self.parts.voice.metrics.heartbeat(took);
                 self.parts.voice.lock.pass();
                 self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {

@@ -18,6 +18,7 @@ mod network;
 mod report;
 mod roster;
 mod session;
+mod tidy;
 
 use std::{sync::Arc, time::Duration};
 
@@ -117,9 +118,15 @@ async fn operate(
     let ping = feed::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
     let ping = tokio::spawn(ping);
     let leave = CancellationToken::new();
+    let (tidies, turn) = watch::channel(false);
+    // It ends by `leave`.
+    tokio::spawn(tidy::run(store.clone(), turn, leave.clone()));
     let keeper = session::Keeper {
         store: store.clone(),
-        name: settings.replica.clone(),
+        cluster: cluster.clone(),
+        replica: settings.replica.clone(),
+        metrics: voice.metrics.clone(),
+        tidies,
         ttl: settings.ttl,
         retry_interval: settings.retry_interval,
         news: messages.clone(),
