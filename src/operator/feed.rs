@@ -21,7 +21,7 @@ use super::message::{Message, Scope, Watched};
 use crate::{api::LeaderGroup, health::Monotonic};
 
 /// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
-const WATCH_SECONDS: u32 = 20;
+pub(super) const WATCH_SECONDS: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);

@@ -45,6 +45,10 @@ const QUEUE: usize = 4_096;
 const PROBES: usize = 4_096;
 /// How many calls to the API server that no change of holder waits for may be in flight.
 const BACKGROUND: usize = 64;
+/// How long a connection to the API server may take to come about, and then be silent: longer than a watch on which
+/// nothing happens, which is five seconds longer than asked for.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(feed::WATCH_SECONDS as u64 + 10);
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After how long without a turn the loop counts as stuck.
@@ -159,6 +163,10 @@ async fn client() -> Result<Client, OperatorError> {
     let no_cluster = |error: &dyn std::fmt::Display| OperatorError::NoCluster(error.to_string());
     let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
     config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // Counts from the last byte that went either way: a list, or the start of a watch, that never comes is given up.
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
     Client::try_from(config).map_err(|error| no_cluster(&error))
 }
 
