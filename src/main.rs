@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
 use leadergroup::lock::Store;
-use leadergroup::telemetry::init_logs;
+use leadergroup::telemetry::{end_on_panic, init_logs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -76,6 +76,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 /// Runs a replica until it is told to stop.
 async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
     init_logs(settings.log.format, &settings.log.filter)?;
+    end_on_panic();
     Ok(leadergroup::operator::run(settings, shutdown).await?)
 }
 
