@@ -23,7 +23,7 @@ pub enum Declared {
 impl Router {
     /// A quorum read of the group: none when it is gone or another one of the same name.
     pub async fn group(&self, group: &GroupRef) -> Result<Option<LeaderGroup>, RoutingError> {
-        let found = self.call("read the LeaderGroup", self.groups(group).get_opt(&group.name)).await?;
+        let found = self.get("read the LeaderGroup", &self.groups(group), &group.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&group.uid)))
     }
 

@@ -14,9 +14,10 @@ pub use group::Declared;
 pub use marks::{GroupRef, Marks, stamp_of};
 pub use pods::{Promoted, Stripped};
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
-use kube::{Api, Client};
+use kube::{Api, Client, Resource, core::Status};
+use serde::de::DeserializeOwned;
 
 use crate::api::LeaderGroup;
 use k8s_openapi::api::core::v1::Pod;
@@ -43,6 +44,20 @@ impl Router {
         Api::namespaced(self.client.clone(), &group.namespace)
     }
 
+    /// A quorum read: none when the API server says that there is no such object.
+    async fn get<K>(&self, what: &'static str, api: &Api<K>, name: &str) -> Result<Option<K>, RoutingError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let read = async {
+            match api.get(name).await {
+                Err(kube::Error::Api(status)) if is_absence::<K>(&status, name) => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        self.call(what, read).await
+    }
+
     /// Bounds one call, and says what it was for when it fails.
     async fn call<T>(
         &self,
@@ -55,4 +70,14 @@ impl Router {
             Err(_) => Err(RoutingError::Timeout { what, after: self.call_timeout }),
         }
     }
+}
+
+/// Whether this is the API server's word that this very object is not there. Any server on the way may answer 404, and so
+/// does the API server itself where it does not serve the kind, such as while a definition is being put in place.
+fn is_absence<K: Resource<DynamicType = ()>>(status: &Status, name: &str) -> bool {
+    let details = status.details.as_ref();
+    let this = |details: &kube::core::response::StatusDetails| {
+        details.name == name && details.kind == K::plural(&()) && details.group == K::group(&())
+    };
+    status.code == 404 && status.reason == "NotFound" && details.is_some_and(this)
 }

@@ -47,7 +47,7 @@ enum Written {
 impl Router {
     /// A quorum read of a pod: none when it is gone or another one of the same name.
     pub async fn pod(&self, group: &GroupRef, pod: &PodRef) -> Result<Option<Pod>, RoutingError> {
-        let found = self.call("read a pod", self.pods(group).get_opt(&pod.name)).await?;
+        let found = self.get("read a pod", &self.pods(group), &pod.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&pod.uid)))
     }
 
