@@ -139,7 +139,7 @@ async fn operate(
     let keeper = tokio::spawn(keeper.run(leave.clone()));
     let parts = Parts {
         cluster,
-        router: Router::new(client, CALL_TIMEOUT),
+        router: Router::new(client, CALL_TIMEOUT).observed(announce::count_writes(voice.metrics.clone())),
         desk: desk::Desk::open(store.clone()),
         store,
         prober: Prober::new(probes, PROBES),

@@ -65,7 +65,8 @@ impl Router {
         let patch = json!({ "metadata": { "uid": group.uid }, "status": status });
         let (api, params) = (self.groups(group), PatchParams::default());
         let patch = Patch::Merge(&patch);
-        self.call("write the LeaderGroup's status", api.patch_status(&group.name, &params, &patch)).await
+        self.send("status", "write the LeaderGroup's status", api.patch_status(&group.name, &params, &patch))
+            .await
     }
 
     /// Puts the finalizer on, or takes it off, if that is still needed.
@@ -106,9 +107,9 @@ impl Router {
         })?;
         let patch = Patch::Json::<()>(steps);
         let answer = if status {
-            self.call(what, api.patch_status(&group.name, &params, &patch)).await
+            self.send("declaration", what, api.patch_status(&group.name, &params, &patch)).await
         } else {
-            self.call(what, api.patch(&group.name, &params, &patch)).await
+            self.send("finalizer", what, api.patch(&group.name, &params, &patch)).await
         };
         answer.map(drop)
     }

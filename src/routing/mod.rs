@@ -14,7 +14,7 @@ pub use group::Declared;
 pub use marks::{GroupRef, Marks, stamp_of};
 pub use pods::{Promoted, Stripped};
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use kube::{Api, Client, Resource, core::Status};
 use serde::de::DeserializeOwned;
@@ -27,13 +27,25 @@ use k8s_openapi::api::core::v1::Pod;
 pub struct Router {
     client: Client,
     call_timeout: Duration,
+    on_write: Option<OnWrite>,
 }
+
+/// Told of every write that was sent: what kind it was, and the error that it ended with.
+pub type OnWrite = Arc<dyn Fn(&'static str, Option<&RoutingError>) + Send + Sync>;
 
 impl Router {
     /// A router whose every call to the API server ends within `call_timeout`. The client should not retry by itself:
     /// the election knows better what to do next.
     pub fn new(client: Client, call_timeout: Duration) -> Self {
-        Self { client, call_timeout }
+        Self { client, call_timeout, on_write: None }
+    }
+
+    /// The same, with somebody who is told of every write: `active`, `standby` or `clear` of a pod, or `declaration`,
+    /// `status` or `finalizer` of a group.
+    #[must_use]
+    pub fn observed(mut self, on_write: OnWrite) -> Self {
+        self.on_write = Some(on_write);
+        self
     }
 
     fn pods(&self, group: &GroupRef) -> Api<Pod> {
@@ -56,6 +68,20 @@ impl Router {
             }
         };
         self.call(what, read).await
+    }
+
+    /// As [`Self::call`], for a call that writes.
+    async fn send<T>(
+        &self,
+        kind: &'static str,
+        what: &'static str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, RoutingError> {
+        let answer = self.call(what, call).await;
+        if let Some(on_write) = &self.on_write {
+            on_write(kind, answer.as_ref().err());
+        }
+        answer
     }
 
     /// Bounds one call, and says what it was for when it fails.
