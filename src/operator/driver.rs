@@ -70,6 +70,8 @@ pub(super) struct Parts {
 pub(super) struct LockView {
     pub(super) own: Option<SessionId>,
     pub(super) living: Vec<SessionId>,
+    /// Those of them that seem to have stopped beating.
+    pub(super) suspects: Vec<SessionId>,
     /// When the last heartbeat that succeeded was sent.
     pub(super) beaten_at: Duration,
     pub(super) outage: Option<Outage>,
@@ -437,7 +439,8 @@ fn probing(entry: &Entry, lock: &LockView) -> Probing {
         Charge::Other(session) => {
             let others = lock.living.iter().filter(|id| **id != session);
             if lock.own.is_some() && falls_to(&entry.key, others) == lock.own {
-                Probing::Holder
+                // Should it fall to this replica, there must be fresh evidence of every pod by then.
+                if lock.suspects.contains(&session) { Probing::All } else { Probing::Holder }
             } else {
                 Probing::None
             }

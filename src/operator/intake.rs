@@ -333,7 +333,7 @@ impl Driver {
         };
         self.heard(Peer::Database, reached, now);
         match news {
-            LockNews::Beat { own, living, doubt, took } => {
+            LockNews::Beat { own, living, suspects, doubt, took } => {
                 self.parts.voice.lock.pass();
                 self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {
@@ -345,8 +345,8 @@ impl Driver {
                     self.discharge(now);
                     self.lock.own = Some(own);
                 }
-                if self.lock.living != living {
-                    self.lock.living = living;
+                if self.lock.living != living || self.lock.suspects != suspects {
+                    (self.lock.living, self.lock.suspects) = (living, suspects);
                     self.touched.extend(self.entries.keys().cloned());
                 }
                 if doubt {

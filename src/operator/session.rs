@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt as _;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,8 @@ pub(super) enum LockNews {
         own: SessionId,
         /// All living sessions that groups can fall to.
         living: Vec<SessionId>,
+        /// Those of them that seem to have stopped.
+        suspects: Vec<SessionId>,
         /// The database may have lost commits, or went to another server: rows are to be read anew.
         doubt: bool,
         /// How long the heartbeat took.
@@ -66,9 +68,11 @@ impl Keeper {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut session = None;
         loop {
+            let expiry = observer.next_expiry().map(|at| at.saturating_sub(Monotonic::now()));
             tokio::select! {
                 () = leave.cancelled() => break,
                 _ = ticks.tick() => {}
+                () = sleep(expiry.unwrap_or(self.ttl)) => {}
                 Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
             }
             if !*self.fit.borrow() {
@@ -140,7 +144,8 @@ impl Keeper {
         let turn = living.iter().min() == Some(&own);
         self.tidies.send_if_modified(|tidies| std::mem::replace(tidies, turn) != turn);
         let took = now.saturating_sub(sent_at);
-        self.tell(LockNews::Beat { own, living, doubt: beat.epoch_changed, took }).await;
+        let suspects = observer.suspects().filter(|session| !dead.contains(session)).collect();
+        self.tell(LockNews::Beat { own, living, suspects, doubt: beat.epoch_changed, took }).await;
     }
 
     /// Several hints in a row are answered by one beat.

@@ -128,7 +128,7 @@ impl Scenario {
             let url = stage.provider.database_url_in_cluster();
             Some(Recorder::of_api(stage.kube.clone(), &namespace, url.as_deref()).await?)
         };
-        Ok(Self { recorder, first_revision, ..Self::existing(stage, name, &namespace, workload) })
+        Ok(Self { first_revision, recorder, ..Self::existing(stage, name, &namespace, workload) })
     }
 
     async fn deploy(&self) -> Result<()> {
