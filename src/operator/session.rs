@@ -67,14 +67,18 @@ impl Keeper {
         let mut ticks = interval(self.retry_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut session = None;
+        let mut asked_at = Duration::ZERO;
         loop {
-            let expiry = observer.next_expiry().map(|at| at.saturating_sub(Monotonic::now()));
+            // Asked for once; should there be no answer, the regular questions go on.
+            let expiry = observer.next_expiry().filter(|at| *at > asked_at);
+            let expiry = expiry.map(|at| at.saturating_sub(Monotonic::now()));
             tokio::select! {
                 () = leave.cancelled() => break,
                 _ = ticks.tick() => {}
                 () = sleep(expiry.unwrap_or(self.ttl)) => {}
                 Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
             }
+            asked_at = Monotonic::now();
             if !*self.fit.borrow() {
                 if let Some(own) = session.take() {
                     tracing::warn!("the API server is out of reach: giving all groups to other replicas");
