@@ -17,8 +17,11 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::message::{Message, Scope, Watched};
-use crate::{api::LeaderGroup, health::Monotonic};
+use super::{
+    message::{Message, Scope, Watched},
+    sighting::Sighting,
+};
+use crate::health::Monotonic;
 
 /// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
 pub(super) const WATCH_SECONDS: u32 = 20;
@@ -59,7 +62,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Starts the watches. They end with the loop that reads the messages.
     pub(super) fn start(&self) {
-        for (scope, groups) in self.scopes::<LeaderGroup>() {
+        for (scope, groups) in self.scopes::<Sighting>() {
             self.forward(groups, Watched::Groups, scope, Message::Group, |_| {});
         }
         for (scope, pods) in self.scopes::<Pod>() {

@@ -14,6 +14,7 @@ use super::{
     network::Peer,
     roster::Selected,
     session::LockNews,
+    sighting::Sighting,
 };
 use crate::{
     api::LeaderGroup,
@@ -85,10 +86,10 @@ impl Driver {
         self.touched.insert(name.clone());
     }
 
-    fn group_event(&mut self, scope: &Scope, event: watcher::Event<LeaderGroup>) {
+    fn group_event(&mut self, scope: &Scope, event: watcher::Event<Sighting>) {
         let listing = (Watched::Groups, scope.clone());
         match event {
-            watcher::Event::Apply(object) => self.group_seen(object),
+            watcher::Event::Apply(object) => self.sighted(object),
             watcher::Event::Delete(object) => {
                 if let Some(name) = name_of(&object) {
                     self.group_gone(&name);
@@ -101,7 +102,7 @@ impl Driver {
                 if let (Some(seen), Some(name)) = (self.listing.get_mut(&listing), name_of(&object)) {
                     seen.insert(name.to_string());
                 }
-                self.group_seen(object);
+                self.sighted(object);
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
@@ -115,7 +116,7 @@ impl Driver {
         }
     }
 
-    fn group_seen(&mut self, object: LeaderGroup) {
+    pub(super) fn group_seen(&mut self, object: LeaderGroup) {
         let Some(name) = name_of(&object) else { return };
         let uid = object.uid().unwrap_or_default();
         let known = self.entries.get(&name);
@@ -135,6 +136,7 @@ impl Driver {
             };
             self.entries.insert(name.clone(), entry);
         }
+        self.unreadable.remove(&name);
         self.roster.put_group(&name, Arc::new(object));
         // What is known of a pod depends on more of the spec than the selector: on the probe, and on the label's values.
         if spec_changed {
@@ -151,7 +153,8 @@ impl Driver {
         }
     }
 
-    fn group_gone(&mut self, name: &GroupName) {
+    pub(super) fn group_gone(&mut self, name: &GroupName) {
+        self.unreadable.remove(name);
         let pods = self.roster.pods_of(name);
         self.roster.take_group(name);
         if let Some(mut entry) = self.entries.remove(name) {
@@ -490,6 +493,6 @@ fn is_over(trouble: &Trouble, outcome: &Outcome) -> bool {
     }
 }
 
-fn name_of(object: &LeaderGroup) -> Option<GroupName> {
-    Some(GroupName { namespace: object.namespace()?.into(), name: object.metadata.name.as_deref()?.into() })
+fn name_of(object: &impl kube::ResourceExt) -> Option<GroupName> {
+    Some(GroupName { namespace: object.namespace()?.into(), name: object.meta().name.as_deref()?.into() })
 }

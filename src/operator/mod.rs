@@ -18,6 +18,7 @@ mod network;
 mod report;
 mod roster;
 mod session;
+mod sighting;
 mod tidy;
 
 use std::{sync::Arc, time::Duration};

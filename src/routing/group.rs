@@ -1,8 +1,8 @@
 //! Reads and writes of the `LeaderGroup` itself: declaration, status, finalizer.
 
 use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams},
+    Api, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -67,6 +67,22 @@ impl Router {
         let patch = Patch::Merge(&patch);
         self.send("status", "write the LeaderGroup's status", api.patch_status(&group.name, &params, &patch))
             .await
+    }
+
+    /// Writes conditions into a group that cannot be read, whose status is thus known only by its name.
+    pub async fn report_unreadable(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        status: &Value,
+    ) -> Result<(), RoutingError> {
+        let patch = json!({ "metadata": { "uid": uid }, "status": status });
+        let kind = ApiResource::erase::<LeaderGroup>(&());
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &kind);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let written = api.patch_status(name, &params, &patch);
+        self.send("status", "write the LeaderGroup's status", written).await.map(drop)
     }
 
     /// Puts the finalizer on, or takes it off, if that is still needed.
