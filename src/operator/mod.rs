@@ -77,7 +77,7 @@ pub enum OperatorError {
 /// Only for what cannot get better by waiting: everything else is logged, reported in conditions, and tried again.
 pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let client = client().await?;
-    let store = Store::new(&settings.database)?;
+    let store = settings.store()?;
     let endpoint = Server::bind(settings.listen).await?;
     tracing::info!(
         replica = settings.replica,
