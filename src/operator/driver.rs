@@ -441,7 +441,7 @@ fn probing(entry: &Entry, lock: &LockView) -> Probing {
         Charge::Ours | Charge::Claiming | Charge::Open => Probing::All,
         Charge::Foreign(_) => Probing::None,
         Charge::Other(session) => {
-            let others = lock.living.iter().filter(|id| **id != session);
+            let others = lock.living.iter().filter(|id| **id != session && !lock.suspects.contains(id));
             if lock.own.is_some() && falls_to(&entry.key, others) == lock.own {
                 // Should it fall to this replica, there must be fresh evidence of every pod by then.
                 if lock.suspects.contains(&session) { Probing::All } else { Probing::Holder }

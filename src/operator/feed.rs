@@ -130,7 +130,7 @@ fn explain(error: &watcher::Error) -> String {
         | E::WatchFailed(kube::Error::Api(status)) => {
             let remedy = match status.code {
                 403 => "; give the operator's service account this permission (the chart's roles do)",
-                404 => "; install the custom resource definition: kubectl apply -f crds/leadergroups.yaml",
+                404 => "; install the CRD leadergroups.leadergroup.dev: kubectl apply -f crds/leadergroups.yaml",
                 _ => "",
             };
             format!("{} (HTTP {}){remedy}", status.message, status.code)
