@@ -21,6 +21,7 @@ use super::{
     effects::Performer,
     entry::{Charge, Entry, Probing},
     message::{GroupName, Message, Scope, Watched},
+    network::OwnNetwork,
     report::{self, Hindrance},
     roster::Roster,
 };
@@ -114,6 +115,9 @@ pub(super) struct Driver {
     pub(super) owners: HashMap<Arc<str>, GroupName>,
     pub(super) leases: NodeLeases,
     pub(super) lock: LockView,
+    pub(super) network: OwnNetwork,
+    /// Groups that cannot be read, by UID and generation: what was told about them.
+    pub(super) unreadable: HashMap<GroupName, (String, Option<i64>)>,
     /// Objects of a list that is being read, by watch and scope.
     pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
     /// Watches that have shown their first list, and those that fail, with the reason and when they last did.
@@ -125,7 +129,7 @@ pub(super) struct Driver {
     deadlines: HashMap<GroupName, Duration>,
     pub(super) claiming: bool,
     draining: bool,
-    tasks: JoinSet<()>,
+    pub(super) tasks: JoinSet<()>,
 }
 
 impl Driver {
@@ -137,6 +141,8 @@ impl Driver {
             owners: HashMap::new(),
             leases: NodeLeases::default(),
             lock: LockView::default(),
+            network: OwnNetwork::default(),
+            unreadable: HashMap::new(),
             listing: HashMap::new(),
             synced: BTreeSet::new(),
             failing: BTreeMap::new(),
@@ -335,7 +341,8 @@ impl Driver {
             _ => hindrance.is_some() && !entry.hindrance_reported,
         };
         let Some(entry) = self.entries.get_mut(name) else { return };
-        if !ours || entry.reporting || now < entry.report_after || self.draining {
+        if !ours || entry.unreadable.is_some() || entry.reporting || now < entry.report_after || self.draining
+        {
             return;
         }
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {

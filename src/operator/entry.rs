@@ -71,6 +71,8 @@ pub(super) struct Entry {
     pub(super) contested: BTreeMap<String, String>,
     /// What the spec got wrong.
     pub(super) invalid: Option<String>,
+    /// Why the object, as it is now, cannot be read: all else here is of before.
+    pub(super) unreadable: Option<String>,
     /// The last failure of an effect, until one succeeds.
     pub(super) trouble: Option<Trouble>,
     pub(super) history: Vec<HistoryEntry>,
@@ -105,6 +107,7 @@ impl Entry {
             tracked: BTreeMap::new(),
             contested: BTreeMap::new(),
             invalid: None,
+            unreadable: None,
             trouble: None,
             history: Vec::new(),
             reporting: false,
@@ -127,6 +130,7 @@ impl Entry {
         if let Some(group) = GroupRef::of(&object) {
             self.group = group;
         }
+        self.unreadable = None;
         self.invalid = object.spec.validate().err().map(|invalid| invalid.to_string());
         if let Some(status) = &object.status
             && status.history.first().map(|entry| entry.token) > self.history.first().map(|entry| entry.token)
@@ -223,6 +227,11 @@ impl Entry {
         pods.any(|tracked| tracked.facts.node.as_deref() == Some(node) && tracked.facts.target().is_none())
     }
 
+    /// This replica's own network led nowhere until `now`.
+    pub(super) fn cut_off_until(&mut self, now: Duration) {
+        self.tracked.values_mut().for_each(|tracked| tracked.evidence.cut_off_until(now));
+    }
+
     /// Points the prober at the pods that this replica is to probe.
     pub(super) fn aim(&mut self, probing: Probing, prober: &mut Prober) {
         let holder = self.declared_holder().map(|pod| pod.uid);
@@ -279,7 +288,7 @@ impl Entry {
 
     /// Why nobody of this group may be promoted.
     pub(super) fn obstacle(&self) -> Option<Reason> {
-        if self.invalid.is_some() {
+        if self.invalid.is_some() || self.unreadable.is_some() {
             Some(Reason::InvalidSpec)
         } else if !self.contested.is_empty() {
             Some(Reason::SelectedByOtherGroup)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::runtime::watcher;
 
-use super::{claims::Answer, session::LockNews};
+use super::{claims::Answer, session::LockNews, sighting::Sighting};
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
@@ -67,7 +67,7 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the large ones, objects on a watch, are the frequent ones")]
 pub(super) enum Message {
-    Group(Scope, watcher::Event<LeaderGroup>),
+    Group(Scope, watcher::Event<Sighting>),
     Pod(Scope, watcher::Event<Pod>),
     NodeLease(watcher::Event<Lease>),
     WatchFailed(Watched, String),
