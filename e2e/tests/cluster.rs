@@ -18,12 +18,12 @@ use tokio::process::Command;
 const LIMIT: Duration = Duration::from_mins(1);
 const COMMAND: &str = env!("CARGO_BIN_EXE_leadergroup-e2e");
 const HELM_LIMIT: Duration = Duration::from_mins(3);
-const GROUP: &str = r#"
+const GROUP: &str = r"
 apiVersion: leadergroup.dev/v1alpha1
 kind: LeaderGroup
 metadata: { name: web }
 spec: { selector: { matchLabels: { app: web } } }
-"#;
+";
 const MANIFEST: &str = r#"
 apiVersion: apps/v1
 kind: Deployment

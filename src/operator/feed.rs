@@ -26,7 +26,7 @@ use crate::health::Monotonic;
 /// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
 pub(super) const WATCH_SECONDS: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pauses between attempts that stay short: what is waited for here are failovers.
