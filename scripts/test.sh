@@ -40,7 +40,7 @@ cargo run --quiet -- crd | diff -u crds/leadergroups.yaml - ||
   { echo "error: crds/leadergroups.yaml is out of date; run: make crd" >&2; exit 1; }
 
 step "unit and integration tests"
-cargo test -p leadergroup
+cargo test --workspace --lib --bins --test "*"
 
 step "the test cluster's programs: waiting for the build"
 tail -n +1 -f --pid="$cluster_build" "$cluster_log" &
@@ -55,4 +55,4 @@ step "chart"
 scripts/test-chart.sh
 
 step "end to end"
-cargo test -p leadergroup-e2e
+cargo test --workspace --test cluster --test scenarios

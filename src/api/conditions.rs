@@ -62,6 +62,8 @@ pub enum Reason {
     KeyInUse,
     /// The database cannot be reached or used.
     LockStoreUnavailable,
+    /// The operator cannot watch the pods.
+    WatchFailed,
     /// The group is paused.
     Paused,
     /// The spec contradicts itself.

@@ -26,8 +26,11 @@ impl Group {
         if self.world.obstacle.is_some() {
             return;
         }
-        let holder_uid = self.row.owner.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
-        let strays: Vec<PodRef> = self.strays(&holder_uid).map(|member| member.pod.clone()).collect();
+        if self.row.owner.is_none() && self.is_behind() && self.declared_holder_is_labelled() {
+            // Promoted late, or shown late: it is no stray, it keeps the role.
+            return self.regained(now, effects);
+        }
+        let strays: Vec<PodRef> = self.strays(&self.holder_uid()).map(|member| member.pod.clone()).collect();
         if !strays.is_empty() {
             let token = self.declared.token;
             return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
@@ -52,7 +55,7 @@ impl Group {
     }
 
     /// Whether the holder will not come back, as opposed to being unwell.
-    fn has_ended(&self, holder: &PodRef) -> bool {
+    pub(super) fn has_ended(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
     }
 
@@ -85,13 +88,24 @@ impl Group {
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
         self.lost_since = None;
-        let labelled = self.member(&holder.uid).is_some_and(|member| member.role == Role::Active);
-        if labelled || self.world.policy.paused {
+        if self.keeps_its_label() || self.world.policy.paused {
             self.failures = 0;
             self.stamp_standbys(&holder.uid, now, effects);
         } else {
             self.recheck(None, effects);
         }
+    }
+
+    /// Whether the holder reads as active under the declared term.
+    pub(super) fn keeps_its_label(&self) -> bool {
+        let token = Some(self.declared.token);
+        self.member(&self.holder_uid()).is_some_and(|member| {
+            member.role == Role::Active && member.stamped_by_us && member.stamp == token
+        })
+    }
+
+    pub(super) fn holder_uid(&self) -> String {
+        self.row.owner.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default()
     }
 
     fn replace(&mut self, holder: &PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
@@ -147,7 +161,7 @@ impl Group {
                 let token = self.row.token;
                 self.go(Phase::Vacating, Effect::Vacate { token }, effects);
             }
-            (Some(_), None) => {}
+            (Some(_), None) => self.settle(now),
         }
     }
 

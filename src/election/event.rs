@@ -24,6 +24,8 @@ pub enum Event {
     Discharged,
     /// The row may have changed behind our back (the database failed over, a slow check found a difference).
     Doubt,
+    /// The group is being deleted, and the lock holds nothing of it any more: its row is a tombstone, or another's.
+    Buried,
     /// An effect ended.
     Outcome(Ticket, Outcome),
     /// Time passed.
@@ -175,8 +177,10 @@ pub enum Outcome {
     Unfinalized,
     /// It was refused: the ground for the decision is gone.
     Refused(Refusal),
-    /// It failed or its fate is unknown.
+    /// It did not take effect.
     Failed,
+    /// Whether it took effect, or will yet, is not known.
+    Unknown,
 }
 
 /// Why an effect was refused.

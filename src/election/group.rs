@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::event::{Grant, Ticket};
 use crate::api::{Declaration, OnDelete, PodRef, Reason};
 
 /// What the evidence says of a pod.
@@ -126,6 +127,9 @@ pub enum Phase {
         /// When to give up on it and decide anew.
         until: Duration,
     },
+    /// The row lost commits, and the declared holder does not read as active: it is being read anew before another is
+    /// sought.
+    Regaining,
     /// Row, declaration and labels agree.
     Stable,
     /// The holder's end is being confirmed by a quorum read.
@@ -187,14 +191,22 @@ pub struct Group {
     pub(super) stamping: Option<u64>,
     /// When the background stamping may be tried again.
     pub(super) stamp_after: Duration,
+    /// What step 1 asks for, until an answer says what became of it.
+    pub(super) grant: Option<Grant>,
+    /// Whether that may have taken effect, or still may, although an attempt at it failed.
+    pub(super) in_doubt: bool,
     /// Failures in a row, for the back-off.
     pub(super) failures: u32,
+    /// Conflicts in a row, while the holder-to-be is being labelled.
+    pub(super) conflicts: u32,
     /// Since when the present holder's end has been known, for the lock delay.
     pub(super) lost_since: Option<Duration>,
     /// When a deletion stops waiting for the database.
     pub(super) retire_by: Option<Duration>,
-    /// When the deletion's failed step is tried again.
+    /// When the failed step of a deletion, or the grant whose fate is unknown, is tried again.
     pub(super) retry_at: Option<Duration>,
+    /// The row may have changed behind our back since it was last read.
+    pub(super) doubted: bool,
     /// When [`Group::step`] wants to be called again, whatever happens.
     pub(super) wake: Option<Duration>,
 }
@@ -213,10 +225,14 @@ impl Group {
             awaiting: None,
             stamping: None,
             stamp_after: Duration::ZERO,
+            grant: None,
+            in_doubt: false,
             failures: 0,
+            conflicts: 0,
             lost_since: None,
             retire_by: None,
             retry_at: None,
+            doubted: false,
             wake: None,
         }
     }
@@ -249,6 +265,11 @@ impl Group {
     /// Whether this replica is in charge.
     pub fn in_charge(&self) -> bool {
         !matches!(self.phase, Phase::Observing | Phase::Retired)
+    }
+
+    /// Whether this is the ticket of the stamping in the background.
+    pub fn is_stamping(&self, ticket: Ticket) -> bool {
+        self.stamping == Some(ticket)
     }
 
     /// Whether an effect's outcome is awaited: a replica that shuts down lets it arrive.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase, Retirement, Role, Row, Standing},
+    group::{Change, Group, Member, Phase, Retirement, Role, Row, Standing},
     step::Effects,
 };
 use crate::api::{Declaration, PodRef, Reason};
@@ -32,34 +32,70 @@ impl Group {
             return self.retire(Retirement::Tombstone, effects);
         };
         self.declared = declared;
-        let same_grant = self.declared.grant.is_none()
-            || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
-        let lost = self.declared.token > self.row.token
-            || (self.declared.token == self.row.token && self.declared.token > 0 && !same_grant);
-        if lost {
+        if self.is_behind() {
             return self.regain(now, effects);
         }
+        self.settle(now);
+    }
+
+    /// Where a group waits for the world: stable, unless the row's term is still to be seen through.
+    pub(super) fn settle(&mut self, now: Duration) {
         let finished =
             self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
         self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };
     }
 
+    /// Whether the declaration knows a term that the row does not.
+    pub(super) fn is_behind(&self) -> bool {
+        // A free row's grant id is that of the release, which is not declared.
+        let same_grant = self.declared.grant.is_none()
+            || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
+        self.declared.token > self.row.token
+            || (self.declared.token == self.row.token
+                && self.declared.token > 0
+                && self.row.owner.is_some()
+                && !same_grant)
+    }
+
     /// The database lost commits: the declaration knows a term that the row does not. The pod that is active keeps its
     /// role, under a token that was never used.
     fn regain(&mut self, now: Duration, effects: &mut Effects) {
-        let declared = self.declared.holder.as_ref().map(|pod| pod.uid.as_str());
-        let labelled = |uid: &str| self.member(uid).filter(|m| m.role == Role::Active).map(|m| m.pod.clone());
-        let active = declared.and_then(labelled).or_else(|| self.strays("").next().map(|m| m.pod.clone()));
         let former = self.row.owner.take();
         self.row.confirmed = false;
         self.row.pending.extend(former);
-        match active {
-            Some(holder) if !self.world.deleting => {
+        if self.world.deleting {
+            self.phase = Phase::Stable;
+            return;
+        }
+        match self.declared.holder.clone() {
+            // The watch may not have shown its label yet, and whoever is not the holder loses it.
+            Some(holder) if !self.declared_holder_is_labelled() => {
+                self.go(Phase::Regaining, Effect::Verify(holder), effects);
+            }
+            _ => self.regained(now, effects),
+        }
+    }
+
+    /// What the declared holder's label says is known. A term that was not carried out leaves the one before it: that is
+    /// as good as any other pod of which there is fresh evidence, and better, because nothing has to move.
+    pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) {
+        let declared = self.declared.holder.clone().filter(|_| self.declared_holder_is_labelled());
+        let working = |member: &&Member| member.standing == Standing::Eligible;
+        let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
+        match active.filter(|_| !self.world.deleting) {
+            Some(holder) => {
                 let from = Some(holder.clone());
                 self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects);
             }
-            _ => self.phase = Phase::Stable,
+            None => self.phase = Phase::Stable,
         }
+    }
+
+    pub(super) fn declared_holder_is_labelled(&self) -> bool {
+        let declared = self.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
+        declared.is_some_and(|member| {
+            member.role == Role::Active && !matches!(member.standing, Standing::Ended(_))
+        })
     }
 
     /// Goes on with a term that was granted, and perhaps declared, but not confirmed.
@@ -77,8 +113,12 @@ impl Group {
             && member.is_some_and(|m| {
                 m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
             });
-        let eligible = member.is_some_and(|m| m.standing == Standing::Eligible);
-        if promoted || eligible {
+        // One that is active already needs no proof, as in a stable group: that nothing is heard of it may be our fault.
+        let fit = member.is_some_and(|m| {
+            m.standing == Standing::Eligible
+                || (m.role == Role::Active && self.case_against(&holder).is_none())
+        });
+        if promoted || fit {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),
@@ -98,16 +138,17 @@ impl Group {
     /// The unfinished term's holder cannot be promoted: another takes its place under a new term.
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
-            (Some(successor), case) => {
-                let reason = case.unwrap_or(Reason::Resumed);
+            (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
+            (Some(successor), Some(reason @ (Reason::Silent | Reason::ProbeRefused))) => {
                 self.change(successor, reason, now, effects);
             }
-            (None, Some(reason)) if self.member(&holder.uid).is_none() => {
-                // Nobody to follow: the quorum read decides whether the lock is freed.
+            (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {
+                // What the watches say may be old, and the holder may be active. With nobody to follow, the quorum read
+                // decides whether the lock is freed.
                 let effect = Effect::Verify(holder.clone());
-                self.go(Phase::Verifying { successor: None, reason }, effect, effects);
+                self.go(Phase::Verifying { successor, reason }, effect, effects);
             }
-            (None, _) => {}
+            (None, _) | (_, Some(_)) => {}
         }
     }
 }

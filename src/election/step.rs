@@ -16,6 +16,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// How long a deletion waits for the database before it leaves the row for later.
 const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
+/// After so many conflicts in a row the world is read anew, with a pause.
+const MOST_CONFLICTS: u32 = 8;
 /// At most this often are standbys stamped: stamping is protection in depth and must not load the API server.
 const STAMP_INTERVAL: Duration = Duration::from_secs(1);
 /// Stamps above this are nobody's: every reader of JSON must be able to tell two tokens apart.
@@ -43,7 +45,11 @@ impl Group {
                 self.forget();
                 self.phase = Phase::Observing;
             }
-            Event::Doubt if self.phase == Phase::Stable => self.read(&mut effects),
+            Event::Buried if self.phase == Phase::Observing && self.world.deleting => {
+                self.retire(Retirement::Labels, &mut effects);
+            }
+            // In the middle of a change the doubt waits: the row is read once the group is stable.
+            Event::Doubt => self.doubted = self.in_charge(),
             Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
                 self.stamping = None;
                 self.stamp_after = now + STAMP_INTERVAL;
@@ -52,7 +58,7 @@ impl Group {
                 self.awaiting = None;
                 self.handle(outcome, now, &mut effects);
             }
-            Event::Doubt | Event::Tick | Event::Outcome(..) => {}
+            Event::Buried | Event::Tick | Event::Outcome(..) => {}
         }
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
@@ -63,18 +69,22 @@ impl Group {
     /// Moves on from a phase that waits for the world or for time.
     fn advance(&mut self, now: Duration, effects: &mut Effects) {
         match self.phase {
-            Phase::BackingOff { until } if now >= until => self.read(effects),
-            Phase::BackingOff { until } => self.wake_at(until),
-            Phase::Resuming { until } => self.resume(until, now, effects),
-            Phase::Stable => self.evaluate(now, effects),
-            Phase::Observing if self.world.deleting && self.world.lock_away => {
+            Phase::Observing | Phase::BackingOff { .. } | Phase::Granting(_)
+                if self.world.deleting && self.world.lock_away =>
+            {
                 // Nobody can grant anything while the database is away, so the labels may be settled without a charge.
                 self.retire(Retirement::Labels, effects);
             }
-            Phase::Retiring(step) => match self.retry_at {
-                Some(at) if now < at => self.wake_at(at),
-                _ => self.retire(step, effects),
-            },
+            Phase::BackingOff { until } if now >= until => self.read(effects),
+            Phase::BackingOff { until } => self.wake_at(until),
+            Phase::Resuming { until } => self.resume(until, now, effects),
+            Phase::Stable if self.doubted => self.read(effects),
+            Phase::Stable => self.evaluate(now, effects),
+            Phase::Retiring(_) | Phase::Granting(_) if self.retry_at.is_some_and(|at| now < at) => {
+                self.wake = self.wake.into_iter().chain(self.retry_at).min();
+            }
+            Phase::Retiring(step) => self.retire(step, effects),
+            Phase::Granting(_) => self.ask_again(effects),
             _ => {}
         }
     }
@@ -89,14 +99,25 @@ impl Group {
             (Phase::Verifying { reason, .. }, Outcome::Verified(against)) => {
                 self.verified(reason, against, now, effects);
             }
+            (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
             (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, effects),
+            (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
+                if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
+            {
+                self.in_doubt = true;
+                self.retry_at = Some(now + self.next_pause());
+                self.phase = Phase::Granting(change);
+            }
             (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
             (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
                 Some(version) => self.promote(Some(change), version, effects),
                 None => self.recheck(Some(change), effects),
             },
             (Phase::Promoting(Some(change)), Outcome::Promoted) => self.confirm(change, effects),
-            (Phase::Promoting(change), Outcome::Conflict) => self.recheck(change, effects),
+            (Phase::Promoting(change), Outcome::Conflict) if self.conflicts < MOST_CONFLICTS => {
+                self.conflicts += 1;
+                self.recheck(change, effects);
+            }
             (Phase::Rechecking(change), Outcome::Rechecked { version, declared, row }) => {
                 let stands = declared.as_ref() == Some(&self.declared)
                     && row.is_some_and(|row| row.token == self.row.token && row.owner == self.row.owner);
@@ -115,8 +136,13 @@ impl Group {
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
                 self.emit(Effect::Finished(finished), effects);
             }
-            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
+            (Phase::Promoting(None), Outcome::Promoted) if self.keeps_its_label() => self.failures = 0,
+            (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
+            }
+            // It is done, but the watch has not shown it yet, or never will: it must not be done again at once.
+            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
+                self.back_off(now);
             }
             // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right.
             (_, _) => self.back_off(now),
@@ -140,19 +166,26 @@ impl Group {
     }
 
     pub(super) fn read(&mut self, effects: &mut Effects) {
+        self.doubted = false;
         self.go(Phase::Reading, Effect::Read, effects);
     }
 
     pub(super) fn back_off(&mut self, now: Duration) {
+        self.conflicts = 0;
+        self.phase = Phase::BackingOff { until: now + self.next_pause() };
+    }
+
+    fn next_pause(&mut self) -> Duration {
         let factor = 1_u32 << self.failures.min(16);
         self.failures += 1;
-        self.phase = Phase::BackingOff { until: now + (FIRST_BACKOFF * factor).min(LONGEST_BACKOFF) };
+        (FIRST_BACKOFF * factor).min(LONGEST_BACKOFF)
     }
 
     fn forget(&mut self) {
         (self.awaiting, self.stamping, self.witness) = (None, None, None);
         (self.lost_since, self.retire_by, self.retry_at) = (None, None, None);
-        self.failures = 0;
+        (self.grant, self.in_doubt) = (None, false);
+        (self.failures, self.conflicts) = (0, 0);
     }
 
     /// Step 1. The new token has to exceed the row's, the declared one and every stamp: whatever of these a lost commit
@@ -169,10 +202,25 @@ impl Group {
             reason: change.reason,
         };
         self.row.grant = Some(id);
+        (self.grant, self.in_doubt, self.retry_at) = (Some(grant.clone()), false, None);
         self.go(Phase::Granting(change), Effect::Grant(grant), effects);
     }
 
+    /// Repeats step 1 to the letter. A grant whose answer was lost may be committed at any later time, so that reading
+    /// the row proves nothing; the same grant once more does, for it is either found done or done now.
+    fn ask_again(&mut self, effects: &mut Effects) {
+        match (self.grant.clone(), self.phase.clone()) {
+            (Some(grant), phase @ Phase::Granting(_)) => {
+                self.retry_at = None;
+                self.go(phase, Effect::Grant(grant), effects);
+            }
+            // Cannot be: step 1 is never waited for without what it asked. Reading anew is always right.
+            _ => self.read(effects),
+        }
+    }
+
     fn granted(&mut self, change: Change, token: i64, effects: &mut Effects) {
+        (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         let settled = self.row.confirmed && self.declared.token == self.row.token;
         let former = self.row.owner.replace(change.holder.clone());
         self.row.pending.extend(former);
@@ -240,7 +288,7 @@ impl Group {
     fn confirmed(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         self.row.confirmed = true;
         self.row.pending = vec![change.holder.clone()];
-        self.failures = 0;
+        (self.failures, self.conflicts) = (0, 0);
         self.lost_since = None;
         self.stamp_after = now;
         let finished = Finished {
@@ -276,7 +324,12 @@ impl Group {
 
     fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
         let next = match (step, outcome) {
-            (Retirement::Tombstone, Outcome::Failed) => {
+            // Another replica took the group over: the rest is its business.
+            (Retirement::Tombstone, Outcome::Refused(Refusal::NotInCharge)) => {
+                self.phase = Phase::Observing;
+                return;
+            }
+            (Retirement::Tombstone, Outcome::Failed | Outcome::Unknown) => {
                 // What stays behind is put right when the row is read next; a deletion must not hang on the database.
                 let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
                 if now >= give_up { Some(Retirement::Labels) } else { None }
@@ -292,10 +345,7 @@ impl Group {
         if let Some(next) = next {
             return self.retire(next, effects);
         }
-        self.back_off(now);
-        if let Phase::BackingOff { until } = self.phase {
-            self.retry_at = Some(until);
-        }
+        self.retry_at = Some(now + self.next_pause());
         self.phase = Phase::Retiring(step);
     }
 }

@@ -1,1 +1,494 @@
+//! The table of decisions, one case at a time. Interleavings are tried in `tests/simulation`.
 
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::*;
+use crate::api::{Declaration, OnDelete, PodRef, Reason};
+
+const NOW: Duration = Duration::from_secs(1_000);
+const GRANT: Uuid = Uuid::from_u128(7);
+
+fn pod(name: &str) -> PodRef {
+    PodRef { name: name.to_owned(), uid: format!("uid-{name}") }
+}
+
+fn member(name: &str, role: Role, standing: Standing) -> Member {
+    Member {
+        pod: pod(name),
+        node: Some(format!("node-{name}")),
+        version: "11".to_owned(),
+        role,
+        stamp: Some(5),
+        stamped_by_us: true,
+        standing,
+        created: 0,
+    }
+}
+
+fn declaration(token: i64, holder: Option<&str>, strip: &[&str]) -> Declaration {
+    let strip = strip.iter().copied().map(pod).collect();
+    Declaration { token, grant: Some(GRANT.to_string()), holder: holder.map(pod), strip }
+}
+
+fn row(token: i64, owner: Option<&str>, confirmed: bool) -> Row {
+    let owner = owner.map(pod);
+    Row { token, grant: Some(GRANT), pending: owner.iter().cloned().collect(), owner, confirmed }
+}
+
+/// a is active with token 5; b and c are well.
+fn settled() -> World {
+    World {
+        members: vec![
+            member("a", Role::Active, Standing::Eligible),
+            member("b", Role::Standby, Standing::Eligible),
+            member("c", Role::Standby, Standing::Eligible),
+        ],
+        declared: declaration(5, Some("a"), &[]),
+        ..World::default()
+    }
+}
+
+fn with(standing: Standing) -> World {
+    let mut world = settled();
+    world.members[0].standing = standing;
+    world
+}
+
+/// A group in charge and the one effect whose outcome it waits for.
+struct Case {
+    group: Group,
+    now: Duration,
+    asked: Vec<(Ticket, Effect)>,
+}
+
+impl Case {
+    /// Put in charge, and shown this row and what the world has declared.
+    fn new(world: World, row: Row) -> Self {
+        let declared = world.declared.clone();
+        let mut case = Self { group: Group::new(world), now: NOW, asked: Vec::new() };
+        case.step(Event::Charged { seed: Uuid::from_u128(1_000) });
+        assert_eq!(case.effect(), Effect::Read);
+        case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+        case
+    }
+
+    fn stable(world: World) -> Self {
+        Self::new(world, row(5, Some("a"), true))
+    }
+
+    fn step(&mut self, event: Event) {
+        self.asked = self.group.step(event, self.now);
+    }
+
+    fn world(&mut self, world: World) {
+        self.step(Event::World(world));
+    }
+
+    /// The one effect.
+    fn effect(&self) -> Effect {
+        assert_eq!(self.asked.len(), 1, "{:?}", self.asked);
+        self.asked[0].1.clone()
+    }
+
+    fn answer(&mut self, outcome: Outcome) {
+        let (ticket, _) = self.asked[0];
+        self.step(Event::Outcome(ticket, outcome));
+    }
+
+    fn grant(&self) -> Grant {
+        match self.effect() {
+            Effect::Grant(grant) => grant,
+            other => panic!("not a grant: {other:?}"),
+        }
+    }
+
+    /// Answers the verification, if there is one: the evidence holds.
+    fn verified(&mut self, reason: Reason) -> bool {
+        let asked = matches!(self.effect(), Effect::Verify(_));
+        if asked {
+            assert_eq!(self.effect(), Effect::Verify(pod("a")));
+            self.answer(Outcome::Verified(Some(reason)));
+        }
+        asked
+    }
+}
+
+#[test]
+fn each_reason_replaces_the_holder_and_only_probes_need_no_second_source() {
+    for (standing, reason, asks) in [
+        (Standing::Silent, Reason::Silent, false),
+        (Standing::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
+        (Standing::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
+        (Standing::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
+        (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, true),
+        (Standing::Ended(Reason::PodFinished), Reason::PodFinished, true),
+        (Standing::Ended(Reason::DisruptionTarget), Reason::DisruptionTarget, true),
+    ] {
+        let mut case = Case::stable(with(standing));
+        assert_eq!(case.verified(reason), asks, "{reason}");
+        let grant = case.grant();
+        assert_eq!((grant.holder, grant.reason), (pod("b"), reason));
+        assert_eq!((grant.expected, grant.floor), (5, 5));
+    }
+    let mut gone = settled();
+    gone.members.remove(0);
+    let mut case = Case::stable(gone);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.grant().reason, Reason::PodDeleted);
+}
+
+#[test]
+fn without_evidence_against_it_a_holder_stays() {
+    for standing in [Standing::Eligible, Standing::Unproven] {
+        assert!(Case::stable(with(standing)).asked.is_empty(), "{standing:?}");
+    }
+    let mut case = Case::stable(with(Standing::Failing(Reason::PodNotReady)));
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+}
+
+#[test]
+fn only_a_pod_with_fresh_evidence_follows() {
+    for standing in [Standing::Unproven, Standing::Silent, Standing::Failing(Reason::PodNotReady)] {
+        let mut world = with(Standing::Silent);
+        (world.members[1].standing, world.members[2].standing) = (standing, standing);
+        assert!(Case::stable(world).asked.is_empty(), "{standing:?}");
+    }
+}
+
+#[test]
+fn the_successor_is_on_another_node_than_a_silent_holder_and_else_the_oldest() {
+    let mut world = with(Standing::Silent);
+    let node = world.members[0].node.clone();
+    world.members[1].node = node;
+    world.members[2].created = 9;
+    assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
+    world.members[0].standing = Standing::Failing(Reason::ProbeRefused);
+    assert_eq!(Case::stable(world).grant().holder, pod("b"));
+}
+
+#[test]
+fn a_holder_that_ended_without_a_successor_frees_the_lock() {
+    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    world.members.truncate(1);
+    let mut case = Case::stable(world);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.effect(), Effect::Vacate { token: 5 });
+    case.answer(Outcome::Vacated);
+    assert!(matches!(&case.asked[0].1, Effect::Finished(finished) if finished.to.is_none()));
+    assert_eq!(case.group.holder(), None);
+}
+
+#[test]
+fn the_lock_delay_waits_after_an_unclean_end_only() {
+    let delayed = |mut world: World| {
+        world.policy.lock_delay = Duration::from_secs(3);
+        Case::stable(world)
+    };
+    let mut case = delayed(with(Standing::Silent));
+    assert!(case.asked.is_empty());
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(3)));
+    case.now += Duration::from_secs(3);
+    case.step(Event::Tick);
+    assert_eq!(case.grant().reason, Reason::Silent);
+    assert!(matches!(delayed(with(Standing::Ended(Reason::PodDeleted))).effect(), Effect::Verify(_)));
+}
+
+#[test]
+fn a_pause_stops_decisions_and_not_a_change_under_way() {
+    let mut world = with(Standing::Silent);
+    world.policy.paused = true;
+    assert!(Case::stable(world.clone()).asked.is_empty());
+    let mut case = Case::stable(with(Standing::Silent));
+    case.group.refresh(world.clone());
+    case.answer(Outcome::Granted { token: 6 });
+    assert!(matches!(case.effect(), Effect::Declare { .. }));
+    world.members.iter_mut().for_each(|member| member.role = Role::None);
+    world.declared = Declaration::default();
+    let case = Case::new(world, Row::default());
+    assert!(matches!(case.effect(), Effect::Stamp { .. }), "nobody is elected");
+}
+
+#[test]
+fn an_obstacle_keeps_everybody_from_being_promoted() {
+    let mut world = with(Standing::Silent);
+    world.obstacle = Some(Reason::SelectedByOtherGroup);
+    assert!(Case::stable(world).asked.is_empty());
+}
+
+#[test]
+fn strays_are_stripped_before_anything_else() {
+    let mut world = with(Standing::Silent);
+    world.members[2].role = Role::Active;
+    let mut case = Case::stable(world);
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("c")] });
+    case.group.refresh(with(Standing::Silent));
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
+#[test]
+fn a_lost_label_is_put_back_after_a_second_look() {
+    let mut world = settled();
+    world.members[0].role = Role::None;
+    let mut case = Case::stable(world.clone());
+    assert_eq!(case.effect(), Effect::Recheck(pod("a")));
+    let (declared, held) = (Some(declaration(5, Some("a"), &[])), Some(row(5, Some("a"), true)));
+    case.answer(Outcome::Rechecked { version: Some("12".into()), declared, row: held });
+    let (token, version) = (5, "12".to_owned());
+    assert_eq!(case.effect(), Effect::Promote { token, pod: pod("a"), version });
+    for (declared, row) in [
+        (declaration(6, Some("b"), &[]), row(5, Some("a"), true)),
+        (declaration(5, Some("a"), &[]), row(6, Some("b"), false)),
+    ] {
+        let mut case = Case::stable(world.clone());
+        let (declared, row) = (Some(declared), Some(row));
+        case.answer(Outcome::Rechecked { version: Some("12".into()), declared, row });
+        assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+    }
+}
+
+#[test]
+fn unstamped_standbys_are_stamped_in_the_background() {
+    let mut world = settled();
+    world.members[1].stamp = Some(4);
+    world.members[2].stamped_by_us = false;
+    let mut case = Case::stable(world.clone());
+    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![pod("b"), pod("c")] });
+    case.answer(Outcome::Failed);
+    assert!(case.asked.is_empty(), "not at once again");
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(1)));
+    // It holds nothing up.
+    world.members[0].standing = Standing::Silent;
+    case.world(world);
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
+#[test]
+fn a_token_exceeds_every_declaration_and_stamp_but_absurd_ones() {
+    let mut world = with(Standing::Silent);
+    world.members[1].stamp = Some(90);
+    world.members[2].stamp = Some(1 << 53);
+    assert_eq!(Case::stable(world.clone()).grant().floor, 90);
+    world.members[1].stamp = None;
+    assert_eq!(Case::stable(world).grant().floor, 5);
+}
+
+#[test]
+fn a_change_goes_through_five_steps_in_this_order() {
+    let mut case = Case::stable(with(Standing::Silent));
+    let id = case.grant().id;
+    case.answer(Outcome::Granted { token: 6 });
+    let next =
+        Declaration { token: 6, grant: Some(id.to_string()), holder: Some(pod("b")), strip: vec![pod("a")] };
+    assert_eq!(case.effect(), Effect::Declare { previous: declaration(5, Some("a"), &[]), next });
+    case.answer(Outcome::Declared);
+    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![pod("a")] });
+    case.answer(Outcome::Stripped);
+    let version = "11".to_owned();
+    assert_eq!(case.effect(), Effect::Promote { token: 6, pod: pod("b"), version });
+    case.answer(Outcome::Promoted);
+    assert_eq!(case.effect(), Effect::Confirm { token: 6 });
+    case.answer(Outcome::Confirmed);
+    assert!(matches!(&case.asked[0].1, Effect::Finished(finished)
+        if finished.token == 6 && finished.from == Some(pod("a")) && finished.to == Some(pod("b"))));
+    assert_eq!(case.group.holder(), Some(&pod("b")));
+}
+
+#[test]
+fn a_failure_at_any_step_leads_back_to_reading() {
+    let answers = [
+        Outcome::Granted { token: 6 },
+        Outcome::Declared,
+        Outcome::Stripped,
+        Outcome::Promoted,
+        Outcome::Confirmed,
+    ];
+    for broken in 0..answers.len() {
+        for outcome in [Outcome::Failed, Outcome::Refused(Refusal::Outdated)] {
+            let mut case = Case::stable(with(Standing::Silent));
+            answers[..broken].iter().for_each(|answer| case.answer(answer.clone()));
+            case.answer(outcome);
+            assert!(case.asked.is_empty());
+            case.now = case.group.wake().expect("it waits");
+            case.step(Event::Tick);
+            assert_eq!(case.effect(), Effect::Read, "after step {broken}");
+        }
+    }
+}
+
+#[test]
+fn whoever_takes_charge_goes_on_where_the_other_one_stopped() {
+    let before = declaration(5, Some("a"), &[]);
+    let declared = declaration(6, Some("b"), &["a"]);
+    let mut granted = row(6, Some("b"), false);
+    granted.pending = vec![pod("a"), pod("b")];
+    let mut world = with(Standing::Silent);
+    world.declared = before.clone();
+    // Granted: it declares.
+    let case = Case::new(world.clone(), granted.clone());
+    assert!(
+        matches!(case.effect(), Effect::Declare { previous, next } if previous == before && next == declared)
+    );
+    // Declared, perhaps stripped: it strips, and reads the holder anew before it promotes.
+    world.declared = declared;
+    let mut case = Case::new(world.clone(), granted.clone());
+    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![pod("a")] });
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.effect(), Effect::Recheck(pod("b")));
+    // Promoted: it confirms.
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members[1].stamp = Some(6);
+    let case = Case::new(world.clone(), granted.clone());
+    assert_eq!(case.effect(), Effect::Confirm { token: 6 });
+    // Confirmed: nothing is left but the stamps.
+    granted.confirmed = true;
+    world.members[0].stamp = Some(6);
+    world.members[2].stamp = Some(6);
+    assert!(Case::new(world, granted).asked.is_empty());
+}
+
+#[test]
+fn an_unfinished_term_of_a_pod_that_fails_is_overtaken() {
+    let mut world = settled();
+    world.members[1].standing = Standing::Silent;
+    world.members[0].standing = Standing::Failing(Reason::ProbeRefused);
+    let case = Case::new(world, row(6, Some("b"), false));
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
+}
+
+#[test]
+fn an_active_pod_of_an_unfinished_term_is_not_replaced_because_nothing_is_heard_of_it() {
+    let mut case = Case::new(with(Standing::Unproven), row(6, Some("a"), false));
+    case.now += Duration::from_mins(1);
+    if case.asked.is_empty() {
+        case.step(Event::Tick);
+    }
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.holder == Some(pod("a"))));
+}
+
+#[test]
+fn after_lost_commits_the_active_pod_keeps_the_role_under_a_new_token() {
+    for lost in [row(4, Some("c"), true), Row::default()] {
+        let grant = Case::new(settled(), lost).grant();
+        assert_eq!((grant.holder, grant.reason, grant.floor), (pod("a"), Reason::LostCommits, 5));
+    }
+    let other = Row { grant: Some(Uuid::from_u128(8)), ..row(5, Some("c"), true) };
+    assert_eq!(Case::new(settled(), other).grant().holder, pod("a"), "the same token, granted twice");
+}
+
+#[test]
+fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role() {
+    let mut unseen = settled();
+    unseen.members.remove(0);
+    let mut case = Case::new(unseen.clone(), Row::default());
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    case.group.refresh(settled());
+    case.answer(Outcome::Verified(None));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LostCommits));
+    // It is gone, indeed: then another is elected.
+    let mut case = Case::new(unseen, Row::default());
+    case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
+}
+
+#[test]
+fn a_declaration_of_somebody_else_makes_it_read() {
+    let mut case = Case::stable(settled());
+    let mut world = settled();
+    world.declared = declaration(6, Some("b"), &["a"]);
+    case.world(world.clone());
+    assert_eq!(case.effect(), Effect::Read);
+    // One that lags behind does not.
+    let mut case = Case::stable(settled());
+    world.declared = declaration(4, Some("b"), &[]);
+    case.world(world);
+    assert!(case.asked.is_empty());
+}
+
+#[test]
+fn a_doubt_makes_it_read_at_once_or_after_the_change() {
+    let mut case = Case::stable(settled());
+    case.step(Event::Doubt);
+    assert_eq!(case.effect(), Effect::Read);
+    let mut case = Case::stable(with(Standing::Silent));
+    let waiting = case.asked.clone();
+    case.step(Event::Doubt);
+    assert!(case.asked.is_empty());
+    case.asked = waiting;
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped, Outcome::Promoted] {
+        case.answer(outcome);
+    }
+    case.answer(Outcome::Confirmed);
+    assert!(case.asked.iter().any(|(_, effect)| *effect == Effect::Read), "{:?}", case.asked);
+}
+
+#[test]
+fn a_deleted_group_goes_row_first_finalizer_last() {
+    let mut world = settled();
+    world.deleting = true;
+    world.policy.on_delete = OnDelete::Keep;
+    let mut case = Case::stable(world);
+    assert_eq!(case.effect(), Effect::Tombstone);
+    case.answer(Outcome::Tombstoned);
+    let pods = vec![pod("a"), pod("b"), pod("c")];
+    assert_eq!(case.effect(), Effect::Clear { on_delete: OnDelete::Keep, pods });
+    case.answer(Outcome::Cleared);
+    assert_eq!(case.effect(), Effect::Unfinalize);
+    case.answer(Outcome::Unfinalized);
+    assert!(case.asked.is_empty() && *case.group.phase() == Phase::Retired);
+}
+
+#[test]
+fn a_deletion_does_not_wait_for_the_database_for_ever() {
+    let mut world = settled();
+    world.deleting = true;
+    let mut case = Case::stable(world.clone());
+    case.answer(Outcome::Failed);
+    assert!(case.asked.is_empty());
+    case.now += Duration::from_secs(5);
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Tombstone, "it tries again first");
+    case.now += Duration::from_secs(6);
+    case.answer(Outcome::Failed);
+    assert!(matches!(case.effect(), Effect::Clear { .. }));
+    // Nobody is in charge, and nobody can be.
+    let mut case = Case { group: Group::new(world.clone()), now: NOW, asked: Vec::new() };
+    case.step(Event::Tick);
+    assert!(case.asked.is_empty());
+    world.lock_away = true;
+    case.world(world);
+    assert!(matches!(case.effect(), Effect::Clear { .. }));
+}
+
+#[test]
+fn without_the_charge_nothing_is_done() {
+    let mut case = Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new() };
+    case.step(Event::Tick);
+    assert!(case.asked.is_empty());
+    let mut case = Case::stable(with(Standing::Silent));
+    let late = case.asked[0].0;
+    case.step(Event::Discharged);
+    case.step(Event::Outcome(late, Outcome::Granted { token: 6 }));
+    assert!(case.asked.is_empty() && !case.group.in_charge());
+    let mut case = Case::stable(with(Standing::Silent));
+    case.answer(Outcome::Refused(Refusal::NotInCharge));
+    assert!(case.asked.is_empty() && !case.group.in_charge());
+}
+
+#[test]
+fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
+    let mut world = with(Standing::Failing(Reason::ProbeRefused));
+    world.members.truncate(1);
+    let mut case = Case::new(world.clone(), row(6, Some("b"), false));
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
+    // The read finds it, not ready yet.
+    world.members.push(member("b", Role::Standby, Standing::Failing(Reason::PodNotReady)));
+    case.group.refresh(world.clone());
+    case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+    world.members[1].standing = Standing::Eligible;
+    case.world(world);
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 6), "{:?}", case.asked);
+}

@@ -13,6 +13,7 @@ use super::{Beat, SessionId};
 /// Watches the heartbeat counters of all sessions but its own.
 #[derive(Debug, Clone)]
 pub struct Observer {
+    retry_interval: Duration,
     longest_gap: Duration,
     last_receipt: Option<Duration>,
     seen: HashMap<SessionId, Window>,
@@ -23,13 +24,16 @@ pub struct Observer {
 struct Window {
     beat: u64,
     since: Duration,
+    ttl: Duration,
+    /// Whether it was found unchanged for longer than a living session leaves it, short pauses allowed for.
+    still: bool,
 }
 
 impl Observer {
     /// An observer that polls about every `retry_interval`; a gap of more than two and a half intervals between two
     /// answers starts all windows anew.
     pub fn new(retry_interval: Duration) -> Self {
-        Self { longest_gap: retry_interval * 5 / 2, last_receipt: None, seen: HashMap::new() }
+        Self { retry_interval, longest_gap: retry_interval * 5 / 2, last_receipt: None, seen: HashMap::new() }
     }
 
     /// Takes in one answer. `sent_at` and `now` are when the question was sent and the answer received, on one monotonic
@@ -67,17 +71,32 @@ impl Observer {
         let mut expired = Vec::new();
         let mut seen = HashMap::with_capacity(beat.sessions.len());
         for session in beat.sessions.iter().filter(|session| !session.dead && session.id != beat.own) {
-            let window = match self.seen.get(&session.id) {
-                Some(window) if !gap && window.beat == session.beat => *window,
-                _ => Window { beat: session.beat, since: now },
+            let since = match self.seen.get(&session.id) {
+                Some(window) if !gap && window.beat == session.beat => window.since,
+                _ => now,
             };
-            if sent_at.saturating_sub(window.since) >= session.ttl {
+            let unchanged_for = sent_at.saturating_sub(since);
+            if unchanged_for >= session.ttl {
                 expired.push((session.id, session.beat));
             }
-            seen.insert(session.id, window);
+            let still = unchanged_for >= self.retry_interval * 3 / 2;
+            seen.insert(session.id, Window { beat: session.beat, since, ttl: session.ttl, still });
         }
         self.seen = seen;
         expired
+    }
+
+    /// Sessions that seem to have stopped beating, though not for their ttl yet: time to get ready to take over.
+    pub fn suspects(&self) -> impl Iterator<Item = SessionId> {
+        self.seen.iter().filter(|(_, window)| window.still).map(|(id, _)| *id)
+    }
+
+    /// When to ask next, at the latest, lest a session that seems to have stopped beating expires unnoticed until the
+    /// next regular question.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        let last_receipt = self.last_receipt?;
+        let still = self.seen.values().filter(|window| window.still).map(|window| window.since + window.ttl);
+        still.filter(|at| *at > last_receipt).min()
     }
 }
 
@@ -126,6 +145,21 @@ mod tests {
         assert_eq!(observer.observe(ms(4_700), ms(4_650), &beat), [(other, 7)]);
         assert_eq!(observer.observe(ms(5_700), ms(5_650), &beat), [(other, 7)], "until it is seen dead");
         assert_eq!(observer.observe(ms(6_700), ms(6_650), &answer(own, &[(other, 7, true)])), []);
+    }
+
+    #[test]
+    fn what_stands_still_is_suspected_and_asked_about_on_time() {
+        let (own, other) = (SessionId::new(), SessionId::new());
+        let mut observer = Observer::new(ms(R));
+        let beat = |count| answer(own, &[(other, count, false)]);
+        observer.observe(ms(1_000), ms(1_000), &beat(7));
+        observer.observe(ms(2_000), ms(2_000), &beat(7));
+        assert_eq!((observer.suspects().count(), observer.next_expiry()), (0, None), "one beat may be late");
+        observer.observe(ms(3_000), ms(3_000), &beat(7));
+        assert_eq!(observer.suspects().collect::<Vec<_>>(), [other]);
+        assert_eq!(observer.next_expiry(), Some(ms(1_000 + TTL)));
+        observer.observe(ms(3_500), ms(3_500), &beat(8));
+        assert_eq!((observer.suspects().count(), observer.next_expiry()), (0, None), "it beats again");
     }
 
     #[test]

@@ -41,9 +41,17 @@ pub struct Store {
 impl Store {
     /// Checks the settings; an error names the setting and the remedy. No I/O.
     pub fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
-        let pool = Pool::new(config)?;
+        Ok(Self::on(Pool::new(config)?))
+    }
+
+    /// For a program that is to run on although its settings lead to no database: every operation ends with this error.
+    pub fn refusing(error: LockError) -> Self {
+        Self::on(Pool::refusing(error))
+    }
+
+    fn on(pool: Pool) -> Self {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
-        Ok(Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence) })
+        Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence) }
     }
 
     /// Runs a statement on the shared connections.

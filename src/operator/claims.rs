@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::FINALIZER,
-    lock::{Claim, Claimed, Key, SessionId, Store},
+    lock::{Changed, Claim, Claimed, Key, SessionId, Store, Token, Tombstone},
     routing::{GroupRef, Router},
 };
 
@@ -40,6 +40,25 @@ pub(super) fn falls_to<'a>(key: &Key, sessions: impl Iterator<Item = &'a Session
     sessions.max_by_key(weight).copied()
 }
 
+/// What came of a claim.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The lock's word.
+    Lock(Box<Claimed>),
+    /// The group is being deleted, and the lock holds nothing of it any more.
+    Buried,
+}
+
+/// What a quorum read says of a group.
+enum Presence {
+    /// It is there, with our finalizer on it.
+    Exists,
+    /// It is being deleted; this is the token that its status declares.
+    Deleting(i64),
+    /// It is gone.
+    Gone,
+}
+
 /// One group to claim.
 pub(super) struct Wish {
     pub(super) name: GroupName,
@@ -47,6 +66,7 @@ pub(super) struct Wish {
     pub(super) group: GroupRef,
     pub(super) key: Key,
     pub(super) tag: String,
+    pub(super) deleting: bool,
 }
 
 impl Entry {
@@ -72,25 +92,39 @@ impl Entry {
             group: self.group.clone(),
             key: self.key.clone(),
             tag: self.tag.clone(),
+            deleting: self.object.metadata.deletion_timestamp.is_some(),
         }
     }
 
     /// Takes the answer in. True when this replica is in charge now.
-    pub(super) fn claimed(&mut self, answer: Result<Claimed, Trouble>, now: Duration) -> bool {
+    pub(super) fn claimed(&mut self, answer: Result<Answer, Trouble>, now: Duration) -> bool {
         self.claim_after = Duration::ZERO;
+        let answer = match answer {
+            Ok(Answer::Lock(claimed)) => *claimed,
+            Ok(Answer::Buried) => {
+                self.charge = Charge::Open;
+                self.claim_after = now + RECLAIM;
+                return false;
+            }
+            Err(trouble) => {
+                self.trouble = Some(trouble);
+                self.charge = Charge::Open;
+                return false;
+            }
+        };
         match answer {
-            Ok(Claimed::Ours(_)) => {
+            Claimed::Ours(_) => {
                 self.charge = Charge::Ours;
                 self.open_beats = 0;
                 self.trouble = None;
                 return true;
             }
-            Ok(Claimed::Charged { session }) => self.charge = Charge::Other(session),
-            Ok(Claimed::Foreign { group }) => {
+            Claimed::Charged { session } => self.charge = Charge::Other(session),
+            Claimed::Foreign { group } => {
                 self.charge = Charge::Foreign(group);
                 self.claim_after = now + RECLAIM;
             }
-            Ok(Claimed::ProtocolNewer { protocol }) => {
+            Claimed::ProtocolNewer { protocol } => {
                 let text = format!(
                     "a newer operator (lock protocol {protocol}) has taken this group; upgrade this replica"
                 );
@@ -98,15 +132,11 @@ impl Entry {
                 self.charge = Charge::Open;
                 self.claim_after = now + RECLAIM;
             }
-            Ok(Claimed::Busy) => self.charge = Charge::Open,
+            Claimed::Busy => self.charge = Charge::Open,
             // The quorum read did not find the group: the watch will say so too.
-            Ok(Claimed::Missing | Claimed::Tombstone { .. }) => {
+            Claimed::Missing | Claimed::Tombstone { .. } => {
                 self.charge = Charge::Open;
                 self.claim_after = now + RECLAIM;
-            }
-            Err(trouble) => {
-                self.trouble = Some(trouble);
-                self.charge = Charge::Open;
             }
         }
         false
@@ -114,13 +144,13 @@ impl Entry {
 }
 
 /// Makes the claims. A row is only made, or taken from a group that went before, after a quorum read found the group:
-/// a cache may show one that was deleted long ago.
+/// a cache may show one that was deleted long ago. Of one that is being deleted a tombstone is left, or found.
 pub(super) async fn claim(
     store: Store,
     router: Router,
     session: SessionId,
     wishes: Vec<Wish>,
-) -> Vec<(GroupName, Arc<str>, Result<Claimed, Trouble>)> {
+) -> Vec<(GroupName, Arc<str>, Result<Answer, Trouble>)> {
     let all: Vec<&Wish> = wishes.iter().collect();
     let mut answers = ask(&store, session, &all, &vec![(false, None); all.len()]).await;
     let unsettled: Vec<usize> = answers
@@ -128,19 +158,30 @@ pub(super) async fn claim(
         .enumerate()
         .filter(|(index, answer)| match answer {
             Ok(Claimed::Missing | Claimed::Tombstone { .. }) => true,
-            Ok(Claimed::Foreign { group }) => same_place(group, &wishes[*index].tag),
+            Ok(Claimed::Foreign { group }) => {
+                same_place(group, &wishes[*index].tag) || wishes[*index].deleting
+            }
             _ => false,
         })
         .map(|(index, _)| index)
         .collect();
     let reads: Vec<_> = unsettled.iter().map(|index| confirm(&router, &wishes[*index])).collect();
-    let exists: Vec<_> = stream::iter(reads).buffered(PARALLEL_READS).collect().await;
-    let mut confirmed = Vec::new();
-    for (index, exists) in unsettled.into_iter().zip(exists) {
-        match exists {
-            Ok(true) => confirmed.push(index),
-            Ok(false) => {}
-            Err(trouble) => answers[index] = Err(trouble),
+    let presence: Vec<_> = stream::iter(reads).buffered(PARALLEL_READS).collect().await;
+    let (mut confirmed, mut buried) = (Vec::new(), Vec::new());
+    for (index, presence) in unsettled.into_iter().zip(presence) {
+        match (presence, &answers[index]) {
+            (Ok(Presence::Exists), Ok(Claimed::Foreign { group }))
+                if !same_place(group, &wishes[index].tag) => {}
+            (Ok(Presence::Exists), _) => confirmed.push(index),
+            (Ok(Presence::Deleting(floor)), Ok(Claimed::Missing)) => {
+                match bury(&store, session, &wishes[index], floor).await {
+                    Ok(()) => buried.push(index),
+                    Err(trouble) => answers[index] = Err(trouble),
+                }
+            }
+            (Ok(Presence::Deleting(_)), _) => buried.push(index),
+            (Ok(Presence::Gone), _) => {}
+            (Err(trouble), _) => answers[index] = Err(trouble),
         }
     }
     let predecessor = |index: usize| match &answers[index] {
@@ -153,19 +194,35 @@ pub(super) async fn claim(
     for (index, answer) in confirmed.into_iter().zip(second) {
         answers[index] = answer;
     }
+    let mut answers: Vec<_> =
+        answers.into_iter().map(|answer| answer.map(|claimed| Answer::Lock(Box::new(claimed)))).collect();
+    for index in buried {
+        answers[index] = Ok(Answer::Buried);
+    }
     wishes.into_iter().zip(answers).map(|(wish, answer)| (wish.name, wish.uid, answer)).collect()
 }
 
-/// Whether the group is there, by a quorum read, with our finalizer on it.
-async fn confirm(router: &Router, wish: &Wish) -> Result<bool, Trouble> {
+/// Leaves a tombstone where the row was lost, so that the key's next user goes on above the group's tokens.
+async fn bury(store: &Store, session: SessionId, wish: &Wish, floor: i64) -> Result<(), Trouble> {
+    let tombstone = Tombstone { key: wish.key.clone(), group: wish.tag.clone(), floor: Token::new(floor) };
+    match store.tombstone(session, &[tombstone]).await {
+        Ok(answers) if answers.contains(&Changed::Done) => Ok(()),
+        Ok(_) => Err(Trouble::Lock("the lock's row is busy; trying again".to_owned())),
+        Err(error) => Err(Trouble::Lock(error.to_string())),
+    }
+}
+
+/// Whether the group is there, by a quorum read.
+async fn confirm(router: &Router, wish: &Wish) -> Result<Presence, Trouble> {
     let found = router.group(&wish.group).await.map_err(|error| Trouble::from(&error))?;
-    let Some(found) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else {
-        return Ok(false);
-    };
+    let Some(found) = found else { return Ok(Presence::Gone) };
+    if found.metadata.deletion_timestamp.is_some() {
+        return Ok(Presence::Deleting(found.status.map_or(0, |status| status.declaration.token)));
+    }
     if !found.finalizers().iter().any(|name| name == FINALIZER) {
         router.set_finalizer(&wish.group, true).await.map_err(|error| Trouble::from(&error))?;
     }
-    Ok(true)
+    Ok(Presence::Exists)
 }
 
 async fn ask(

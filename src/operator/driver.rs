@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -20,8 +20,9 @@ use super::{
     desk::Desk,
     effects::Performer,
     entry::{Charge, Entry, Probing},
-    message::{GroupName, Message, Watched},
-    report,
+    message::{GroupName, Message, Scope, Watched},
+    network::OwnNetwork,
+    report::{self, Hindrance},
     roster::Roster,
 };
 use crate::{
@@ -36,6 +37,8 @@ use crate::{
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After how long without the database a deletion no longer waits for it, and the outage is reported.
 pub(super) const OUTAGE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the words for an outage may change.
+const REWORDING: Duration = Duration::from_mins(1);
 /// How often the loop turns at least.
 const IDLE: Duration = Duration::from_secs(1);
 /// The most messages handled before timers get their turn.
@@ -54,6 +57,12 @@ pub(super) struct Parts {
     pub(super) prober: Prober,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) voice: Voice,
+    /// How many scopes the watches of groups and of pods have.
+    pub(super) scopes: usize,
+    /// After how long without a heartbeat this replica no longer believes to be in charge of anything.
+    pub(super) session_ttl: Duration,
+    /// What may be on its way to the API server besides changes of holder: they must not wait behind thousands of reports.
+    pub(super) background: Arc<Semaphore>,
 }
 
 /// The lock as last heard of.
@@ -61,8 +70,41 @@ pub(super) struct Parts {
 pub(super) struct LockView {
     pub(super) own: Option<SessionId>,
     pub(super) living: Vec<SessionId>,
-    /// Since when, and why, the database cannot be used.
-    pub(super) outage: Option<(Duration, String)>,
+    /// Those of them that seem to have stopped beating.
+    pub(super) suspects: Vec<SessionId>,
+    /// When the last heartbeat that succeeded was sent.
+    pub(super) beaten_at: Duration,
+    pub(super) outage: Option<Outage>,
+}
+
+/// Something that keeps this replica from working for all groups alike.
+#[derive(Clone)]
+pub(super) struct Outage {
+    pub(super) since: Duration,
+    pub(super) problem: String,
+    /// When the problem was last put into words: what varies from attempt to attempt is not reported anew each time.
+    pub(super) worded_at: Duration,
+}
+
+impl Outage {
+    /// The outage goes on, with this problem.
+    pub(super) fn goes_on(before: Option<Self>, problem: &str, now: Duration) -> Self {
+        let new = Self { since: now, problem: problem.to_owned(), worded_at: now };
+        match before {
+            None => new,
+            Some(before) if now.saturating_sub(before.since) < OUTAGE_PATIENCE => {
+                Self { since: before.since, ..new }
+            }
+            Some(before) if now.saturating_sub(before.worded_at) >= REWORDING => {
+                Self { since: before.since, ..new }
+            }
+            Some(before) => before,
+        }
+    }
+
+    pub(super) fn lasts(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) >= OUTAGE_PATIENCE
+    }
 }
 
 /// The loop's state.
@@ -73,18 +115,21 @@ pub(super) struct Driver {
     pub(super) owners: HashMap<Arc<str>, GroupName>,
     pub(super) leases: NodeLeases,
     pub(super) lock: LockView,
+    pub(super) network: OwnNetwork,
+    /// Groups that cannot be read, by UID and generation: what was told about them.
+    pub(super) unreadable: HashMap<GroupName, (String, Option<i64>)>,
     /// Objects of a list that is being read, by watch and scope.
     pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
     /// Watches that have shown their first list, and those that fail, with the reason and when they last did.
-    pub(super) synced: BTreeSet<Watched>,
-    pub(super) failing: BTreeMap<Watched, (String, Duration)>,
+    pub(super) synced: BTreeSet<(Watched, Scope)>,
+    pub(super) failing: BTreeMap<Watched, (Outage, Duration)>,
     /// Groups to look at again in this turn.
     pub(super) touched: BTreeSet<GroupName>,
     timers: BTreeSet<(Duration, GroupName)>,
     deadlines: HashMap<GroupName, Duration>,
     pub(super) claiming: bool,
     draining: bool,
-    tasks: JoinSet<()>,
+    pub(super) tasks: JoinSet<()>,
 }
 
 impl Driver {
@@ -96,6 +141,8 @@ impl Driver {
             owners: HashMap::new(),
             leases: NodeLeases::default(),
             lock: LockView::default(),
+            network: OwnNetwork::default(),
+            unreadable: HashMap::new(),
             listing: HashMap::new(),
             synced: BTreeSet::new(),
             failing: BTreeMap::new(),
@@ -189,7 +236,13 @@ impl Driver {
 
     /// Whether the database has been away for so long that nothing waits for it any more.
     pub(super) fn lock_away(&self, now: Duration) -> bool {
-        self.lock.outage.as_ref().is_some_and(|(since, _)| now.saturating_sub(*since) >= OUTAGE_PATIENCE)
+        self.lock.outage.as_ref().is_some_and(|outage| outage.lasts(now))
+    }
+
+    /// Whether everything that this watches has been listed.
+    pub(super) fn is_synced(&self, watched: Watched) -> bool {
+        let scopes = self.synced.iter().filter(|(synced, _)| *synced == watched).count();
+        scopes >= if watched == Watched::NodeLeases { 1 } else { self.parts.scopes }
     }
 
     /// Shows one group the world, and does what it says.
@@ -203,6 +256,7 @@ impl Driver {
         };
         let probing = probing(entry, &self.lock);
         entry.aim(probing, &mut self.parts.prober);
+        let lock_away = lock_away && entry.deleting_for(now) >= OUTAGE_PATIENCE;
         let world = entry.world(&self.leases, now, lock_away);
         if self.draining && matches!(entry.machine.phase(), Phase::Stable) {
             return;
@@ -233,11 +287,17 @@ impl Driver {
                 metrics: self.parts.voice.metrics.clone(),
             };
             let messages = self.parts.messages.clone();
+            let queue =
+                matches!(effect, Effect::Stamp { .. } | Effect::Read).then(|| self.parts.background.clone());
             self.tasks.spawn(async move {
+                let _turn = in_turn(queue).await;
                 let done = performer.perform(ticket, effect).await;
                 // The loop is gone only when the process ends.
                 let _ = messages.send(Message::Done(Box::new(done))).await;
             });
+        }
+        if matches!(entry.machine.phase(), Phase::Stable) && !entry.machine.busy() {
+            entry.trouble = None;
         }
         if entry.charge == Charge::Ours && !entry.machine.in_charge() {
             entry.charge = Charge::Open;
@@ -246,6 +306,7 @@ impl Driver {
             entry.charge = Charge::Open;
         }
         let deadline = entry.deadline(&self.leases, now);
+        let deadline = deadline.into_iter().chain(Some(entry.report_after).filter(|at| *at > now)).min();
         self.set_timer(name, deadline);
         self.report(name, now);
     }
@@ -267,36 +328,50 @@ impl Driver {
 
     /// Writes the group's status if it should read otherwise and this replica is the one to say so.
     pub(super) fn report(&mut self, name: &GroupName, now: Duration) {
-        let outage = self.lock.outage.as_ref();
-        let away = self.lock_away(now) && self.lock.own.is_none();
-        let Some(entry) = self.entries.get_mut(name) else { return };
+        let Some(entry) = self.entries.get(name) else { return };
         let never_seen = entry.status().is_none_or(|status| status.observed_generation < 0);
-        let ours = match entry.charge {
-            Charge::Ours | Charge::Foreign(_) => true,
-            // Without a database nobody is in charge, and the user should still learn why nothing happens: once, so that
-            // a replica which alone lost its way to the database does not quarrel with the one in charge.
-            _ if (away || (outage.is_some() && never_seen)) && !entry.outage_reported => {
-                entry.outage_reported = true;
-                true
+        let hindrance = self.hindrance(never_seen, now);
+        let ours = match &entry.charge {
+            Charge::Ours => true,
+            Charge::Foreign(_) => {
+                self.lock.own.is_some() && falls_to(&entry.key, self.lock.living.iter()) == self.lock.own
             }
-            _ => false,
+            // Nobody is in charge, and the user should still learn why nothing happens: once, so that a replica which
+            // alone lost its way to the database does not quarrel with the one in charge.
+            _ => hindrance.is_some() && !entry.hindrance_reported,
         };
-        if !ours || entry.reporting || now < entry.report_after || self.draining {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if !ours || entry.unreadable.is_some() || entry.reporting || now < entry.report_after || self.draining
+        {
             return;
         }
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {
             return;
         }
-        let wanted = report::status(entry, outage.map(|(_, problem)| problem.as_str()));
+        let wanted = report::status(entry, hindrance.as_ref(), entry.settles(now));
+        entry.hindrance_reported = hindrance.is_some();
         let Some(patch) = report::patch(entry, &wanted) else { return };
         entry.reporting = true;
         let (router, messages) = (self.parts.router.clone(), self.parts.messages.clone());
         let (group, uid, reference) = (name.clone(), entry.uid.clone(), entry.group.clone());
+        let queue = self.parts.background.clone();
         self.tasks.spawn(async move {
+            let _turn = in_turn(Some(queue)).await;
             let object = router.report(&reference, &patch).await;
             let object = object.map(Box::new).map_err(|error| super::message::Trouble::from(&error));
             let _ = messages.send(Message::Reported { group, uid, object }).await;
         });
+    }
+
+    /// What keeps this replica from working for any group, once it is worth telling: a group that was never reported on
+    /// hears of it at once.
+    fn hindrance(&self, never_seen: bool, now: Duration) -> Option<Hindrance> {
+        let worth_telling = |outage: &&Outage| never_seen || outage.lasts(now);
+        let lock = self.lock.outage.as_ref().filter(worth_telling);
+        let watch = self.failing.get(&Watched::Pods).filter(|_| !self.is_synced(Watched::Pods));
+        let watch = watch.map(|(outage, _)| outage).filter(worth_telling);
+        lock.map(|outage| Hindrance::Lock(outage.problem.clone()))
+            .or_else(|| watch.map(|outage| Hindrance::Pods(outage.problem.clone())))
     }
 
     /// Claims the groups that nobody is in charge of and that fall to this replica.
@@ -305,16 +380,24 @@ impl Driver {
         if self.claiming
             || self.draining
             || self.lock.outage.is_some()
-            || !self.synced.contains(&Watched::Groups)
+            || !self.is_synced(Watched::Groups)
+            // Without its pods a group would seem to have none: nothing to adopt, and no labels to take off.
+            || !self.is_synced(Watched::Pods)
         {
             return;
         }
         let living = &self.lock.living;
         let due = self.entries.values_mut().filter(|entry| entry.claim_due);
+        let mut keys = BTreeSet::new();
         let wishes: Vec<_> = due
             .filter_map(|entry| {
+                if keys.contains(&entry.key) {
+                    // Another group has the same key. One claim cannot ask for it twice; the next one asks for this.
+                    return None;
+                }
                 entry.claim_due = false;
                 entry.wants_claim(own, living, now).then(|| {
+                    keys.insert(entry.key.clone());
                     entry.charge = Charge::Claiming;
                     entry.wish()
                 })
@@ -335,9 +418,18 @@ impl Driver {
 
     /// Puts this replica in charge of a group.
     pub(super) fn charged(&mut self, name: &GroupName, now: Duration) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.charged_at = now;
+        }
         self.step(name, Event::Charged { seed: Uuid::new_v4() }, now);
         self.touched.insert(name.clone());
     }
+}
+
+/// Waits for one of the places in the background, if it has to.
+async fn in_turn(queue: Option<Arc<Semaphore>>) -> Option<OwnedSemaphorePermit> {
+    // The semaphore is never closed.
+    queue?.acquire_owned().await.ok()
 }
 
 /// Which pods of the group this replica is to probe.
@@ -349,9 +441,10 @@ fn probing(entry: &Entry, lock: &LockView) -> Probing {
         Charge::Ours | Charge::Claiming | Charge::Open => Probing::All,
         Charge::Foreign(_) => Probing::None,
         Charge::Other(session) => {
-            let others = lock.living.iter().filter(|id| **id != session);
+            let others = lock.living.iter().filter(|id| **id != session && !lock.suspects.contains(id));
             if lock.own.is_some() && falls_to(&entry.key, others) == lock.own {
-                Probing::Holder
+                // Should it fall to this replica, there must be fresh evidence of every pod by then.
+                if lock.suspects.contains(&session) { Probing::All } else { Probing::Holder }
             } else {
                 Probing::None
             }

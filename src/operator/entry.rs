@@ -71,13 +71,22 @@ pub(super) struct Entry {
     pub(super) contested: BTreeMap<String, String>,
     /// What the spec got wrong.
     pub(super) invalid: Option<String>,
+    /// Why the object, as it is now, cannot be read: all else here is of before.
+    pub(super) unreadable: Option<String>,
     /// The last failure of an effect, until one succeeds.
     pub(super) trouble: Option<Trouble>,
     pub(super) history: Vec<HistoryEntry>,
     pub(super) reporting: bool,
     pub(super) report_after: Duration,
-    /// The database's outage was reported by a replica that is not in charge; once is enough.
-    pub(super) outage_reported: bool,
+    /// What keeps all groups from being worked for was reported by a replica that is not in charge; once is enough.
+    pub(super) hindrance_reported: bool,
+    /// The last failure of a report, and of stamping standbys: each is logged once.
+    pub(super) report_trouble: Option<Trouble>,
+    pub(super) stamp_trouble: Option<Trouble>,
+    /// When this replica was put in charge.
+    pub(super) charged_at: Duration,
+    /// When the deletion was first seen.
+    deleted_at: Option<Duration>,
 }
 
 impl Entry {
@@ -98,11 +107,16 @@ impl Entry {
             tracked: BTreeMap::new(),
             contested: BTreeMap::new(),
             invalid: None,
+            unreadable: None,
             trouble: None,
             history: Vec::new(),
             reporting: false,
             report_after: Duration::ZERO,
-            outage_reported: false,
+            hindrance_reported: false,
+            report_trouble: None,
+            stamp_trouble: None,
+            charged_at: Duration::ZERO,
+            deleted_at: None,
             object: Arc::new(LeaderGroup::new("", object.spec.clone())),
             name,
             group,
@@ -116,6 +130,7 @@ impl Entry {
         if let Some(group) = GroupRef::of(&object) {
             self.group = group;
         }
+        self.unreadable = None;
         self.invalid = object.spec.validate().err().map(|invalid| invalid.to_string());
         if let Some(status) = &object.status
             && status.history.first().map(|entry| entry.token) > self.history.first().map(|entry| entry.token)
@@ -128,6 +143,30 @@ impl Entry {
                 tracked.facts.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| probe.timeout);
             tracked.evidence.set_thresholds(Thresholds::of(&self.object.spec, timeout));
         }
+    }
+
+    /// How long ago the deletion of the group was first seen; zero if it is not being deleted.
+    pub(super) fn deleting_for(&mut self, now: Duration) -> Duration {
+        if self.object.metadata.deletion_timestamp.is_none() {
+            return Duration::ZERO;
+        }
+        now.saturating_sub(*self.deleted_at.get_or_insert(now))
+    }
+
+    /// Until when the first probes of a replica that was just put in charge may be outstanding.
+    fn settled_at(&self) -> Duration {
+        self.charged_at + self.object.spec.lock.retry_interval.0 * 2
+    }
+
+    /// Whether pods without evidence are not worth a word yet: the replica was just put in charge.
+    pub(super) fn settles(&self, now: Duration) -> bool {
+        now < self.settled_at()
+            && self
+                .machine
+                .world()
+                .members
+                .iter()
+                .any(|member| member.standing == election::Standing::Unproven)
     }
 
     pub(super) fn status(&self) -> Option<&LeaderGroupStatus> {
@@ -188,6 +227,11 @@ impl Entry {
         pods.any(|tracked| tracked.facts.node.as_deref() == Some(node) && tracked.facts.target().is_none())
     }
 
+    /// This replica's own network led nowhere until `now`.
+    pub(super) fn cut_off_until(&mut self, now: Duration) {
+        self.tracked.values_mut().for_each(|tracked| tracked.evidence.cut_off_until(now));
+    }
+
     /// Points the prober at the pods that this replica is to probe.
     pub(super) fn aim(&mut self, probing: Probing, prober: &mut Prober) {
         let holder = self.declared_holder().map(|pod| pod.uid);
@@ -244,7 +288,7 @@ impl Entry {
 
     /// Why nobody of this group may be promoted.
     pub(super) fn obstacle(&self) -> Option<Reason> {
-        if self.invalid.is_some() {
+        if self.invalid.is_some() || self.unreadable.is_some() {
             Some(Reason::InvalidSpec)
         } else if !self.contested.is_empty() {
             Some(Reason::SelectedByOtherGroup)
@@ -259,7 +303,8 @@ impl Entry {
             let lease = leases.of(tracked.facts.node.as_deref().unwrap_or_default());
             tracked.evidence.next_deadline(&lease, now)
         });
-        evidence.chain(self.machine.wake()).min()
+        let settled = Some(self.settled_at()).filter(|_| self.settles(now));
+        evidence.chain(self.machine.wake()).chain(settled).min()
     }
 }
 

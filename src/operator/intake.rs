@@ -6,15 +6,19 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{ResourceExt as _, runtime::watcher};
 
 use super::{
-    driver::Driver,
+    claims::Answer,
+    driver::{Driver, Outage},
     entry::{Charge, Entry, version},
+    feed::trim,
     message::{Done, GroupName, Message, Scope, Trouble, Watched},
+    network::Peer,
     roster::Selected,
     session::LockNews,
+    sighting::Sighting,
 };
 use crate::{
     api::LeaderGroup,
-    election::{Event, Outcome, Phase},
+    election::{Event, Outcome},
     health::{Monotonic, ProbeEvent, ProbeStep},
     lock::{Claimed, LockError, Token},
 };
@@ -39,7 +43,9 @@ impl Driver {
                     let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.uid == uid) else {
                         continue;
                     };
-                    let adopted = matches!(&answer, Ok(Claimed::Ours(row)) if row.token > Token::ZERO);
+                    let adopted = matches!(&answer, Ok(Answer::Lock(claimed))
+                        if matches!(&**claimed, Claimed::Ours(row) if row.token > Token::ZERO));
+                    let buried = matches!(&answer, Ok(Answer::Buried));
                     if !current {
                         entry.charge = Charge::Open;
                     } else if entry.claimed(answer, now) {
@@ -47,13 +53,21 @@ impl Driver {
                             self.parts.voice.metrics.adoption();
                         }
                         self.charged(&name, now);
+                    } else if buried {
+                        self.step(&name, Event::Buried, now);
                     }
                     self.touched.insert(name);
                 }
             }
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
-            Message::ApiServer { reachable } if reachable => self.forgive_watches(now),
-            Message::ApiServer { .. } => tracing::debug!("the API server did not answer a ping"),
+            Message::ApiServer { reachable } => {
+                self.heard(Peer::ApiServer, reachable, now);
+                if reachable {
+                    self.forgive_watches(now);
+                } else {
+                    tracing::debug!("the API server did not answer a ping");
+                }
+            }
         }
     }
 
@@ -72,10 +86,10 @@ impl Driver {
         self.touched.insert(name.clone());
     }
 
-    fn group_event(&mut self, scope: &Scope, event: watcher::Event<LeaderGroup>) {
+    fn group_event(&mut self, scope: &Scope, event: watcher::Event<Sighting>) {
         let listing = (Watched::Groups, scope.clone());
         match event {
-            watcher::Event::Apply(object) => self.group_seen(object),
+            watcher::Event::Apply(object) => self.sighted(object),
             watcher::Event::Delete(object) => {
                 if let Some(name) = name_of(&object) {
                     self.group_gone(&name);
@@ -88,7 +102,7 @@ impl Driver {
                 if let (Some(seen), Some(name)) = (self.listing.get_mut(&listing), name_of(&object)) {
                     seen.insert(name.to_string());
                 }
-                self.group_seen(object);
+                self.sighted(object);
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
@@ -97,12 +111,12 @@ impl Driver {
                         self.group_gone(&name);
                     }
                 }
-                self.synced(Watched::Groups);
+                self.synced(Watched::Groups, scope.clone());
             }
         }
     }
 
-    fn group_seen(&mut self, object: LeaderGroup) {
+    pub(super) fn group_seen(&mut self, object: LeaderGroup) {
         let Some(name) = name_of(&object) else { return };
         let uid = object.uid().unwrap_or_default();
         let known = self.entries.get(&name);
@@ -112,8 +126,7 @@ impl Driver {
         } else if known.is_some_and(|entry| version(&*entry.object) > version(&object)) {
             return;
         }
-        let selector_changed =
-            self.entries.get(&name).is_none_or(|entry| entry.object.spec.selector != object.spec.selector);
+        let spec_changed = self.entries.get(&name).is_none_or(|entry| entry.object.spec != object.spec);
         if let Some(entry) = self.entries.get_mut(&name) {
             entry.update(object.clone());
         } else {
@@ -123,8 +136,10 @@ impl Driver {
             };
             self.entries.insert(name.clone(), entry);
         }
+        self.unreadable.remove(&name);
         self.roster.put_group(&name, Arc::new(object));
-        if selector_changed {
+        // What is known of a pod depends on more of the spec than the selector: on the probe, and on the label's values.
+        if spec_changed {
             self.muster(&name);
         }
         self.touched.insert(name);
@@ -138,7 +153,8 @@ impl Driver {
         }
     }
 
-    fn group_gone(&mut self, name: &GroupName) {
+    pub(super) fn group_gone(&mut self, name: &GroupName) {
+        self.unreadable.remove(name);
         let pods = self.roster.pods_of(name);
         self.roster.take_group(name);
         if let Some(mut entry) = self.entries.remove(name) {
@@ -182,7 +198,7 @@ impl Driver {
                         self.pod_gone(&namespace, &uid);
                     }
                 }
-                self.synced(Watched::Pods);
+                self.synced(Watched::Pods, scope.clone());
             }
         }
     }
@@ -253,15 +269,18 @@ impl Driver {
             watcher::Event::Init => return,
             watcher::Event::InitDone => {
                 self.leases.alive(now);
-                return self.synced(Watched::NodeLeases);
+                return self.synced(Watched::NodeLeases, None);
             }
         };
         let concerned = self.entries.values().filter(|entry| entry.lives_by_lease_of(&node));
         self.touched.extend(concerned.map(|entry| entry.name.clone()));
     }
 
-    fn synced(&mut self, watched: Watched) {
-        self.synced.insert(watched);
+    fn synced(&mut self, watched: Watched, scope: Scope) {
+        self.synced.insert((watched, scope));
+        if self.is_synced(watched) && self.failing.remove(&watched).is_some() {
+            self.entries.values_mut().for_each(|entry| entry.hindrance_reported = false);
+        }
         self.tell_watches();
         self.ask_for_claims();
     }
@@ -271,11 +290,15 @@ impl Driver {
             self.leases.interrupted();
         }
         let now = Monotonic::now();
-        let known = self.failing.insert(watched, (problem.to_owned(), now));
-        if known.is_none_or(|(known, _)| known != problem) {
+        let before = self.failing.remove(&watched).map(|(outage, _)| outage);
+        if before.as_ref().is_none_or(|before| before.problem != problem) {
             tracing::warn!(?watched, problem, "a watch failed; trying again");
         }
+        self.failing.insert(watched, (Outage::goes_on(before, problem, now), now));
         self.tell_watches();
+        if watched == Watched::Pods && !self.is_synced(watched) {
+            self.touched.extend(self.entries.keys().cloned());
+        }
     }
 
     /// A watch that is resumed may stay silent for hours; one that still fails would have said so again by now.
@@ -290,27 +313,43 @@ impl Driver {
 
     fn tell_watches(&self) {
         self.parts.voice.watches(
-            |watched| self.synced.contains(&watched),
-            self.failing.iter().map(|(watched, (problem, _))| (watched, problem)),
+            |watched| self.is_synced(watched),
+            self.failing.iter().map(|(watched, (outage, _))| (watched, &outage.problem)),
         );
     }
 
+    /// A peer was reached, or was not. While the network leads nowhere, and until it leads somewhere again, no pod's
+    /// silence is its own.
+    fn heard(&mut self, peer: Peer, reached: bool, now: Duration) {
+        if self.network.heard(peer, reached) {
+            self.entries.values_mut().for_each(|entry| entry.cut_off_until(now));
+            self.touched.extend(self.entries.keys().cloned());
+        }
+    }
+
     fn lock_news(&mut self, news: LockNews, now: Duration) {
+        let reached = match &news {
+            LockNews::Beat { .. } => true,
+            // Nobody speaks to the database until there is a session again.
+            LockNews::Lost => false,
+            LockNews::Down(error) => error.is_an_answer(),
+        };
+        self.heard(Peer::Database, reached, now);
         match news {
-            LockNews::Beat { own, living, doubt, took } => {
-                self.parts.voice.metrics.heartbeat(took);
+            LockNews::Beat { own, living, suspects, doubt, took } => {
                 self.parts.voice.lock.pass();
+                self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {
                     tracing::info!("the lock's database answers again");
-                    self.entries.values_mut().for_each(|entry| entry.outage_reported = false);
+                    self.entries.values_mut().for_each(|entry| entry.hindrance_reported = false);
                     self.touched.extend(self.entries.keys().cloned());
                 }
                 if self.lock.own != Some(own) {
                     self.discharge(now);
                     self.lock.own = Some(own);
                 }
-                if self.lock.living != living {
-                    self.lock.living = living;
+                if self.lock.living != living || self.lock.suspects != suspects {
+                    (self.lock.living, self.lock.suspects) = (living, suspects);
                     self.touched.extend(self.entries.keys().cloned());
                 }
                 if doubt {
@@ -335,15 +374,19 @@ impl Driver {
     fn lock_down(&mut self, error: &LockError, now: Duration) {
         let text = error.to_string();
         self.parts.voice.lock.fail(&text);
-        let before = self.lock.outage.as_ref();
-        if before.is_none_or(|(_, problem)| *problem != text) {
+        let before = self.lock.outage.take();
+        if before.as_ref().is_none_or(|before| before.problem != text) {
             tracing::error!(
                 problem = text,
                 "the lock's database cannot be used; labels stay as they are. Trying again"
             );
         }
-        let since = before.map_or(now, |(since, _)| *since);
-        self.lock.outage = Some((since, text));
+        self.lock.outage = Some(Outage::goes_on(before, &text, now));
+        if self.lock.own.is_some() && now.saturating_sub(self.lock.beaten_at) >= self.parts.session_ttl {
+            // Others may have taken over by now. Should the session live when the database answers, all is as it was.
+            self.lock.own = None;
+            self.discharge(now);
+        }
         self.touched.extend(self.entries.keys().cloned());
     }
 
@@ -370,8 +413,15 @@ impl Driver {
     }
 
     fn done(&mut self, done: Done, now: Duration) {
-        for pod in done.pods {
-            self.pod_seen(pod, now);
+        // The watches alone say what exists: an answer may come in after the news that its object is gone.
+        for mut pod in done.pods {
+            if self.roster.knows_pod(&pod) {
+                trim(&mut pod);
+                self.pod_seen(pod, now);
+            }
+        }
+        if self.entries.get(&done.group).is_none_or(|entry| entry.uid != done.uid) {
+            return;
         }
         if let Some(object) = done.object {
             self.group_seen(*object);
@@ -379,14 +429,16 @@ impl Driver {
         let Some(entry) = self.entries.get_mut(&done.group).filter(|entry| entry.uid == done.uid) else {
             return;
         };
-        let retired = matches!(entry.machine.phase(), Phase::Retiring(_));
+        // Stamping standbys is protection in depth: what keeps it from succeeding keeps nobody from being active.
+        let stamping = entry.machine.is_stamping(done.ticket);
+        let known = if stamping { &mut entry.stamp_trouble } else { &mut entry.trouble };
         if let Some(trouble) = done.trouble {
-            if entry.trouble.as_ref() != Some(&trouble) {
+            if known.as_ref() != Some(&trouble) {
                 tracing::warn!(group = %done.group, ?trouble, "a step failed; trying again");
             }
-            entry.trouble = Some(trouble);
-        } else if !matches!(done.outcome, Outcome::Refused(_)) || retired {
-            entry.trouble = None;
+            *known = Some(trouble);
+        } else if stamping || known.as_ref().is_some_and(|trouble| is_over(trouble, &done.outcome)) {
+            *known = None;
         }
         // The world first, with the pods as the effect left them: a group that settles must not decide on what it has
         // just changed.
@@ -406,9 +458,16 @@ impl Driver {
         let Some(entry) = self.entries.get_mut(&name).filter(|entry| *entry.uid == *uid) else { return };
         entry.reporting = false;
         match object {
-            Ok(object) => self.group_seen(*object),
+            Ok(object) => {
+                entry.report_trouble = None;
+                self.group_seen(*object);
+            }
             Err(trouble) => {
-                tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
+                if entry.report_trouble.as_ref() != Some(&trouble) {
+                    tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
+                }
+                entry.report_trouble = Some(trouble);
+                entry.hindrance_reported = false;
                 entry.report_after = now + super::driver::REPORT_PAUSE;
             }
         }
@@ -416,6 +475,24 @@ impl Driver {
     }
 }
 
-fn name_of(object: &LeaderGroup) -> Option<GroupName> {
-    Some(GroupName { namespace: object.namespace()?.into(), name: object.metadata.name.as_deref()?.into() })
+/// Whether an outcome shows that what was in the way is out of it. Reading alone proves nothing of writing.
+fn is_over(trouble: &Trouble, outcome: &Outcome) -> bool {
+    match trouble {
+        Trouble::Lock(_) => matches!(
+            outcome,
+            Outcome::Read { .. }
+                | Outcome::Rechecked { .. }
+                | Outcome::Granted { .. }
+                | Outcome::Confirmed
+                | Outcome::Vacated
+                | Outcome::Tombstoned
+        ),
+        Trouble::Refused(_) | Trouble::Unreachable(_) => {
+            matches!(outcome, Outcome::Declared | Outcome::Promoted | Outcome::Cleared | Outcome::Unfinalized)
+        }
+    }
+}
+
+fn name_of(object: &impl kube::ResourceExt) -> Option<GroupName> {
+    Some(GroupName { namespace: object.namespace()?.into(), name: object.meta().name.as_deref()?.into() })
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::runtime::watcher;
 
-use super::session::LockNews;
+use super::{claims::Answer, session::LockNews, sighting::Sighting};
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
-    lock::{Claimed, SessionId},
+    lock::SessionId,
 };
 
 /// A group's name: namespace, then name.
@@ -67,13 +67,13 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the large ones, objects on a watch, are the frequent ones")]
 pub(super) enum Message {
-    Group(Scope, watcher::Event<LeaderGroup>),
+    Group(Scope, watcher::Event<Sighting>),
     Pod(Scope, watcher::Event<Pod>),
     NodeLease(watcher::Event<Lease>),
     WatchFailed(Watched, String),
     Lock(LockNews),
     Done(Box<Done>),
-    Claimed { session: SessionId, answers: Vec<(GroupName, Arc<str>, Result<Claimed, Trouble>)> },
+    Claimed { session: SessionId, answers: Vec<(GroupName, Arc<str>, Result<Answer, Trouble>)> },
     Reported { group: GroupName, uid: Arc<str>, object: Result<Box<LeaderGroup>, Trouble> },
     ApiServer { reachable: bool },
 }

@@ -9,11 +9,20 @@ use serde_json::{Value, json};
 use super::{
     entry::{Charge, Entry},
     message::Trouble,
+    sighting::Unreadable,
 };
 use crate::{
     api::{ActivePod, ConditionType, LeaderGroupStatus, Reason},
     election::{Member, Phase, Role, Standing},
 };
+
+/// What keeps this replica from working for any group.
+pub(super) enum Hindrance {
+    /// The lock's database.
+    Lock(String),
+    /// The pods cannot be watched.
+    Pods(String),
+}
 
 /// One condition before it gets its time of transition.
 struct Finding {
@@ -27,14 +36,16 @@ fn finding(kind: ConditionType, status: bool, reason: Reason, message: impl Into
     Finding { kind, status, reason, message: message.into() }
 }
 
-/// The status as it should read; `outage` is the database's, if there is one.
-pub(super) fn status(entry: &Entry, outage: Option<&str>) -> LeaderGroupStatus {
+/// The status as it should read. While it `settles`, a replica that was just put in charge does not count those out that
+/// it has not heard of yet.
+pub(super) fn status(entry: &Entry, hindrance: Option<&Hindrance>, settles: bool) -> LeaderGroupStatus {
     let old = entry.status().cloned().unwrap_or_default();
     let members = &entry.machine.world().members;
     let eligible = members.iter().filter(|member| member.standing == Standing::Eligible).count();
     let (eligible, members) = (count(eligible), count(members.len()));
+    let eligible = if settles { eligible.max(old.eligible.min(members)) } else { eligible };
     let generation = entry.object.metadata.generation.unwrap_or_default();
-    let findings = findings(entry, eligible, members, outage);
+    let findings = findings(entry, eligible, members, hindrance);
     LeaderGroupStatus {
         observed_generation: generation,
         active: active(entry, &old),
@@ -93,19 +104,19 @@ fn labelled_holder(entry: &Entry) -> Option<&Member> {
     entry.machine.member(&holder.uid).filter(|member| member.role == Role::Active)
 }
 
-fn findings(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) -> Vec<Finding> {
+fn findings(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Vec<Finding> {
     use ConditionType as C;
     let accepted = accepted(entry);
-    let active = activity(entry, eligible, members, outage);
+    let active = activity(entry, eligible, members, hindrance);
     let routed = routed(entry);
-    let store = match (outage, &entry.trouble) {
-        (Some(outage), _) => finding(
+    let store = match (hindrance, &entry.trouble) {
+        (Some(Hindrance::Lock(outage)), _) => finding(
             C::LockStoreReachable,
             false,
             Reason::LockStoreUnavailable,
             format!("{outage}; labels stay as they are"),
         ),
-        (None, Some(Trouble::Lock(text))) => {
+        (_, Some(Trouble::Lock(text))) => {
             finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, text.clone())
         }
         _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
@@ -152,7 +163,7 @@ fn accepted(entry: &Entry) -> Finding {
     finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
 }
 
-fn activity(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) -> Finding {
+fn activity(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
     use ConditionType::Active;
     if let Some(member) = labelled_holder(entry) {
         let name = &member.pod.name;
@@ -180,13 +191,17 @@ fn activity(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) ->
     if entry.object.spec.paused {
         return finding(Active, false, Reason::Paused, "nobody is active, and spec.paused keeps it so");
     }
+    if let Some(Hindrance::Pods(problem)) = hindrance {
+        let message = format!("the operator cannot watch the pods: {problem}");
+        return finding(Active, false, Reason::WatchFailed, message);
+    }
     if members == 0 {
         let message =
             "spec.selector matches no pod in this namespace; compare it with the labels of the pods";
         return finding(Active, false, Reason::NoPods, message);
     }
-    if let Some(outage) = outage {
-        return finding(Active, false, Reason::LockStoreUnavailable, outage);
+    if let Some(Hindrance::Lock(outage)) = hindrance {
+        return finding(Active, false, Reason::LockStoreUnavailable, outage.clone());
     }
     if eligible == 0 {
         let message = format!(
@@ -194,7 +209,12 @@ fn activity(entry: &Entry, eligible: u32, members: u32, outage: Option<&str>) ->
         );
         return finding(Active, false, Reason::NoEligiblePod, message);
     }
-    finding(Active, false, Reason::Changing, "a change of holder is under way")
+    match &entry.trouble {
+        Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, text.clone()),
+        Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, text.clone()),
+        Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
+        None => finding(Active, false, Reason::Changing, "a change of holder is under way"),
+    }
 }
 
 fn routed(entry: &Entry) -> Finding {
@@ -212,6 +232,22 @@ fn routed(entry: &Entry) -> Finding {
     } else {
         finding(Routed, false, Reason::Changing, "labels are being changed")
     }
+}
+
+/// The status of a group that cannot be read; none when it says so already.
+pub(super) fn of_unreadable(unreadable: &Unreadable) -> Option<Value> {
+    use ConditionType as C;
+    let generation = unreadable.metadata.generation.unwrap_or_default();
+    let findings = [(C::Accepted, false), (C::Ready, false), (C::Stalled, true)]
+        .map(|(kind, status)| finding(kind, status, Reason::InvalidSpec, unreadable.problem.clone()));
+    let kinds = findings.each_ref().map(|finding| finding.kind.to_string());
+    let told = conditions(findings.into(), generation, &unreadable.conditions);
+    if told.iter().all(|condition| unreadable.conditions.contains(condition)) {
+        return None;
+    }
+    let others = unreadable.conditions.iter().filter(|other| !kinds.contains(&other.type_)).cloned();
+    let all: Vec<Condition> = told.into_iter().chain(others).collect();
+    Some(json!({ "observedGeneration": generation, "conditions": all }))
 }
 
 fn conditions(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {

@@ -95,6 +95,12 @@ impl Roster {
         Some((before, now, pod))
     }
 
+    /// Whether the pod is there, as far as the watch has shown.
+    pub(super) fn knows_pod(&self, pod: &Pod) -> bool {
+        let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) else { return false };
+        self.namespaces.get(&*namespace).is_some_and(|namespace| namespace.pods.contains_key(&*uid))
+    }
+
     /// Forgets a pod, and says which groups selected it.
     pub(super) fn take_pod(&mut self, namespace: &str, uid: &str) -> Selected {
         let Some(namespace) = self.namespaces.get_mut(namespace) else { return Selected::new() };

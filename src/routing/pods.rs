@@ -4,7 +4,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ enum Written {
 impl Router {
     /// A quorum read of a pod: none when it is gone or another one of the same name.
     pub async fn pod(&self, group: &GroupRef, pod: &PodRef) -> Result<Option<Pod>, RoutingError> {
-        let found = self.call("read a pod", self.pods(group).get_opt(&pod.name)).await?;
+        let found = self.get("read a pod", &self.pods(group), &pod.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&pod.uid)))
     }
 
@@ -148,6 +148,18 @@ impl Router {
         on_delete: OnDelete,
         pods: &[PodRef],
     ) -> Result<(), RoutingError> {
+        let mut pods = pods.to_vec();
+        // What no longer is one of the group's pods may carry its label still.
+        let labelled = ListParams::default().labels(&group.marks.label);
+        let found = self.call("list the pods with a role", self.pods(group).list(&labelled)).await?;
+        let stamped = found.items.into_iter().filter(|pod| {
+            stamp_of(pod).is_some_and(|stamp| stamp.group == group.uid)
+                && !pods.iter().any(|known| pod.uid().as_deref() == Some(&known.uid))
+        });
+        let stamped: Vec<_> = stamped
+            .filter_map(|pod| Some(PodRef { name: pod.metadata.name?, uid: pod.metadata.uid? }))
+            .collect();
+        pods.extend(stamped);
         let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
         stream::iter(clears).buffer_unordered(PARALLEL).try_collect().await
     }
@@ -160,7 +172,11 @@ impl Router {
     ) -> Result<(), RoutingError> {
         for _ in 0..ATTEMPTS {
             let Some(found) = self.pod(group, pod).await? else { return Ok(()) };
-            if stamp_of(&found).is_none_or(|stamp| stamp.group != group.uid) {
+            // A stamp may be taken off by anybody; the label that it came with is ours all the same.
+            let stamp = stamp_of(&found);
+            if stamp.as_ref().is_some_and(|stamp| stamp.group != group.uid)
+                || (stamp.is_none() && group.marks.role(&found) == Role::None)
+            {
                 return Ok(());
             }
             let role = if on_delete == OnDelete::Keep { group.marks.role(&found) } else { Role::None };
@@ -187,11 +203,21 @@ impl Router {
         }
         let patch: Value = group.patch(pod, version, role, stamp);
         let (api, params) = (self.pods(group), PatchParams::default());
-        match self.call("write a pod's role", api.patch(&pod.name, &params, &Patch::Merge(&patch))).await {
+        let kind = match (role, stamp) {
+            (Role::Active, Some(_)) => "active",
+            (_, Some(_)) => "standby",
+            (_, None) => "clear",
+        };
+        let patch = Patch::Merge(&patch);
+        match self.send(kind, "write a pod's role", api.patch(&pod.name, &params, &patch)).await {
             Ok(pod) => Ok(Some(pod)),
-            // 409: another version. 404: gone. 422: another UID; the API server says the same of a forbidden change,
-            // which the next reading and writing will meet again and which `Contended` then reports.
-            Err(refused) if matches!(refused.code(), Some(404 | 409 | 422)) => Ok(None),
+            // 409: another version. 404: gone.
+            Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(None),
+            // 422: another UID. The same is said of a change that a policy forbids: then the pod is what it was.
+            Err(refused) if refused.code() == Some(422) => match self.pod(group, pod).await? {
+                Some(found) if found.resource_version().as_deref() == Some(version) => Err(refused),
+                _ => Ok(None),
+            },
             Err(other) => Err(other),
         }
     }

@@ -1,24 +1,33 @@
 //! The operator on the cluster: installed by its chart, as a user would.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Namespace, Pod, Secret},
+};
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, LogParams},
+    api::{DeleteParams, ListParams, LogParams, ObjectMeta, PostParams},
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::eventually;
-use crate::{command, provider::Provider};
+use crate::{cluster::Cluster, command, provider::Provider};
 
 /// The release, and the name of the operator's Deployment.
 pub const RELEASE: &str = "leadergroup";
 /// The release's namespace.
 pub const NAMESPACE: &str = "leadergroup-system";
 const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
+/// The Secret with the certificate of who signed the database's.
+const AUTHORITY: &str = "database-authority";
 const REPLACED: Duration = Duration::from_mins(1);
 const HELM: Duration = Duration::from_mins(3);
 
@@ -28,6 +37,8 @@ pub struct Operator {
     helm: PathBuf,
     kubeconfig: PathBuf,
     kube: Client,
+    /// The certificate of who signed the database's, on a cluster of our own.
+    authority: Option<PathBuf>,
 }
 
 impl Operator {
@@ -37,12 +48,18 @@ impl Operator {
             Some(cluster) => cluster.program("helm")?,
             None => PathBuf::from("helm"),
         };
-        Ok(Self { helm, kubeconfig: provider.kubeconfig(), kube: provider.client().await? })
+        let authority = provider.faults().map(Cluster::authority);
+        Ok(Self { helm, kubeconfig: provider.kubeconfig(), kube: provider.client().await?, authority })
     }
 
-    /// Values that make the operator use an existing database.
-    pub fn with_database(url: &str) -> Value {
-        json!({ "postgresql": { "enabled": false }, "database": { "url": url } })
+    /// Values that make the operator use an existing database, over TLS with a certificate that it verifies if we know
+    /// who signed it.
+    pub fn with_database(&self, url: &str) -> Value {
+        let secret = self.authority.as_ref().map_or("", |_| AUTHORITY);
+        json!({
+            "postgresql": { "enabled": false },
+            "database": { "url": url, "caSecret": { "name": secret } },
+        })
     }
 
     /// Installs or upgrades the release and waits until Helm calls it ready.
@@ -52,6 +69,9 @@ impl Operator {
 
     /// The same, without waiting: for values with which it cannot become ready.
     pub async fn apply(&self, values: &Value, wait: bool) -> Result<()> {
+        if let Some(authority) = &self.authority {
+            self.hand_over(authority).await.context("the Secret with the database's authority")?;
+        }
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
         let mut helm = self.helm();
         helm.args(["upgrade", "--install", RELEASE, chart, "--create-namespace", "--values", "-"]);
@@ -60,6 +80,22 @@ impl Operator {
         }
         // By standard input: the values hold the database's password.
         command::output_with_input(helm, &values.to_string(), HELM).await.map(drop)
+    }
+
+    /// Puts the certificate into a Secret of the release's namespace, as a user would before `helm install`.
+    async fn hand_over(&self, authority: &Path) -> Result<()> {
+        let metadata = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let namespaces: Api<Namespace> = Api::all(self.kube.clone());
+        let namespace = Namespace { metadata: metadata(NAMESPACE), ..Namespace::default() };
+        created(namespaces.create(&PostParams::default(), &namespace).await)?;
+        let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), NAMESPACE);
+        let pem = std::fs::read_to_string(authority)?;
+        let secret = Secret {
+            metadata: metadata(AUTHORITY),
+            string_data: Some([("ca.crt".to_owned(), pem)].into()),
+            ..Secret::default()
+        };
+        created(secrets.create(&PostParams::default(), &secret).await)
     }
 
     /// Uninstalls the release; its hooks run to their end.
@@ -147,6 +183,14 @@ impl Operator {
             }
         }
         Ok(texts.concat())
+    }
+}
+
+/// What is there already is as good.
+fn created<K>(answer: kube::Result<K>) -> Result<()> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        answer => answer.map(drop).map_err(Into::into),
     }
 }
 

@@ -21,6 +21,8 @@ use crate::{
     provider::Provider,
 };
 
+/// What a nested Cargo needs to know of the outer one.
+const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
 const READY: Duration = Duration::from_mins(2);
 
 /// What scenarios share.
@@ -64,7 +66,7 @@ impl Stage {
                     .load_image(&Image::operator(images::OPERATOR, operator))
                     .await
                     .context("loading the operator")?;
-                Some(Operator::with_database(&cluster.database_url_in_cluster()))
+                Some(stage.operator.with_database(&cluster.database_url_in_cluster()))
             }
             None => stage.values_elsewhere().await?,
         };
@@ -93,7 +95,7 @@ impl Stage {
         Ok(Some(
             self.provider
                 .database_url_in_cluster()
-                .map_or_else(|| serde_json::json!({}), |url| Operator::with_database(&url)),
+                .map_or_else(|| serde_json::json!({}), |url| self.operator.with_database(&url)),
         ))
     }
 
@@ -126,9 +128,17 @@ pub async fn build_operator() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
-        .args(["build", "--quiet", "--package", "leadergroup", "--bin", "leadergroup"])
+        // The whole workspace, so that the dependencies have the features of every other build, and are not built again.
+        .args(["build", "--quiet", "--workspace", "--bin", "leadergroup"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .kill_on_drop(true);
+    // What an outer `cargo test` says of its own package would make build scripts run again, and half of all
+    // dependencies be built again with them.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_") && !KEPT.contains(&name)) {
+            build.env_remove(name);
+        }
+    }
     command::output(build, Duration::from_mins(30)).await.context("building the operator")?;
     beside("leadergroup")
 }

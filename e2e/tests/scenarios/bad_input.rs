@@ -31,7 +31,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             .context("wrong password")?;
 
         let wrong = "alter database leadergroup set default_transaction_read_only = on";
-        let right = "alter database leadergroup reset default_transaction_read_only";
+        let right = "set default_transaction_read_only = off; \
+                     alter database leadergroup reset default_transaction_read_only";
         with_broken_database(s, &database, &active, [wrong, right], "read-only")
             .await
             .context("read-only")?;

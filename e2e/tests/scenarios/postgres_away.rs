@@ -29,7 +29,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 ensure!(now == active, "{active:?} became {now:?}");
                 Ok(())
             });
-            let (unchanged, said) = futures::join!(unchanged, says(s, &restarted, "connect to the database"));
+            let (unchanged, said) = futures::join!(unchanged, says(s, &restarted, "cannot reach PostgreSQL"));
             said?;
             unchanged?;
             ensure!(

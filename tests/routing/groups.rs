@@ -1,0 +1,87 @@
+//! The writes to the group: declaration, status, finalizer.
+
+use leadergroup::{
+    api::{Declaration, FINALIZER},
+    routing::Declared,
+};
+use serde_json::json;
+
+use crate::stage::{Stage, term};
+
+#[tokio::test]
+async fn a_declaration_replaces_only_the_one_that_was_read() {
+    let stage = Stage::new("declare").await;
+    let (a, b) = (stage.pod("a").await, stage.pod("b").await);
+    let (nothing, first) = (Declaration::default(), term(1, &a, &[]));
+    let declare = async |previous: &Declaration, next: Declaration| {
+        stage.router.declare(&stage.group, previous, &next).await.unwrap()
+    };
+    assert_eq!(declare(&nothing, first.clone()).await, Declared::Done);
+    assert_eq!(declare(&nothing, first.clone()).await, Declared::Done, "its answer was lost");
+    assert_eq!(declare(&nothing, term(1, &a, &[])).await, Declared::Outdated, "another grant");
+    assert_eq!(declare(&nothing, term(7, &b, &[])).await, Declared::Outdated, "a stale previous one");
+    assert_eq!(declare(&first, term(1, &b, &[])).await, Declared::Outdated, "no larger token");
+    let second = term(2, &b, &[a]);
+    assert_eq!(declare(&first, second.clone()).await, Declared::Done);
+    assert_eq!(declare(&nothing, first.clone()).await, Declared::Outdated, "late");
+    assert_eq!(stage.declared().await, second);
+    let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
+    assert_eq!(status.token, 2);
+}
+
+#[tokio::test]
+async fn a_report_does_not_collide_with_a_declaration() {
+    let stage = Stage::new("report").await;
+    let a = stage.pod("a").await;
+    let before = stage.declared().await;
+    stage.router.report(&stage.group, &json!({ "eligible": 1, "members": 3, "ready": "1/3" })).await.unwrap();
+    let next = term(1, &a, &[]);
+    assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::Done);
+    let active = json!({ "pod": "a", "uid": "u", "node": "n", "since": "2026-01-01T00:00:00Z" });
+    let reported = stage.router.report(&stage.group, &json!({ "active": active })).await.unwrap();
+    assert_eq!(reported.status.unwrap().active.unwrap().pod, "a");
+    for _ in 0..2 {
+        let patch = json!({ "eligible": 2, "active": null });
+        let reported = stage.router.report(&stage.group, &patch).await.unwrap();
+        assert_eq!(reported.status.unwrap().active, None);
+    }
+    let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
+    assert_eq!((status.eligible, status.members, status.declaration), (2, 3, next));
+}
+
+#[tokio::test]
+async fn nothing_is_written_to_a_group_that_came_later() {
+    let stage = Stage::new("anew").await;
+    let a = stage.pod("a").await;
+    let before = stage.declared().await;
+    let anew = stage.replace_group().await;
+    let next = term(1, &a, &[]);
+    assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
+    assert!(stage.router.group(&stage.group).await.unwrap().is_none());
+    assert!(stage.router.report(&stage.group, &json!({ "eligible": 9 })).await.is_err());
+    stage.router.set_finalizer(&stage.group, false).await.unwrap();
+    assert_eq!(stage.finalizers().await, [FINALIZER], "the new group's own");
+    let found = stage.router.group(&anew).await.unwrap().unwrap().status.unwrap();
+    assert_eq!((found.eligible, found.declaration), (0, Declaration::default()));
+    let stage = Stage { group: anew, ..stage };
+    stage.remove_group().await;
+    assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
+    stage.router.set_finalizer(&stage.group, false).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_finalizer_comes_and_goes_among_others() {
+    let stage = Stage::new("finalizer").await;
+    let others = json!({ "metadata": { "finalizers": ["example.org/other", FINALIZER] } });
+    let patch = kube::api::Patch::Merge(&others);
+    stage.groups().patch("orders", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    for (wanted, expected) in [(false, 1), (false, 1), (true, 2), (true, 2)] {
+        stage.router.set_finalizer(&stage.group, wanted).await.unwrap();
+        let finalizers = stage.finalizers().await;
+        assert_eq!(finalizers.len(), expected, "{finalizers:?}");
+        assert!(finalizers.contains(&"example.org/other".to_owned()));
+    }
+    let none = json!({ "metadata": { "finalizers": [] } });
+    let patch = kube::api::Patch::Merge(&none);
+    stage.groups().patch("orders", &kube::api::PatchParams::default(), &patch).await.unwrap();
+}

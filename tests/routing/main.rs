@@ -1,0 +1,11 @@
+//! Routing against a real API server: each write with its preconditions, and two writers of which one is late.
+
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+#[path = "../apiserver/mod.rs"]
+mod apiserver;
+mod groups;
+mod history;
+mod pods;
+mod stage;
+mod writers;

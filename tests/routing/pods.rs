@@ -1,0 +1,127 @@
+//! The writes to pods: each only with its preconditions.
+
+use kube::ResourceExt;
+use leadergroup::{
+    api::{OnDelete, PodRef},
+    election::Role,
+    routing::{Promoted, Stripped},
+};
+use serde_json::json;
+
+use crate::stage::Stage;
+
+async fn promote(stage: &Stage, token: i64, pod: &PodRef, version: &str) -> bool {
+    matches!(stage.router.promote(&stage.group, token, pod, version).await.unwrap(), Promoted::Done(_))
+}
+
+#[tokio::test]
+async fn a_promotion_needs_the_version_that_was_read() {
+    let stage = Stage::new("promote").await;
+    let pod = stage.pod("a").await;
+    let outdated = stage.version(&pod).await;
+    stage.edit(&pod, json!({ "annotations": { "example.org/note": "changed" } })).await;
+    for version in [outdated.as_str(), "", "0"] {
+        assert!(!promote(&stage, 1, &pod, version).await, "{version:?}");
+    }
+    assert_eq!(stage.mark(&pod).await, (Role::None, None));
+    let version = stage.version(&pod).await;
+    assert!(promote(&stage, 1, &pod, &version).await);
+    assert_eq!(stage.mark(&pod).await, (Role::Active, Some(1)));
+    // A repetition is bound to a version that is no more, even though it would change nothing.
+    assert!(!promote(&stage, 1, &pod, &version).await);
+}
+
+#[tokio::test]
+async fn a_promotion_is_for_one_pod_and_not_for_its_name() {
+    let stage = Stage::new("promote").await;
+    let old = stage.pod("a").await;
+    let version = stage.version(&old).await;
+    let new = stage.replace(&old).await;
+    assert!(!promote(&stage, 1, &old, &version).await, "another UID and version");
+    assert!(!promote(&stage, 1, &old, &stage.version(&new).await).await, "another UID");
+    assert_eq!(stage.mark(&new).await, (Role::None, None));
+    stage.remove(&new).await;
+    assert!(!promote(&stage, 1, &new, &version).await, "no pod");
+}
+
+#[tokio::test]
+async fn a_strip_settles_every_pod_and_takes_those_that_are_gone_for_settled() {
+    let stage = Stage::new("strip").await;
+    let (active, plain) = (stage.pod("a").await, stage.pod("b").await);
+    let (missing, old) = (stage.pod("c").await, stage.pod("d").await);
+    assert!(promote(&stage, 1, &active, &stage.version(&active).await).await);
+    stage.remove(&missing).await;
+    let new = stage.replace(&old).await;
+    stage.declare(2, &plain).await;
+    let pods = [active.clone(), plain.clone(), missing, old];
+    for again in [false, true] {
+        let before = stage.version(&active).await;
+        match stage.router.strip(&stage.group, 2, &pods).await.unwrap() {
+            Stripped::Done(left, changed) => {
+                assert_eq!((left.len(), changed), (2, !again));
+            }
+            Stripped::Outdated => panic!("nothing is newer"),
+        }
+        assert_eq!(before == stage.version(&active).await, again, "what is done is not written again");
+    }
+    for pod in [&active, &plain] {
+        assert_eq!(stage.mark(pod).await, (Role::Standby, Some(2)));
+    }
+    assert_eq!(stage.mark(&new).await, (Role::None, None), "another pod of the same name");
+}
+
+#[tokio::test]
+async fn a_strip_stops_at_a_newer_term_and_puts_a_foreign_stamp_right() {
+    let stage = Stage::new("strip").await;
+    let (pod, holder) = (stage.pod("a").await, stage.pod("b").await);
+    stage.declare(2, &holder).await;
+    let uid = stage.group.uid.clone();
+    // Nobody declared this one.
+    stage.stamp_foreign(&pod, &uid, 99).await;
+    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
+    assert!(matches!(stripped, Stripped::Done(_, true)));
+    assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
+    stage.stamp_foreign(&pod, "another-group", 99).await;
+    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
+    assert!(matches!(stripped, Stripped::Done(_, true)));
+    assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
+    // A later term has been here: the pod is its holder, and stays so.
+    stage.declare(3, &pod).await;
+    assert!(promote(&stage, 3, &pod, &stage.version(&pod).await).await);
+    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
+    assert!(matches!(stripped, Stripped::Outdated));
+    assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
+}
+
+#[tokio::test]
+async fn stamping_goes_on_past_what_it_cannot_stamp() {
+    let stage = Stage::new("stamp").await;
+    let (gone, newer, pod) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
+    stage.remove(&gone).await;
+    stage.declare(5, &newer).await;
+    assert!(promote(&stage, 5, &newer, &stage.version(&newer).await).await);
+    let pods = [gone, newer.clone(), pod.clone()];
+    let (left, failed) = stage.router.stamp(&stage.group, 4, &pods).await;
+    assert!(failed.is_none(), "{failed:?}");
+    assert_eq!(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
+    assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(4)));
+}
+
+#[tokio::test]
+async fn clearing_leaves_alone_what_is_not_the_groups() {
+    let stage = Stage::new("clear").await;
+    let (ours, foreign, gone) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
+    stage.declare(1, &ours).await;
+    for (kept, role) in [(OnDelete::Keep, Role::Active), (OnDelete::Strip, Role::None)] {
+        assert!(promote(&stage, 1, &ours, &stage.version(&ours).await).await);
+        stage.stamp_foreign(&foreign, "another-group", 7).await;
+        if kept == OnDelete::Strip {
+            stage.remove(&gone).await;
+        }
+        let pods = [ours.clone(), foreign.clone(), gone.clone()];
+        stage.router.clear(&stage.group, kept, &pods).await.unwrap();
+        assert_eq!(stage.mark(&ours).await, (role, None));
+        assert_eq!(stage.mark(&foreign).await, (Role::None, Some(7)));
+    }
+}

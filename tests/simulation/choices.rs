@@ -1,0 +1,125 @@
+//! Which actions are possible now.
+
+use leadergroup::election::{Role, Standing};
+
+use crate::{
+    action::Action,
+    database::LockRow,
+    model::{Model, NAMES},
+    replica::{Charge, Replica},
+    server::Health,
+};
+
+impl Model {
+    /// Everything that may happen now.
+    pub fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (index, replica) in self.replicas.iter().enumerate() {
+            self.actions_of(index, replica, &mut actions);
+        }
+        actions.extend((0..self.packets.len()).map(|packet| Action::Arrive { packet }));
+        for pod in 0..NAMES.len() {
+            self.fates_of(pod, &mut actions);
+        }
+        let group = match &self.server.group {
+            None => Action::CreateGroup,
+            Some(_) if self.database_down => Action::DatabaseUp,
+            Some(_) => Action::DatabaseDown,
+        };
+        actions.push(group);
+        if let Some(group) = self.server.group.as_ref().filter(|group| !group.deleting) {
+            actions.extend([Action::DeleteGroup, Action::Pause { paused: !group.paused }]);
+        }
+        if self.databases.len() < 4 {
+            actions.extend((0..self.snapshots.len()).map(|steps| Action::Rewind { steps }));
+            actions.push(Action::Empty);
+        }
+        let mut faults = self.faults;
+        actions.retain(|action| faults.left(action).is_none_or(|left| *left > 0));
+        actions
+    }
+
+    fn actions_of(&self, index: usize, replica: &Replica, actions: &mut Vec<Action>) {
+        if !replica.alive {
+            return actions.push(Action::Start { replica: index });
+        }
+        for task in 0..replica.tasks.len() {
+            actions.push(Action::Answer { replica: index, task });
+            actions.push(Action::TimeOut { replica: index, task });
+        }
+        if !replica.pod_watch.is_empty() {
+            actions.push(Action::WatchPod { replica: index });
+        }
+        if !replica.group_watch.is_empty() {
+            actions.push(Action::WatchGroup { replica: index });
+        }
+        for (pod, name) in NAMES.iter().enumerate() {
+            let Some(found) = self.server.pods.get(*name) else { continue };
+            let uid = &found.pod.uid;
+            if !replica.pods.contains_key(uid) {
+                continue;
+            }
+            let mut shadow = Replica::default();
+            shadow.probe(uid, self.server.health.get(uid).copied());
+            let known = replica.evidence.get(uid);
+            if known != shadow.evidence.get(uid) {
+                actions.push(Action::Probe { replica: index, pod });
+            }
+            if known.is_some_and(|known| *known != Standing::Unproven) {
+                actions.push(Action::Stale { replica: index, pod });
+            }
+        }
+        if replica.entry.as_ref().is_some_and(|entry| entry.machine.wake().is_some()) {
+            actions.push(Action::Wake { replica: index });
+        }
+        let database = &self.databases[replica.database];
+        let dead = replica.session.is_none_or(|session| !database.lives(session));
+        if !self.database_down && (dead || replica.doubt) {
+            actions.push(Action::Beat { replica: index });
+        }
+        if !dead {
+            actions.push(Action::MarkDead { replica: index });
+        }
+        if replica.session.is_some()
+            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open && !entry.unclaimable)
+            && self.claimable(replica)
+        {
+            actions.push(Action::Claim { replica: index });
+        }
+        if replica.database + 1 < self.databases.len() {
+            actions.push(Action::Follow { replica: index });
+        }
+        actions.extend([true, false].map(|clean| Action::Stop { replica: index, clean }));
+    }
+
+    /// Whether a claim could do anything: others are only repetitions.
+    fn claimable(&self, replica: &Replica) -> bool {
+        let database = &self.databases[replica.database];
+        let group = replica.entry.as_ref().map(|entry| entry.object.uid);
+        let free = |row: &LockRow| {
+            row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
+        };
+        let deleting = replica.entry.as_ref().is_some_and(|entry| entry.object.deleting);
+        database
+            .row
+            .as_ref()
+            .is_none_or(|row| free(row) && (deleting || !(row.tombstone && Some(row.group) == group)))
+    }
+
+    fn fates_of(&self, pod: usize, actions: &mut Vec<Action>) {
+        let Some(found) = self.server.pods.get(NAMES[pod]) else {
+            return actions.push(Action::Create { pod });
+        };
+        match self.server.health.get(&found.pod.uid) {
+            Some(Health::Well) => {
+                actions.extend([Health::Refusing, Health::Hung].map(|health| Action::Ail { pod, health }));
+            }
+            _ => actions.push(Action::Ail { pod, health: Health::Well }),
+        }
+        actions.push(if found.crashed { Action::Restarted { pod } } else { Action::Crash { pod } });
+        actions.push(if found.deleting { Action::Gone { pod } } else { Action::Delete { pod } });
+        if found.role == Role::Active {
+            actions.push(Action::Unlabel { pod });
+        }
+    }
+}

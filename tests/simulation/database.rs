@@ -1,0 +1,222 @@
+//! The model of PostgreSQL: one lock row, its terms and the sessions, with the semantics of `src/lock/sql`.
+
+use std::collections::BTreeMap;
+
+use leadergroup::{
+    api::PodRef,
+    election::{Grant, Refusal, Row},
+    lock::TOKEN_JUMP,
+};
+use uuid::Uuid;
+
+use crate::server::Granted;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LockRow {
+    pub group: u32,
+    pub session: Option<u32>,
+    pub token: i64,
+    pub era: i64,
+    pub grant: Option<Uuid>,
+    pub owner: Option<PodRef>,
+    pub confirmed: i64,
+    pub tombstone: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Database {
+    /// The history that it really is in, and the one that its tokens were granted in.
+    pub present: i64,
+    pub timeline: i64,
+    pub era: i64,
+    /// Sessions, and whether each is dead.
+    pub sessions: BTreeMap<u32, bool>,
+    pub row: Option<LockRow>,
+    pub terms: Vec<(i64, PodRef)>,
+}
+
+/// A statement, sent for a session.
+#[derive(Clone, Debug)]
+pub enum Statement {
+    Row { group: u32 },
+    Grant(Grant),
+    Confirm { token: i64 },
+    Vacate { token: i64 },
+    Tombstone { group: u32, floor: i64 },
+    Claim { group: u32, may_create: bool, supersedes: bool },
+}
+
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Row(Row),
+    Granted(i64),
+    Done,
+    Refused(Refusal),
+    Claimed(Claimed),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    Ours,
+    Charged,
+    /// There is no row, or a tombstone or the row of a group that went before: to be asked again after a quorum read.
+    Unsettled,
+    Refused,
+}
+
+impl Database {
+    /// No row says dead and no row at all: both end a session.
+    pub fn lives(&self, session: u32) -> bool {
+        self.sessions.get(&session) == Some(&false)
+    }
+
+    pub fn run(&mut self, session: u32, statement: &Statement, ledger: &mut Vec<Granted>) -> Reply {
+        if let Statement::Row { group } = statement {
+            // A plain read: it does not ask whether the session lives.
+            let row = self
+                .row
+                .as_ref()
+                .filter(|row| row.session == Some(session) && row.group == *group && !row.tombstone);
+            return row.map_or(Reply::Refused(Refusal::NotInCharge), |row| Reply::Row(self.read(row)));
+        }
+        if !self.lives(session) {
+            return match statement {
+                Statement::Claim { .. } => Reply::Claimed(Claimed::Refused),
+                _ => Reply::Refused(Refusal::NotInCharge),
+            };
+        }
+        match statement {
+            Statement::Claim { group, may_create, supersedes } => {
+                Reply::Claimed(self.claim(session, *group, *may_create, *supersedes))
+            }
+            Statement::Tombstone { group, floor } => self.tombstone(session, *group, *floor),
+            Statement::Grant(grant) => self.grant(session, grant, ledger),
+            Statement::Confirm { token } => self.change(session, *token, |row| {
+                if row.owner.is_none() {
+                    return false;
+                }
+                row.confirmed = row.confirmed.max(*token);
+                true
+            }),
+            Statement::Vacate { token } => self.change(session, *token, |row| {
+                row.owner = None;
+                row.grant = Some(Uuid::from_u128(u128::MAX));
+                true
+            }),
+            Statement::Row { .. } => Reply::Refused(Refusal::NotInCharge),
+        }
+    }
+
+    fn read(&self, row: &LockRow) -> Row {
+        Row {
+            token: row.token,
+            grant: row.grant,
+            owner: row.owner.clone(),
+            confirmed: row.confirmed > 0 && row.confirmed == row.token,
+            pending: self
+                .terms
+                .iter()
+                .filter(|(token, _)| *token >= row.confirmed)
+                .map(|(_, owner)| owner.clone())
+                .collect(),
+        }
+    }
+
+    fn change(&mut self, session: u32, token: i64, change: impl FnOnce(&mut LockRow) -> bool) -> Reply {
+        match &mut self.row {
+            Some(row) if row.session == Some(session) && !row.tombstone => {
+                if row.token == token && change(row) {
+                    Reply::Done
+                } else {
+                    Reply::Refused(Refusal::Outdated)
+                }
+            }
+            _ => Reply::Refused(Refusal::NotInCharge),
+        }
+    }
+
+    fn grant(&mut self, session: u32, grant: &Grant, ledger: &mut Vec<Granted>) -> Reply {
+        if self.present != self.timeline {
+            self.era = (self.era + 1).max(self.present);
+            self.timeline = self.present;
+        }
+        let Some(row) = self.row.as_mut().filter(|row| row.session == Some(session) && !row.tombstone) else {
+            return Reply::Refused(Refusal::NotInCharge);
+        };
+        if row.grant == Some(grant.id) && row.owner.as_ref().is_some_and(|pod| pod.uid == grant.holder.uid) {
+            return Reply::Granted(row.token);
+        }
+        if row.token != grant.expected {
+            return Reply::Refused(Refusal::Outdated);
+        }
+        let jump = if row.era == self.era { 0 } else { TOKEN_JUMP };
+        let highest = self.terms.iter().map(|(token, _)| *token).max().unwrap_or(0);
+        row.token = 1 + (row.token + jump).max(grant.floor).max(self.era * TOKEN_JUMP).max(highest);
+        row.era = self.era;
+        row.grant = Some(grant.id);
+        row.owner = Some(grant.holder.clone());
+        self.terms.push((row.token, grant.holder.clone()));
+        let owner = grant.holder.uid.clone();
+        ledger.push(Granted { token: row.token, id: grant.id, owner, active: None });
+        Reply::Granted(row.token)
+    }
+
+    fn claim(&mut self, session: u32, group: u32, may_create: bool, supersedes: bool) -> Claimed {
+        let living = |row: &LockRow| row.session.is_some_and(|other| other != session && self.lives(other));
+        let Some(row) = &self.row else {
+            if !may_create {
+                return Claimed::Unsettled;
+            }
+            self.row = Some(LockRow { group, session: Some(session), ..LockRow::default() });
+            return Claimed::Ours;
+        };
+        let revive = if row.tombstone {
+            if row.group == group {
+                return if may_create { Claimed::Refused } else { Claimed::Unsettled };
+            }
+            if !may_create {
+                return Claimed::Unsettled;
+            }
+            true
+        } else if row.group != group {
+            if !supersedes {
+                return Claimed::Unsettled;
+            }
+            if living(row) {
+                return Claimed::Refused;
+            }
+            true
+        } else if row.session != Some(session) && living(row) {
+            return Claimed::Charged;
+        } else {
+            false
+        };
+        let row = self.row.as_mut().expect("it was there a moment ago");
+        row.session = Some(session);
+        if revive {
+            (row.group, row.tombstone, row.owner) = (group, false, None);
+        }
+        Claimed::Ours
+    }
+
+    fn tombstone(&mut self, session: u32, group: u32, floor: i64) -> Reply {
+        let lives = |other: u32| self.sessions.get(&other) == Some(&false);
+        match &mut self.row {
+            None => {
+                self.row = Some(LockRow { group, token: floor, tombstone: true, ..LockRow::default() });
+                Reply::Done
+            }
+            Some(row) if row.group != group => Reply::Refused(Refusal::NotInCharge),
+            Some(row) if row.tombstone && row.token >= floor => Reply::Done,
+            Some(row) if row.session.is_some_and(|other| other != session && lives(other)) => {
+                Reply::Refused(Refusal::NotInCharge)
+            }
+            Some(row) => {
+                row.tombstone = true;
+                (row.session, row.owner, row.grant) = (None, None, None);
+                row.token = row.token.max(floor);
+                Reply::Done
+            }
+        }
+    }
+}

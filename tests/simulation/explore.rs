@@ -1,0 +1,177 @@
+//! Ways through the model: every one of a bounded length, or a long random one; and the shortest that fails.
+
+use std::{
+    collections::HashSet,
+    fmt::Write as _,
+    hash::{DefaultHasher, Hasher as _},
+};
+
+use crate::{action::Action, model::Model};
+
+/// What was seen on the way.
+#[derive(Debug, Default)]
+pub struct Explored {
+    pub states: usize,
+    pub promotions: u32,
+}
+
+struct Digest(DefaultHasher);
+
+impl std::fmt::Write for Digest {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+fn digest(model: &Model) -> u64 {
+    let mut digest = Digest(DefaultHasher::new());
+    write!(digest, "{model:?}").expect("a hasher takes everything");
+    digest.0.finish()
+}
+
+/// Every schedule from `start` of at most `depth` actions, each state once; shortest schedules first, so that a schedule
+/// that fails is one of the shortest.
+pub fn exhaust(start: &Model, depth: usize) -> Explored {
+    let mut seen = HashSet::from([digest(start)]);
+    let mut explored = Explored { states: 1, promotions: 0 };
+    let mut layer = vec![(start.clone(), Vec::new())];
+    for _ in 0..depth {
+        let mut next = Vec::new();
+        for (model, way) in layer {
+            for action in model.actions() {
+                let mut after = model.clone();
+                after.apply(action);
+                if let Some(violation) = &after.server.violation {
+                    let mut way: Vec<Action> = way.clone();
+                    way.push(action);
+                    panic!("{violation}\nafter {way:?}");
+                }
+                if seen.insert(digest(&after)) {
+                    explored.states += 1;
+                    explored.promotions = explored.promotions.max(after.server.promotions);
+                    let mut way = way.clone();
+                    way.push(action);
+                    next.push((after, way));
+                }
+            }
+        }
+        layer = next;
+    }
+    explored
+}
+
+/// A small generator of random numbers (xorshift64*): the same on every machine.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let drawn = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+        usize::try_from(drawn).unwrap_or(0) % bound
+    }
+}
+
+/// How often an action is chosen, against the others: work goes on most of the time.
+fn weight(action: &Action) -> usize {
+    match action {
+        Action::Answer { .. } => 60,
+        Action::WatchPod { .. } | Action::WatchGroup { .. } | Action::Claim { .. } => 25,
+        Action::Probe { .. } | Action::Beat { .. } | Action::Start { .. } | Action::Wake { .. } => 15,
+        Action::Arrive { .. } | Action::Follow { .. } | Action::DatabaseUp | Action::CreateGroup => 4,
+        Action::Create { .. }
+        | Action::Restarted { .. }
+        | Action::Pause { paused: false }
+        | Action::Ail { health: crate::server::Health::Well, .. }
+        | Action::Gone { .. } => 6,
+        Action::TimeOut { .. } | Action::MarkDead { .. } | Action::Stale { .. } => 2,
+        _ => 1,
+    }
+}
+
+fn choose(random: &mut Random, actions: &[Action]) -> Action {
+    let total: usize = actions.iter().map(weight).sum();
+    let mut drawn = random.below(total * 2);
+    // Half of the time the heavy ones alone, so that whole changes of holder come about.
+    if drawn >= total {
+        let busy: Vec<&Action> = actions.iter().filter(|action| weight(action) >= 15).collect();
+        if !busy.is_empty() {
+            return *busy[random.below(busy.len())];
+        }
+        drawn -= total;
+    }
+    for action in actions {
+        let weight = weight(action);
+        if drawn < weight {
+            return *action;
+        }
+        drawn -= weight;
+    }
+    actions[0]
+}
+
+/// A random schedule of `length` actions, then healing. Fails with the shortest schedule found that fails alike.
+pub fn walk(start: &Model, seed: u64, length: usize) -> Explored {
+    let mut random = Random::new(seed);
+    let mut model = start.clone();
+    let mut way = Vec::with_capacity(length);
+    for _ in 0..length {
+        let actions = model.actions();
+        let action = choose(&mut random, &actions);
+        way.push(action);
+        model.apply(action);
+        if model.server.violation.is_some() {
+            fail(start, seed, &way);
+        }
+    }
+    model.heal();
+    if model.unsettled().is_some() {
+        fail(start, seed, &way);
+    }
+    Explored { states: length, promotions: model.server.promotions }
+}
+
+/// What is wrong after these actions, leaving out those that are not possible when their turn comes.
+fn verdict(start: &Model, way: &[Action]) -> (Vec<Action>, Option<String>) {
+    let mut model = start.clone();
+    let mut done = Vec::new();
+    for action in way {
+        if model.actions().contains(action) {
+            model.apply(*action);
+            done.push(*action);
+        }
+        if model.server.violation.is_some() {
+            return (done, model.server.violation);
+        }
+    }
+    model.heal();
+    (done, model.unsettled())
+}
+
+/// Leaves out of the schedule what it fails without.
+fn fail(start: &Model, seed: u64, way: &[Action]) -> ! {
+    let kind = |violation: &Option<String>| violation.as_ref().map(|text| text[..2].to_owned());
+    let (mut way, mut violation) = verdict(start, way);
+    let mut size = way.len().div_ceil(2);
+    while size > 0 {
+        let mut from = 0;
+        while from < way.len() {
+            let mut shorter = way.clone();
+            shorter.drain(from..(from + size).min(way.len()));
+            let (done, other) = verdict(start, &shorter);
+            if other.is_some() && kind(&other) == kind(&violation) && done.len() < way.len() {
+                (way, violation) = (done, other);
+            } else {
+                from += size;
+            }
+        }
+        size /= 2;
+    }
+    panic!("seed {seed}: {}\nafter {way:?}", violation.unwrap_or_default());
+}

@@ -1,0 +1,436 @@
+//! The whole: servers, replicas, requests that are on their way, and what each action does to them.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use leadergroup::{
+    api::{Declaration, PodRef},
+    election::{Effect, Outcome, Role},
+};
+
+use crate::{
+    action::{Action, Faults},
+    database::{Database, Reply, Statement},
+    replica::{Replica, Seen},
+    server::{GroupObject, Health, Pod, Server},
+    task::{End, Job, Next, Request, Response},
+};
+
+pub const NAMES: [&str; 3] = ["a", "b", "c"];
+const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
+
+/// A request on its way, with nobody waiting for its answer.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    database: usize,
+    session: Option<u32>,
+    request: Request,
+}
+
+#[derive(Clone)]
+pub struct Model {
+    pub now: Duration,
+    pub server: Server,
+    pub databases: Vec<Database>,
+    /// Earlier states of the present database, the latest last.
+    pub snapshots: Vec<Database>,
+    pub replicas: Vec<Replica>,
+    pub packets: Vec<Packet>,
+    pub faults: Faults,
+    pub database_down: bool,
+    /// Watches and probes catch up by themselves before each action: for short schedules, seen through completely.
+    pub prompt: bool,
+    published: (BTreeMap<String, Pod>, Option<GroupObject>),
+    counter: u32,
+}
+
+impl fmt::Debug for Model {
+    /// For telling two states apart: without what is only a record of the past.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Server { pods, health, blemished, group, carried, .. } = &self.server;
+        write!(
+            f,
+            "{pods:?}{health:?}{blemished:?}{group:?}{carried:?}{:?}{:?}",
+            self.databases, self.replicas
+        )?;
+        write!(f, "{:?}{:?}{:?}{:?}", self.packets, self.faults, self.now, self.database_down)
+    }
+}
+
+impl Model {
+    /// Three pods, two replicas that know nothing yet, and a group that was just created.
+    pub fn new(faults: Faults) -> Self {
+        let mut model = Self {
+            now: Duration::from_secs(100),
+            server: Server::default(),
+            databases: vec![Database { present: 1, timeline: 1, ..Database::default() }],
+            snapshots: Vec::new(),
+            replicas: vec![Replica::default(), Replica::default()],
+            packets: Vec::new(),
+            faults,
+            database_down: false,
+            prompt: false,
+            published: (BTreeMap::new(), None),
+            counter: 0,
+        };
+        for pod in 0..NAMES.len() {
+            model.create(pod);
+        }
+        model.create_group();
+        (0..model.replicas.len()).for_each(|replica| model.start(replica));
+        model.publish();
+        model
+    }
+
+    fn count(&mut self) -> u32 {
+        self.counter += 1;
+        self.counter
+    }
+
+    fn create(&mut self, pod: usize) {
+        let name = NAMES[pod].to_owned();
+        let uid = format!("{name}{}", self.count());
+        let version = self.server.next_revision();
+        let new = Pod {
+            pod: PodRef { name: name.clone(), uid: uid.clone() },
+            version,
+            role: Role::None,
+            stamp: None,
+            deleting: false,
+            crashed: false,
+            node: NODES[pod],
+        };
+        self.server.pods.insert(name, new);
+        self.server.health.insert(uid, Health::Well);
+    }
+
+    fn create_group(&mut self) {
+        let (uid, version) = (self.count(), self.server.next_revision());
+        let declared = Declaration::default();
+        self.server.group = Some(GroupObject { uid, version, deleting: false, paused: false, declared });
+        // Another group: what was carried out for the former one says nothing about the writes for this one.
+        self.server.carried = 0;
+    }
+
+    /// Puts the present world onto the watches: a fresh replica lists everything.
+    fn start(&mut self, replica: usize) {
+        let database = self.databases.len() - 1;
+        let mut fresh = Replica { alive: true, database, ..Replica::default() };
+        fresh.pod_watch.extend(self.server.pods.values().cloned().map(Seen::Pod));
+        fresh.group_watch.extend(self.server.group.clone().map(Some));
+        self.replicas[replica] = fresh;
+    }
+
+    /// Whatever changed is put on the watches.
+    fn publish(&mut self) {
+        let (pods, group) = &mut self.published;
+        let mut events = Vec::new();
+        for (name, before) in pods.iter() {
+            if self.server.pods.get(name).is_none_or(|now| now.pod.uid != before.pod.uid) {
+                events.push(Seen::PodGone(before.pod.uid.clone()));
+            }
+        }
+        for (name, now) in &self.server.pods {
+            if pods.get(name) != Some(now) {
+                events.push(Seen::Pod(now.clone()));
+            }
+        }
+        let regrouped = *group != self.server.group;
+        for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
+            replica.pod_watch.extend(events.iter().cloned());
+            if regrouped {
+                replica.group_watch.push_back(self.server.group.clone());
+            }
+        }
+        if !events.is_empty() {
+            pods.clone_from(&self.server.pods);
+        }
+        if regrouped {
+            group.clone_from(&self.server.group);
+        }
+    }
+
+    /// Carries a request out on whichever server it is for. None: that server is down.
+    fn serve(&mut self, database: usize, session: Option<u32>, request: &Request) -> Option<Response> {
+        match request {
+            Request::Server(call) => Some(Response::Server(self.server.serve(call))),
+            Request::Database(_) if self.database_down => None,
+            Request::Database(statement) => {
+                let writes = request.writes();
+                if writes && database + 1 == self.databases.len() {
+                    self.snapshots.push(self.databases[database].clone());
+                    // Older states than these are lost for good.
+                    if self.snapshots.len() > 4 {
+                        self.snapshots.remove(0);
+                    }
+                }
+                let known = self.server.ledger.len();
+                let reply =
+                    self.databases[database].run(session.unwrap_or(0), statement, &mut self.server.ledger);
+                let active = self.server.actives().first().map(|pod| pod.pod.uid.clone());
+                if let Some(granted) = self.server.ledger.get_mut(known) {
+                    granted.active = active;
+                }
+                Some(Response::Database(reply))
+            }
+        }
+    }
+
+    fn answer(&mut self, replica: usize, task: usize) {
+        let asked = &self.replicas[replica].tasks[task];
+        let (database, session) = (self.replicas[replica].database, asked.session);
+        let end = match asked.next() {
+            Next::End(end) => Some(end),
+            Next::Ask(request) => match self.serve(database, session, &request) {
+                None => Some(self.replicas[replica].tasks[task].failed()),
+                Some(response) => {
+                    let task = &mut self.replicas[replica].tasks[task];
+                    let end = task.absorb(response);
+                    end.or_else(|| match task.next() {
+                        // The end needs no further request.
+                        Next::End(end) => Some(end),
+                        Next::Ask(_) => None,
+                    })
+                }
+            },
+        };
+        if let Some(end) = end {
+            self.end(replica, task, end);
+        }
+    }
+
+    fn end(&mut self, replica: usize, task: usize, end: End) {
+        let task = self.replicas[replica].tasks.remove(task);
+        let token = match (&task.job, &end) {
+            (Job::Effect(_, Effect::Strip { token, .. }), End::Outcome(Outcome::Stripped)) => Some(*token),
+            _ => None,
+        };
+        if let Some(token) = token
+            && self.server.group.as_ref().is_some_and(|group| group.uid == task.group)
+        {
+            self.server.carried_out(token);
+        }
+        let seed = u128::from(self.count()) << 64;
+        self.replicas[replica].finish(task, end, seed, self.now);
+    }
+
+    fn packet(&mut self, replica: usize, task: usize) -> Option<Packet> {
+        let Replica { database, tasks, .. } = &self.replicas[replica];
+        match tasks[task].next() {
+            Next::Ask(request) if request.writes() => {
+                Some(Packet { database: *database, session: tasks[task].session, request })
+            }
+            _ => None,
+        }
+    }
+
+    /// The replica's process ends: its requests may still arrive.
+    fn stop(&mut self, replica: usize, clean: bool) {
+        for task in 0..self.replicas[replica].tasks.len() {
+            let packet = self.packet(replica, task);
+            self.packets.extend(packet);
+        }
+        let Replica { session, database, .. } = self.replicas[replica];
+        if let (true, false, Some(session)) = (clean, self.database_down, session)
+            && let Some(dead) = self.databases[database].sessions.get_mut(&session)
+        {
+            *dead = true;
+        }
+        self.replicas[replica] = Replica::default();
+    }
+
+    fn beat(&mut self, replica: usize) {
+        let Replica { database, session, doubt, .. } = self.replicas[replica];
+        let now = self.now;
+        match session {
+            Some(session) if self.databases[database].lives(session) => {
+                if doubt {
+                    self.replicas[replica].doubt(now);
+                }
+            }
+            Some(_) => self.replicas[replica].lose_session(now),
+            None => {
+                let session = self.count();
+                self.databases[database].sessions.insert(session, false);
+                self.replicas[replica].session = Some(session);
+            }
+        }
+    }
+
+    fn failover(&mut self, mut to: Database, time_line: bool) {
+        self.server.forgot = true;
+        let latest = self.databases.iter().map(|database| database.present).max().unwrap_or(1);
+        to.present = latest + 1;
+        if !time_line {
+            to.timeline = to.present;
+        }
+        self.databases.push(to);
+        self.snapshots.clear();
+    }
+
+    fn uid(&self, pod: usize) -> Option<String> {
+        self.server.pods.get(NAMES[pod]).map(|pod| pod.pod.uid.clone())
+    }
+
+    fn touch_pod(&mut self, pod: usize, change: impl FnOnce(&mut Pod)) {
+        let version = self.server.next_revision();
+        if let Some(pod) = self.server.pods.get_mut(NAMES[pod]) {
+            change(pod);
+            pod.version = version;
+            self.server.blemished.push(pod.pod.uid.clone());
+        }
+    }
+
+    /// Lets one thing happen.
+    pub fn apply(&mut self, action: Action) {
+        if let Some(left) = self.faults.left(&action) {
+            *left = left.saturating_sub(1);
+        }
+        match action {
+            Action::Answer { replica, task } => self.answer(replica, task),
+            Action::TimeOut { replica, task } => {
+                let packet = self.packet(replica, task);
+                self.packets.extend(packet);
+                let end = self.replicas[replica].tasks[task].failed();
+                self.end(replica, task, end);
+            }
+            Action::Arrive { packet } => {
+                let Packet { database, session, request } = self.packets.remove(packet);
+                self.serve(database, session, &request);
+            }
+            Action::WatchPod { replica } => {
+                if let Some(seen) = self.replicas[replica].pod_watch.pop_front() {
+                    self.replicas[replica].see_pod(seen);
+                }
+            }
+            Action::WatchGroup { replica } => {
+                if let Some(seen) = self.replicas[replica].group_watch.pop_front() {
+                    self.replicas[replica].see_group(seen);
+                }
+            }
+            Action::Probe { replica, pod } => {
+                if let Some(uid) = self.uid(pod) {
+                    let health = self.server.health.get(&uid).copied();
+                    self.replicas[replica].probe(&uid, health);
+                }
+            }
+            Action::Stale { replica, pod } => {
+                if let Some(uid) = self.uid(pod) {
+                    self.replicas[replica].probe(&uid, None);
+                }
+            }
+            Action::Wake { replica } => {
+                let wake = self.replicas[replica].entry.as_ref().and_then(|entry| entry.machine.wake());
+                self.now = self.now.max(wake.unwrap_or_default());
+            }
+            Action::Beat { replica } => self.beat(replica),
+            Action::Claim { replica } => self.replicas[replica].begin_claim(),
+            Action::MarkDead { replica } => {
+                let Replica { session, database, .. } = self.replicas[replica];
+                session.map(|session| self.databases[database].sessions.insert(session, true));
+            }
+            Action::Stop { replica, clean } => self.stop(replica, clean),
+            Action::Start { replica } => self.start(replica),
+            Action::DeleteGroup | Action::CreateGroup | Action::Pause { .. } => self.regroup(action),
+            Action::Rewind { steps } => {
+                let to = self.snapshots[self.snapshots.len() - 1 - steps].clone();
+                self.failover(to, true);
+            }
+            Action::Empty => self.failover(Database::default(), false),
+            Action::Follow { replica } => {
+                self.replicas[replica].database = self.databases.len() - 1;
+                self.replicas[replica].doubt = true;
+            }
+            Action::DatabaseDown | Action::DatabaseUp => {
+                self.database_down = action == Action::DatabaseDown;
+                for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
+                    replica.lock_away = self.database_down;
+                }
+            }
+            _ => self.happen_to_pod(action),
+        }
+        self.publish();
+        if self.prompt {
+            self.catch_up();
+        }
+        self.look();
+    }
+
+    fn look(&mut self) {
+        for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
+            replica.look(self.now);
+            if let Some(violation) = replica.violation.take() {
+                self.server.violation.get_or_insert(violation);
+            }
+        }
+    }
+
+    fn regroup(&mut self, action: Action) {
+        if action == Action::CreateGroup {
+            return self.create_group();
+        }
+        let version = self.server.next_revision();
+        let Some(group) = &mut self.server.group else { return };
+        group.version = version;
+        match action {
+            Action::Pause { paused } => group.paused = paused,
+            _ => group.deleting = true,
+        }
+    }
+
+    fn happen_to_pod(&mut self, action: Action) {
+        match action {
+            Action::Ail { pod, health } => {
+                if let Some(uid) = self.uid(pod) {
+                    if health != Health::Well {
+                        self.server.blemished.push(uid.clone());
+                    }
+                    self.server.health.insert(uid, health);
+                }
+            }
+            Action::Crash { pod } => self.touch_pod(pod, |pod| pod.crashed = true),
+            Action::Restarted { pod } => self.touch_pod(pod, |pod| pod.crashed = false),
+            Action::Delete { pod } => self.touch_pod(pod, |pod| pod.deleting = true),
+            Action::Unlabel { pod } => self.touch_pod(pod, |pod| pod.role = Role::None),
+            Action::Gone { pod } => {
+                self.server.next_revision();
+                if let Some(gone) = self.server.pods.remove(NAMES[pod]) {
+                    self.server.health.remove(&gone.pod.uid);
+                }
+            }
+            Action::Create { pod } => self.create(pod),
+            _ => unreachable!("{action:?} happens to no pod"),
+        }
+    }
+
+    /// All watches and probes show the present.
+    pub fn catch_up(&mut self) {
+        for replica in 0..self.replicas.len() {
+            self.catch_up_one(replica);
+        }
+    }
+
+    pub fn catch_up_one(&mut self, replica: usize) {
+        while let Some(seen) = self.replicas[replica].pod_watch.pop_front() {
+            self.replicas[replica].see_pod(seen);
+        }
+        while let Some(seen) = self.replicas[replica].group_watch.pop_front() {
+            self.replicas[replica].see_group(seen);
+        }
+        for uid in self.replicas[replica].pods.keys().cloned().collect::<Vec<_>>() {
+            let health = self.server.health.get(&uid).copied();
+            self.replicas[replica].probe(&uid, health);
+        }
+        self.look();
+    }
+
+    /// The row that counts, as a replica in charge would read it.
+    pub fn row(&mut self) -> Option<leadergroup::election::Row> {
+        let group = self.server.group.as_ref()?.uid;
+        let database = self.databases.last_mut()?;
+        let session = database.row.as_ref()?.session?;
+        match database.run(session, &Statement::Row { group }, &mut Vec::new()) {
+            Reply::Row(row) => Some(row),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! One replica: what its watches and probes have shown it, its election, and the jobs under way. Stands in for
+//! `src/operator`.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use leadergroup::{
+    api::Reason,
+    election::{Effect, Event, Group, Member, Outcome, Policy, Role, Standing, World},
+};
+use uuid::Uuid;
+
+use crate::{
+    database::Claimed,
+    server::{GroupObject, Health, Pod},
+    task::{End, Job, Task},
+};
+
+#[derive(Clone, Debug)]
+pub enum Seen {
+    Pod(Pod),
+    PodGone(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    Open,
+    Claiming,
+    Ours,
+}
+
+/// The group as this replica knows it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub object: GroupObject,
+    pub machine: Group,
+    pub charge: Charge,
+    /// The row is a tombstone, or none can be made: nobody will ever be in charge.
+    pub unclaimable: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Replica {
+    pub alive: bool,
+    pub database: usize,
+    pub session: Option<u32>,
+    pub entry: Option<Entry>,
+    pub pods: BTreeMap<String, Pod>,
+    pub evidence: BTreeMap<String, Standing>,
+    pub pod_watch: VecDeque<Seen>,
+    pub group_watch: VecDeque<Option<GroupObject>>,
+    pub tasks: Vec<Task>,
+    /// The database failed over, and this replica has not heard of it yet.
+    pub doubt: bool,
+    pub lock_away: bool,
+    /// A promise that the core broke.
+    pub violation: Option<String>,
+}
+
+impl Replica {
+    fn world(&self) -> World {
+        let Some(entry) = &self.entry else { return World::default() };
+        let members = self.pods.values().map(|pod| Member {
+            pod: pod.pod.clone(),
+            node: Some(pod.node.to_owned()),
+            version: pod.version.to_string(),
+            role: pod.role,
+            stamp: pod.stamp.map(|(_, token)| token),
+            stamped_by_us: pod.stamp.is_some_and(|(group, _)| group == entry.object.uid),
+            standing: self.standing(pod),
+            created: 0,
+        });
+        World {
+            members: members.collect(),
+            policy: Policy { paused: entry.object.paused, ..Policy::default() },
+            declared: entry.object.declared.clone(),
+            obstacle: None,
+            deleting: entry.object.deleting,
+            lock_away: self.lock_away || entry.unclaimable,
+        }
+    }
+
+    fn standing(&self, pod: &Pod) -> Standing {
+        if pod.deleting {
+            Standing::Ended(Reason::PodDeleted)
+        } else if pod.crashed {
+            Standing::Failing(Reason::ContainerTerminated)
+        } else {
+            self.evidence.get(&pod.pod.uid).copied().unwrap_or(Standing::Unproven)
+        }
+    }
+
+    /// One step of the election, and what it asks for.
+    fn step(&mut self, event: Event, now: Duration) {
+        let Some(entry) = &mut self.entry else { return };
+        let effects = entry.machine.step(event, now);
+        if entry.charge == Charge::Ours && !entry.machine.in_charge() {
+            entry.charge = Charge::Open;
+        }
+        let (group, floor) = (entry.object.uid, entry.object.declared.token);
+        for (ticket, effect) in effects {
+            if matches!(effect, Effect::Finished(_)) {
+                continue;
+            }
+            self.judge(&effect);
+            self.tasks.push(Task::new(group, self.session, Job::Effect(ticket, effect), floor));
+        }
+    }
+
+    /// I5: nobody is chosen without fresh positive evidence, save one that is active already.
+    fn judge(&mut self, effect: &Effect) {
+        let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
+        let member = entry.machine.member(&grant.holder.uid);
+        let chosen = member.is_some_and(|member| {
+            member.standing == Standing::Eligible
+                || (grant.reason == Reason::LostCommits && member.role == Role::Active)
+        });
+        if !chosen {
+            self.violation =
+                Some(format!("I5: granted to {} without evidence: {member:?}", grant.holder.uid));
+        }
+    }
+
+    /// Shows the election the world.
+    pub fn look(&mut self, now: Duration) {
+        let world = self.world();
+        let Some(entry) = &self.entry else { return };
+        let event = if *entry.machine.world() == world { Event::Tick } else { Event::World(world) };
+        self.step(event, now);
+    }
+
+    pub fn see_pod(&mut self, seen: Seen) {
+        match seen {
+            Seen::Pod(pod) => self.learn(pod),
+            Seen::PodGone(uid) => {
+                self.pods.remove(&uid);
+                self.evidence.remove(&uid);
+            }
+        }
+    }
+
+    fn learn(&mut self, pod: Pod) {
+        let known = self.pods.get(&pod.pod.uid).map_or(0, |known| known.version);
+        if pod.version >= known {
+            self.pods.insert(pod.pod.uid.clone(), pod);
+        }
+    }
+
+    pub fn see_group(&mut self, group: Option<GroupObject>) {
+        let Some(object) = group else {
+            self.entry = None;
+            return;
+        };
+        match &mut self.entry {
+            Some(entry) if entry.object.uid == object.uid => {
+                if object.version >= entry.object.version {
+                    entry.object = object;
+                }
+            }
+            _ => {
+                let machine = Group::new(World::default());
+                self.entry = Some(Entry { object, machine, charge: Charge::Open, unclaimable: false });
+            }
+        }
+    }
+
+    /// A probe ended, or evidence went stale.
+    pub fn probe(&mut self, uid: &str, health: Option<Health>) {
+        let standing = match health {
+            None => Standing::Unproven,
+            Some(Health::Well) => Standing::Eligible,
+            Some(Health::Refusing) => Standing::Failing(Reason::ProbeRefused),
+            Some(Health::Hung) => Standing::Silent,
+        };
+        self.evidence.insert(uid.to_owned(), standing);
+    }
+
+    pub fn begin_claim(&mut self) {
+        let session = self.session;
+        if let Some(entry) = &mut self.entry {
+            entry.charge = Charge::Claiming;
+            self.tasks.push(Task::new(entry.object.uid, session, Job::Claim, 0));
+        }
+    }
+
+    pub fn finish(&mut self, task: Task, end: End, seed: u128, now: Duration) {
+        for pod in task.learned {
+            self.learn(pod);
+        }
+        let Some(entry) = self.entry.as_mut().filter(|entry| entry.object.uid == task.group) else { return };
+        match (end, task.job) {
+            (End::Claimed(claimed), _) => {
+                entry.unclaimable = claimed == Claimed::Unsettled && entry.object.deleting;
+                let current = task.session == self.session && self.session.is_some();
+                if claimed == Claimed::Ours && current {
+                    entry.charge = Charge::Ours;
+                    self.step(Event::Charged { seed: Uuid::from_u128(seed) }, now);
+                } else {
+                    entry.charge = Charge::Open;
+                }
+            }
+            (End::Outcome(outcome), Job::Effect(ticket, _)) => {
+                if let Some(object) = task.object
+                    && object.version >= entry.object.version
+                    && matches!(outcome, Outcome::Read { .. })
+                {
+                    entry.object = object;
+                }
+                let world = self.world();
+                if let Some(entry) = &mut self.entry {
+                    entry.machine.refresh(world);
+                }
+                self.step(Event::Outcome(ticket, outcome), now);
+            }
+            (End::Outcome(_), Job::Claim) => unreachable!("a claim ends with a claim's answer"),
+        }
+    }
+
+    /// The session is lost or was given up.
+    pub fn lose_session(&mut self, now: Duration) {
+        self.session = None;
+        if self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours) {
+            if let Some(entry) = &mut self.entry {
+                entry.charge = Charge::Open;
+            }
+            self.step(Event::Discharged, now);
+        }
+    }
+
+    pub fn is_in_charge(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours)
+    }
+
+    pub fn doubt(&mut self, now: Duration) {
+        self.doubt = false;
+        if self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours) {
+            self.step(Event::Doubt, now);
+        }
+    }
+}

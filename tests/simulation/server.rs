@@ -1,0 +1,248 @@
+//! The model of the API server: pods and the group, with the preconditions of the real one, and the invariants that are
+//! judged at every write.
+
+use std::collections::BTreeMap;
+
+use leadergroup::{
+    api::{Declaration, PodRef},
+    election::Role,
+};
+use uuid::Uuid;
+
+/// A pod as etcd has it, and how it really is.
+#[allow(clippy::struct_field_names, reason = "name and UID go by this name everywhere")]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    pub pod: PodRef,
+    pub version: u64,
+    pub role: Role,
+    /// The group that stamped it, and the term.
+    pub stamp: Option<(u32, i64)>,
+    pub deleting: bool,
+    /// The kubelet says that a container ended.
+    pub crashed: bool,
+    pub node: &'static str,
+}
+
+/// What a probe of a pod would find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    Well,
+    Refusing,
+    Hung,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupObject {
+    pub uid: u32,
+    pub version: u64,
+    pub deleting: bool,
+    pub paused: bool,
+    pub declared: Declaration,
+}
+
+/// What a lock granted, whichever database it was and whether or not it still remembers.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    pub token: i64,
+    pub id: Uuid,
+    pub owner: String,
+    /// Who was active when it was granted.
+    pub active: Option<String>,
+}
+
+/// What is sent to the API server.
+#[derive(Clone, Debug)]
+pub enum Call {
+    Pod(PodRef),
+    Group,
+    /// Bound to UID and version, as a merge patch with both of them in its metadata is.
+    Label {
+        pod: PodRef,
+        version: u64,
+        role: Role,
+        stamp: Option<(u32, i64)>,
+    },
+    Declare {
+        uid: u32,
+        previous: Declaration,
+        next: Declaration,
+    },
+    Unfinalize {
+        uid: u32,
+        version: u64,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Pod(Option<Pod>),
+    Group(Option<GroupObject>),
+    /// The pod as written; none when a precondition failed.
+    Labelled(Option<Pod>),
+    /// Whether the patch was applied.
+    Patched(bool),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    pub revision: u64,
+    pub pods: BTreeMap<String, Pod>,
+    pub health: BTreeMap<String, Health>,
+    /// UIDs of pods that something was wrong with at any time: only these may lose the role.
+    pub blemished: Vec<String>,
+    pub group: Option<GroupObject>,
+    pub ledger: Vec<Granted>,
+    /// All declarations ever made: group, token, grant, holder.
+    pub declared: Vec<(u32, i64, Option<String>, String)>,
+    /// The highest term whose strips were all confirmed.
+    pub carried: i64,
+    /// A database lost commits: then a group that is created anew may go on from an older token than its predecessor's
+    /// last. A group's own tokens grow all the same.
+    pub forgot: bool,
+    /// How often a pod turned active; for tests that must not pass in vain.
+    pub promotions: u32,
+    pub violation: Option<String>,
+}
+
+impl Server {
+    pub fn violate(&mut self, text: impl Into<String>) {
+        self.violation.get_or_insert(text.into());
+    }
+
+    pub fn actives(&self) -> Vec<&Pod> {
+        self.pods.values().filter(|pod| pod.role == Role::Active).collect()
+    }
+
+    pub fn next_revision(&mut self) -> u64 {
+        self.revision += 1;
+        self.revision
+    }
+
+    /// Carries a request out, as one transaction of etcd does.
+    pub fn serve(&mut self, call: &Call) -> Answer {
+        match call {
+            Call::Pod(pod) => {
+                Answer::Pod(self.pods.get(&pod.name).filter(|found| found.pod.uid == pod.uid).cloned())
+            }
+            Call::Group => Answer::Group(self.group.clone()),
+            Call::Label { pod, version, role, stamp } => {
+                Answer::Labelled(self.label(pod, *version, *role, *stamp))
+            }
+            Call::Declare { uid, previous, next } => Answer::Patched(self.declare(*uid, previous, next)),
+            Call::Unfinalize { uid, version } => {
+                let found = self.group.as_ref().filter(|found| found.uid == *uid);
+                let applied = found.is_some_and(|found| found.version == *version && found.deleting);
+                if applied {
+                    self.group = None;
+                    self.next_revision();
+                }
+                Answer::Patched(applied)
+            }
+        }
+    }
+
+    fn label(&mut self, pod: &PodRef, version: u64, role: Role, stamp: Option<(u32, i64)>) -> Option<Pod> {
+        let found = self.pods.get(&pod.name)?.clone();
+        if found.pod.uid != pod.uid || found.version != version {
+            return None;
+        }
+        let mut new = Pod { role, stamp, ..found.clone() };
+        // A write that changes nothing makes no revision.
+        if new != found {
+            new.version = self.next_revision();
+            self.pods.insert(pod.name.clone(), new.clone());
+            self.judge(&found, &new);
+        }
+        Some(new)
+    }
+
+    fn declare(&mut self, uid: u32, previous: &Declaration, next: &Declaration) -> bool {
+        let Some(found) = self.group.as_mut().filter(|found| found.uid == uid) else { return false };
+        if found.declared != *previous {
+            return false;
+        }
+        found.declared = next.clone();
+        self.revision += 1;
+        found.version = self.revision;
+        let holder = next.holder.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
+        let before = self.declared.iter().filter(|(group, ..)| *group == uid || !self.forgot);
+        if before.map(|(_, token, ..)| *token).max().is_some_and(|highest| highest >= next.token) {
+            self.violate(format!("I3: token {} was declared again or went back", next.token));
+        }
+        let granted = self.ledger.iter().any(|granted| {
+            granted.token == next.token
+                && Some(granted.id.to_string()) == next.grant
+                && granted.owner == holder
+        });
+        if !granted {
+            self.violate(format!("I2: token {} was declared without a grant to {holder}", next.token));
+        }
+        self.declared.push((uid, next.token, next.grant.clone(), holder));
+        true
+    }
+
+    /// The invariants on one write of a label.
+    fn judge(&mut self, before: &Pod, after: &Pod) {
+        let uid = &after.pod.uid;
+        let actives = self.actives();
+        if actives.len() > 1 {
+            let names: Vec<_> = actives.iter().map(|pod| pod.pod.uid.as_str()).collect();
+            let text = format!("I1: {} are active", names.join(" and "));
+            self.violate(text);
+        }
+        if after.role == Role::Active && (before.role != Role::Active || before.stamp != after.stamp) {
+            self.promotions += 1;
+            let (group, token) = after.stamp.unwrap_or_default();
+            let holds = self
+                .declared
+                .iter()
+                .any(|(of, declared, _, holder)| *of == group && *declared == token && holder == uid);
+            if !holds {
+                self.violate(format!("I2: {uid} turned active with token {token}, not declared for it"));
+            }
+            // Between a declaration and the end of its strips an older write can still come through; those strips
+            // take it back. After them nothing may.
+            let declared = self.group.as_ref().and_then(|group| group.declared.holder.as_ref());
+            if token < self.carried && declared.is_none_or(|holder| holder.uid != *uid) {
+                self.violate(format!(
+                    "I4: {uid} turned active with token {token} after {} was carried out",
+                    self.carried
+                ));
+            }
+        }
+        if before.role == Role::Active
+            && after.role != Role::Active
+            && !self.blemished.contains(uid)
+            && self.is_established(uid)
+        {
+            self.violate(format!(
+                "I5: {uid} lost the role, and nothing was ever wrong with it; {after:?}, {:?}, {:?}",
+                self.group, self.ledger
+            ));
+        }
+    }
+
+    /// Whether a pod is declared, or was active already when the present term was granted: then nothing but evidence may
+    /// cost it the role. One that turned active while it was being replaced had not been seen active by anybody.
+    ///
+    /// While two databases both believe to be the primary, and pods fail besides, each of two replicas may replace the
+    /// other one's choice: that is judged only where the pods are well.
+    fn is_established(&self, uid: &String) -> bool {
+        if self.forgot && !self.blemished.is_empty() {
+            return false;
+        }
+        let Some(group) = self.group.as_ref().filter(|group| !group.deleting) else { return false };
+        let declared = &group.declared;
+        let mut granted = self.ledger.iter();
+        let granted = granted.find(|granted| Some(granted.id.to_string()) == declared.grant);
+        declared.holder.as_ref().is_some_and(|holder| holder.uid == *uid)
+            || granted.is_some_and(|granted| granted.active.as_ref() == Some(uid))
+    }
+
+    /// All strips of a term are confirmed.
+    pub fn carried_out(&mut self, token: i64) {
+        self.carried = self.carried.max(token);
+    }
+}

@@ -1,0 +1,350 @@
+//! What carries an effect out: a program of single requests, as `src/operator/effects.rs`, `src/operator/claims.rs` and
+//! `src/routing` have it. Between any two requests anything may happen.
+
+use leadergroup::{
+    api::{Declaration, OnDelete, PodRef, Reason},
+    election::{Effect, Outcome, Refusal, Role, Row, Ticket},
+};
+
+use crate::{
+    database::{Claimed, Reply, Statement},
+    server::{Answer, Call, GroupObject, Pod},
+};
+
+/// How often one pod's role is tried, as in `src/routing/pods.rs`.
+const ATTEMPTS: u8 = 8;
+
+#[derive(Clone, Debug)]
+pub enum Job {
+    Effect(Ticket, Effect),
+    Claim,
+}
+
+#[derive(Clone, Debug)]
+pub enum Request {
+    Server(Call),
+    Database(Statement),
+}
+
+#[derive(Clone, Debug)]
+pub enum Response {
+    Server(Answer),
+    Database(Reply),
+}
+
+#[derive(Clone, Debug)]
+pub enum End {
+    Outcome(Outcome),
+    Claimed(Claimed),
+}
+
+pub enum Next {
+    Ask(Request),
+    End(End),
+}
+
+/// A job under way.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub group: u32,
+    pub session: Option<u32>,
+    pub job: Job,
+    /// What the replica knows of the declaration, for a tombstone.
+    floor: i64,
+    stage: u8,
+    attempts: u8,
+    index: usize,
+    found: Option<Pod>,
+    declared: Option<Declaration>,
+    row: Option<Row>,
+    pub learned: Vec<Pod>,
+    pub object: Option<GroupObject>,
+}
+
+fn ended(outcome: Outcome) -> Next {
+    Next::End(End::Outcome(outcome))
+}
+
+fn server(call: Call) -> Next {
+    Next::Ask(Request::Server(call))
+}
+
+fn database(statement: Statement) -> Next {
+    Next::Ask(Request::Database(statement))
+}
+
+impl Request {
+    /// Whether it changes anything, so that it matters if it arrives late.
+    pub fn writes(&self) -> bool {
+        !matches!(self, Self::Server(Call::Pod(_) | Call::Group) | Self::Database(Statement::Row { .. }))
+    }
+}
+
+impl Task {
+    pub fn new(group: u32, session: Option<u32>, job: Job, floor: i64) -> Self {
+        Self {
+            group,
+            session,
+            job,
+            floor,
+            stage: 0,
+            attempts: 0,
+            index: 0,
+            found: None,
+            declared: None,
+            row: None,
+            learned: Vec::new(),
+            object: None,
+        }
+    }
+
+    /// The next request, or the end.
+    pub fn next(&self) -> Next {
+        let effect = match &self.job {
+            Job::Claim => {
+                return match self.stage {
+                    1 => server(Call::Group),
+                    stage => database(Statement::Claim {
+                        group: self.group,
+                        may_create: stage == 2,
+                        supersedes: stage == 2,
+                    }),
+                };
+            }
+            Job::Effect(_, effect) => effect,
+        };
+        let next = match effect {
+            Effect::Read if self.stage == 0 => database(Statement::Row { group: self.group }),
+            Effect::Verify(pod) => server(Call::Pod(pod.clone())),
+            Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
+            Effect::Confirm { token } => database(Statement::Confirm { token: *token }),
+            Effect::Vacate { token } => database(Statement::Vacate { token: *token }),
+            Effect::Tombstone => database(Statement::Tombstone { group: self.group, floor: self.floor }),
+            Effect::Declare { previous, next } if self.stage == 0 => {
+                if next.token <= previous.token {
+                    return ended(Outcome::Refused(Refusal::Outdated));
+                }
+                let (previous, next) = (previous.clone(), next.clone());
+                server(Call::Declare { uid: self.group, previous, next })
+            }
+            Effect::Read | Effect::Declare { .. } => server(Call::Group),
+            Effect::Strip { token, pods } => self.demotion(*token, pods, Outcome::Stripped),
+            Effect::Stamp { token, pods } => self.demotion(*token, pods, Outcome::Stamped),
+            Effect::Promote { token, pod, version } => {
+                let version = version.parse().expect("the model's versions are numbers");
+                let stamp = Some((self.group, *token));
+                server(Call::Label { pod: pod.clone(), version, role: Role::Active, stamp })
+            }
+            Effect::Recheck(pod) => match self.stage {
+                0 => server(Call::Pod(pod.clone())),
+                1 => server(Call::Group),
+                _ => database(Statement::Row { group: self.group }),
+            },
+            Effect::Clear { on_delete, pods } => match pods.get(self.index) {
+                None => ended(Outcome::Cleared),
+                Some(pod) => match &self.found {
+                    None => server(Call::Pod(pod.clone())),
+                    Some(found) => {
+                        let role = if *on_delete == OnDelete::Keep { found.role } else { Role::None };
+                        server(Call::Label { pod: pod.clone(), version: found.version, role, stamp: None })
+                    }
+                },
+            },
+            Effect::Unfinalize => match &self.object {
+                None => server(Call::Group),
+                Some(object) => server(Call::Unfinalize { uid: self.group, version: object.version }),
+            },
+            Effect::Finished(_) => unreachable!("it is not carried out"),
+        };
+        match next {
+            Next::Ask(Request::Database(_)) if self.session.is_none() => {
+                ended(Outcome::Refused(Refusal::NotInCharge))
+            }
+            next => next,
+        }
+    }
+
+    fn demotion(&self, token: i64, pods: &[PodRef], done: Outcome) -> Next {
+        let Some(pod) = pods.get(self.index) else { return ended(done) };
+        match (&self.found, self.stage) {
+            (None, _) => server(Call::Pod(pod.clone())),
+            (Some(_), 1) => server(Call::Group),
+            (Some(found), _) => server(Call::Label {
+                pod: pod.clone(),
+                version: found.version,
+                role: Role::Standby,
+                stamp: Some((self.group, token)),
+            }),
+        }
+    }
+
+    fn next_pod(&mut self) -> Option<End> {
+        self.index += 1;
+        (self.found, self.stage, self.attempts) = (None, 0, 0);
+        None
+    }
+
+    fn again(&mut self) -> Option<End> {
+        self.attempts += 1;
+        (self.found, self.stage) = (None, 0);
+        (self.attempts >= ATTEMPTS).then_some(End::Outcome(Outcome::Failed))
+    }
+
+    fn ours(&self, group: Option<GroupObject>) -> Option<GroupObject> {
+        group.filter(|found| found.uid == self.group)
+    }
+
+    /// Takes an answer in. Some: that was the last.
+    pub fn absorb(&mut self, response: Response) -> Option<End> {
+        let outcome = |outcome| Some(End::Outcome(outcome));
+        let effect = match &self.job {
+            Job::Claim => return self.absorb_claim(response),
+            Job::Effect(_, effect) => effect.clone(),
+        };
+        match (effect, response) {
+            (_, Response::Database(Reply::Refused(refusal))) => outcome(Outcome::Refused(refusal)),
+            (Effect::Read, Response::Database(Reply::Row(row))) => {
+                (self.row, self.stage) = (Some(row), 1);
+                None
+            }
+            (Effect::Read, Response::Server(Answer::Group(group))) => {
+                self.object = self.ours(group);
+                let declared = self.object.as_ref().map(|object| object.declared.clone());
+                outcome(Outcome::Read { row: self.row.take(), declared })
+            }
+            (Effect::Verify(_), Response::Server(Answer::Pod(found))) => {
+                let against = match &found {
+                    None => Some(Reason::PodDeleted),
+                    Some(pod) if pod.deleting => Some(Reason::PodDeleted),
+                    Some(pod) => pod.crashed.then_some(Reason::ContainerTerminated),
+                };
+                self.learned.extend(found);
+                outcome(Outcome::Verified(against))
+            }
+            (Effect::Grant(_), Response::Database(Reply::Granted(token))) => {
+                outcome(Outcome::Granted { token })
+            }
+            (Effect::Confirm { .. }, Response::Database(Reply::Done)) => outcome(Outcome::Confirmed),
+            (Effect::Vacate { .. }, Response::Database(Reply::Done)) => outcome(Outcome::Vacated),
+            (Effect::Tombstone, Response::Database(Reply::Done)) => outcome(Outcome::Tombstoned),
+            (Effect::Declare { .. }, Response::Server(Answer::Patched(true))) => outcome(Outcome::Declared),
+            (Effect::Declare { .. }, Response::Server(Answer::Patched(false))) => {
+                self.stage = 1;
+                None
+            }
+            (Effect::Declare { next, .. }, Response::Server(Answer::Group(group))) => {
+                outcome(match self.ours(group) {
+                    None => Outcome::Refused(Refusal::GroupGone),
+                    Some(found) if found.declared == next => Outcome::Declared,
+                    Some(_) => Outcome::Refused(Refusal::Outdated),
+                })
+            }
+            (Effect::Promote { .. }, Response::Server(Answer::Labelled(pod))) => {
+                let done = pod.is_some();
+                self.learned.extend(pod);
+                outcome(if done { Outcome::Promoted } else { Outcome::Conflict })
+            }
+            (Effect::Recheck(_), Response::Server(Answer::Pod(found))) => {
+                self.learned.extend(found.clone());
+                (self.found, self.stage) = (found, 1);
+                None
+            }
+            (Effect::Recheck(_), Response::Server(Answer::Group(group))) => {
+                self.declared = self.ours(group).map(|group| group.declared);
+                self.stage = 2;
+                None
+            }
+            (Effect::Recheck(_), Response::Database(Reply::Row(row))) => {
+                let version = self.found.as_ref().map(|pod| pod.version.to_string());
+                outcome(Outcome::Rechecked { version, declared: self.declared.take(), row: Some(row) })
+            }
+            (Effect::Strip { token, .. }, Response::Server(answer)) => self.demoted(token, true, answer),
+            (Effect::Stamp { token, .. }, Response::Server(answer)) => self.demoted(token, false, answer),
+            (Effect::Clear { .. }, Response::Server(Answer::Pod(found))) => {
+                match found.filter(|pod| pod.stamp.is_some_and(|(group, _)| group == self.group)) {
+                    None => self.next_pod(),
+                    Some(found) => {
+                        self.found = Some(found);
+                        None
+                    }
+                }
+            }
+            (Effect::Clear { .. }, Response::Server(Answer::Labelled(written))) => {
+                if written.is_some() {
+                    self.next_pod()
+                } else {
+                    self.again()
+                }
+            }
+            (Effect::Unfinalize, Response::Server(Answer::Group(group))) => {
+                self.object = self.ours(group);
+                if self.object.is_some() { None } else { outcome(Outcome::Unfinalized) }
+            }
+            (Effect::Unfinalize, Response::Server(Answer::Patched(done))) => {
+                self.object = None;
+                if done { outcome(Outcome::Unfinalized) } else { self.again() }
+            }
+            (effect, response) => unreachable!("{response:?} does not answer {effect:?}"),
+        }
+    }
+
+    fn demoted(&mut self, token: i64, all: bool, answer: Answer) -> Option<End> {
+        match answer {
+            Answer::Pod(None) => self.next_pod(),
+            Answer::Pod(Some(found)) => {
+                let stamp = found.stamp.filter(|(group, _)| *group == self.group).map(|(_, token)| token);
+                if stamp == Some(token) && found.role == Role::Standby {
+                    self.learned.push(found);
+                    return self.next_pod();
+                }
+                self.stage = if stamp.is_some_and(|stamp| stamp > token) { 1 } else { 2 };
+                self.found = Some(found);
+                None
+            }
+            Answer::Group(group) => {
+                let above = self.ours(group).is_none_or(|group| group.declared.token > token);
+                if above && all {
+                    return Some(End::Outcome(Outcome::Refused(Refusal::Outdated)));
+                }
+                if above {
+                    return self.next_pod();
+                }
+                self.stage = 2;
+                None
+            }
+            Answer::Labelled(Some(written)) => {
+                self.learned.push(written);
+                self.next_pod()
+            }
+            Answer::Labelled(None) => self.again(),
+            Answer::Patched(_) => unreachable!("no patch of the group was sent"),
+        }
+    }
+
+    fn absorb_claim(&mut self, response: Response) -> Option<End> {
+        match response {
+            Response::Database(Reply::Claimed(Claimed::Unsettled)) if self.stage == 0 => {
+                self.stage = 1;
+                None
+            }
+            Response::Database(Reply::Claimed(claimed)) => Some(End::Claimed(claimed)),
+            Response::Server(Answer::Group(group)) => {
+                if self.ours(group).is_some_and(|group| !group.deleting) {
+                    self.stage = 2;
+                    None
+                } else {
+                    Some(End::Claimed(Claimed::Unsettled))
+                }
+            }
+            response => unreachable!("{response:?} does not answer a claim"),
+        }
+    }
+
+    /// What becomes of the job when its answer does not come.
+    pub fn failed(&self) -> End {
+        match self.job {
+            Job::Claim => End::Claimed(Claimed::Refused),
+            Job::Effect(..) => End::Outcome(Outcome::Failed),
+        }
+    }
+}
