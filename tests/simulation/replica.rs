@@ -187,7 +187,10 @@ impl Replica {
 
     pub fn finish(&mut self, task: Task, end: End, seed: u128, now: Duration) {
         for pod in task.learned {
-            self.learn(pod);
+            // The watch alone says what exists: an answer may come in after the news that its pod is gone.
+            if self.pods.contains_key(&pod.pod.uid) {
+                self.learn(pod);
+            }
         }
         let Some(entry) = self.entry.as_mut().filter(|entry| entry.object.uid == task.group) else { return };
         match (end, task.job) {
