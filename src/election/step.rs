@@ -100,7 +100,7 @@ impl Group {
                 self.verified(reason, against, now, effects);
             }
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
-            (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, effects),
+            (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, now, effects),
             (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
                 if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
             {
@@ -219,13 +219,17 @@ impl Group {
         }
     }
 
-    fn granted(&mut self, change: Change, token: i64, effects: &mut Effects) {
+    fn granted(&mut self, change: Change, token: i64, now: Duration, effects: &mut Effects) {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         let settled = self.row.confirmed && self.declared.token == self.row.token;
         let former = self.row.owner.replace(change.holder.clone());
         self.row.pending.extend(former);
         self.row.token = token;
         self.row.confirmed = false;
+        if !self.is_fit(&change.holder) {
+            // The answer took its time, and the evidence has changed.
+            return self.settle(now);
+        }
         self.declare(change, settled, effects);
     }
 

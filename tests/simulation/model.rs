@@ -12,7 +12,7 @@ use crate::{
     database::{Database, Reply, Statement},
     replica::{Replica, Seen},
     server::{GroupObject, Health, Pod, Server},
-    task::{End, Job, Next, Request, Response},
+    task::{End, Job, Next, Request, Response, Silence},
 };
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -181,7 +181,7 @@ impl Model {
         let end = match asked.next() {
             Next::End(end) => Some(end),
             Next::Ask(request) => match self.serve(database, session, &request) {
-                None => Some(self.replicas[replica].tasks[task].failed()),
+                None => Some(self.replicas[replica].tasks[task].unanswered(Silence::Unsent)),
                 Some(response) => {
                     let task = &mut self.replicas[replica].tasks[task];
                     let end = task.absorb(response);
@@ -290,7 +290,11 @@ impl Model {
             Action::TimeOut { replica, task } => {
                 let packet = self.packet(replica, task);
                 self.packets.extend(packet);
-                let end = self.replicas[replica].tasks[task].failed();
+                let end = self.replicas[replica].tasks[task].unanswered(Silence::Lost);
+                self.end(replica, task, end);
+            }
+            Action::Fail { replica, task } => {
+                let end = self.replicas[replica].tasks[task].unanswered(Silence::Unsent);
                 self.end(replica, task, end);
             }
             Action::Arrive { packet } => {
