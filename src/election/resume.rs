@@ -117,17 +117,28 @@ impl Group {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),
+                (false, true) if self.is_spent(&change.holder) => {
+                    self.change(change.holder, Reason::Resumed, now, effects);
+                }
                 (false, true) => {
                     self.witness = None;
                     self.strip(change, effects);
                 }
-                (false, false) => self.declare(change, false, effects),
+                (false, false) => self.fence(change, false, effects),
             };
         }
         match self.case_against(&holder) {
             None if now < until => self.wake_at(until),
             case => self.overtake(&holder, case, now, effects),
         }
+    }
+
+    /// Whether the declared term's holder carries its stamp and is not active. Either it was promoted, and lost its label
+    /// since, or it was fenced off. It is not promoted under this term again: that might come late.
+    pub(super) fn is_spent(&self, holder: &PodRef) -> bool {
+        self.member(&holder.uid).is_some_and(|member| {
+            member.role != Role::Active && member.stamped_by_us && member.stamp == Some(self.declared.token)
+        })
     }
 
     /// Whether an unfinished term's holder may be promoted. One that is active already needs no proof, as in a stable

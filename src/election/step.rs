@@ -8,7 +8,7 @@ use super::{
     event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket},
     group::{Change, Group, Member, Phase, Retirement, Role},
 };
-use crate::api::{Declaration, PodRef};
+use crate::api::{Declaration, PodRef, Reason};
 
 /// The first wait after a failure; it doubles from there.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -100,7 +100,10 @@ impl Group {
                 self.verified(reason, against, now, effects);
             }
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
-            (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, now, effects),
+            (Phase::Relabelling, Outcome::Verified(against)) => self.relabel(against, now, effects),
+            (Phase::Granting(change), Outcome::Granted { token }) => {
+                self.granted(change, token, now, effects);
+            }
             (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
                 if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
             {
@@ -108,12 +111,14 @@ impl Group {
                 self.retry_at = Some(now + self.next_pause());
                 self.phase = Phase::Granting(change);
             }
+            (Phase::Fencing(change), Outcome::Stripped) => self.declare(change, false, effects),
+            (Phase::Fencing(change), Outcome::Stamped) => self.fenced(change, now, effects),
             (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
             (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
-                Some(version) => self.promote(Some(change), version, effects),
-                None => self.recheck(Some(change), effects),
+                Some(version) => self.promote(change, version, effects),
+                None => self.recheck(change, effects),
             },
-            (Phase::Promoting(Some(change)), Outcome::Promoted) => self.confirm(change, effects),
+            (Phase::Promoting(change), Outcome::Promoted) => self.confirm(change, effects),
             (Phase::Promoting(change), Outcome::Conflict) if self.conflicts < MOST_CONFLICTS => {
                 self.conflicts += 1;
                 self.recheck(change, effects);
@@ -122,6 +127,7 @@ impl Group {
                 let stands = declared.as_ref() == Some(&self.declared)
                     && row.is_some_and(|row| row.token == self.row.token && row.owner == self.row.owner);
                 match version.filter(|_| stands) {
+                    Some(_) if self.is_spent(&change.holder) => self.settle(now),
                     Some(version) => self.promote(change, version, effects),
                     None => self.back_off(now),
                 }
@@ -136,15 +142,11 @@ impl Group {
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
                 self.emit(Effect::Finished(finished), effects);
             }
-            (Phase::Promoting(None), Outcome::Promoted) if self.keeps_its_label() => self.failures = 0,
             (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
             }
-            // It is done, but the watch has not shown it yet, or never will: it must not be done again at once.
-            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
-                self.back_off(now)
-            }
-            // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right.
+            // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right. Or strays
+            // were stripped, and the watch has not shown it yet, or never will: it must not be done again at once.
             (_, _) => self.back_off(now),
         }
     }
@@ -230,11 +232,52 @@ impl Group {
             // The answer took its time, and the evidence has changed.
             return self.settle(now);
         }
-        self.declare(change, settled, effects);
+        self.fence(change, settled, effects);
+    }
+
+    /// Before step 2. Between the declaration and its strips a promotion of the term before it could still take effect,
+    /// unless that term is known to be over: confirmed, or of the same pod. So its holder is written to first. Who reads
+    /// the pod after that finds it stamped, who has read it before is refused.
+    pub(super) fn fence(&mut self, change: Change, settled: bool, effects: &mut Effects) {
+        match self.to_fence(&change).filter(|_| !settled) {
+            // It is well: if it has turned active meanwhile it is to stay so.
+            Some(former) if self.case_against(&former).is_none() => {
+                let effect = Effect::Stamp { token: self.declared.token, pods: vec![former] };
+                self.go(Phase::Fencing(change), effect, effects);
+            }
+            Some(former) => self.fence_off(change, former, effects),
+            None => self.declare(change, settled, effects),
+        }
+    }
+
+    fn to_fence(&self, change: &Change) -> Option<PodRef> {
+        self.declared.holder.clone().filter(|former| former.uid != change.holder.uid)
+    }
+
+    fn fence_off(&mut self, change: Change, former: PodRef, effects: &mut Effects) {
+        let effect = Effect::Strip { token: self.declared.token, pods: vec![former] };
+        self.go(Phase::Fencing(change), effect, effects);
+    }
+
+    /// The declared holder was stamped, unless it was found to be active.
+    fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+        match self.to_fence(&change) {
+            Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
+            Some(former) if self.reads_as_active(&former) && self.is_fit(&former) => {
+                let from = Some(former.clone());
+                self.begin(Change { holder: former, reason: Reason::Resumed, from, began: now }, effects);
+            }
+            Some(former) => self.fence_off(change, former, effects),
+            None => self.declare(change, false, effects),
+        }
+    }
+
+    fn reads_as_active(&self, pod: &PodRef) -> bool {
+        self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
     }
 
     /// Step 2, for the term that the row names. `settled` says that the declaration so far is of a confirmed term.
-    pub(super) fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) {
+    fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) {
         // Whoever may still carry the active label: the owners of all terms not known to be over. A row that lost
         // commits does not know them all, so the declaration's word counts too.
         let mut former = self.row.pending.clone();
@@ -267,7 +310,7 @@ impl Group {
     }
 
     /// Step 4.
-    fn promote(&mut self, change: Option<Change>, version: String, effects: &mut Effects) {
+    fn promote(&mut self, change: Change, version: String, effects: &mut Effects) {
         let Some(pod) = self.row.owner.clone() else {
             // Cannot be: a term without a holder is never promoted. Reading anew is always right.
             return self.read(effects);
@@ -276,7 +319,7 @@ impl Group {
         self.go(Phase::Promoting(change), Effect::Promote { token, pod, version }, effects);
     }
 
-    pub(super) fn recheck(&mut self, change: Option<Change>, effects: &mut Effects) {
+    fn recheck(&mut self, change: Change, effects: &mut Effects) {
         let Some(pod) = self.row.owner.clone() else {
             return self.read(effects);
         };

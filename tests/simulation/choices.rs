@@ -101,8 +101,7 @@ impl Model {
             row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
         };
         // One that is being deleted already, or is deleted, needs no claim any more.
-        let observing =
-            |entry: &Entry| entry.object.deleting && *entry.machine.phase() == Phase::Observing;
+        let observing = |entry: &Entry| entry.object.deleting && *entry.machine.phase() == Phase::Observing;
         let deleting = replica.entry.as_ref().is_some_and(observing);
         database
             .row

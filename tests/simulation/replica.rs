@@ -118,7 +118,8 @@ impl Replica {
         let member = entry.machine.member(&grant.holder.uid);
         let chosen = member.is_some_and(|member| {
             member.standing == Standing::Eligible
-                || (grant.reason == Reason::LostCommits && member.role == Role::Active)
+                || (member.role == Role::Active
+                    && (member.standing == Standing::Unproven || grant.reason == Reason::LostCommits))
         });
         if !chosen {
             self.violation =

@@ -312,6 +312,10 @@ impl Task {
         match answer {
             Answer::Pod(None) => self.next_pod(),
             Answer::Pod(Some(found)) => {
+                if found.role == Role::Active && !all {
+                    self.learned.push(found);
+                    return self.next_pod();
+                }
                 let stamp = found.stamp.filter(|(group, _)| *group == self.group).map(|(_, token)| token);
                 if stamp == Some(token) && found.role == Role::Standby {
                     self.learned.push(found);
