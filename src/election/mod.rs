@@ -13,6 +13,7 @@
 
 mod evaluate;
 mod event;
+mod fence;
 mod group;
 mod resume;
 mod step;

@@ -133,14 +133,6 @@ impl Group {
         }
     }
 
-    /// Whether the declared term's holder carries its stamp and is not active. Either it was promoted, and lost its label
-    /// since, or it was fenced off. It is not promoted under this term again: that might come late.
-    pub(super) fn is_spent(&self, holder: &PodRef) -> bool {
-        self.member(&holder.uid).is_some_and(|member| {
-            member.role != Role::Active && member.stamped_by_us && member.stamp == Some(self.declared.token)
-        })
-    }
-
     /// Whether an unfinished term's holder may be promoted. One that is active already needs no proof, as in a stable
     /// group: that nothing is heard of it may be our fault.
     pub(super) fn is_fit(&self, holder: &PodRef) -> bool {

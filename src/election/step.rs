@@ -8,7 +8,7 @@ use super::{
     event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket},
     group::{Change, Group, Member, Phase, Retirement, Role},
 };
-use crate::api::{Declaration, PodRef, Reason};
+use crate::api::{Declaration, PodRef};
 
 /// The first wait after a failure; it doubles from there.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -235,49 +235,8 @@ impl Group {
         self.fence(change, settled, effects);
     }
 
-    /// Before step 2. Between the declaration and its strips a promotion of the term before it could still take effect,
-    /// unless that term is known to be over: confirmed, or of the same pod. So its holder is written to first. Who reads
-    /// the pod after that finds it stamped, who has read it before is refused.
-    pub(super) fn fence(&mut self, change: Change, settled: bool, effects: &mut Effects) {
-        match self.to_fence(&change).filter(|_| !settled) {
-            // It is well: if it has turned active meanwhile it is to stay so.
-            Some(former) if self.case_against(&former).is_none() => {
-                let effect = Effect::Stamp { token: self.declared.token, pods: vec![former] };
-                self.go(Phase::Fencing(change), effect, effects);
-            }
-            Some(former) => self.fence_off(change, former, effects),
-            None => self.declare(change, settled, effects),
-        }
-    }
-
-    fn to_fence(&self, change: &Change) -> Option<PodRef> {
-        self.declared.holder.clone().filter(|former| former.uid != change.holder.uid)
-    }
-
-    fn fence_off(&mut self, change: Change, former: PodRef, effects: &mut Effects) {
-        let effect = Effect::Strip { token: self.declared.token, pods: vec![former] };
-        self.go(Phase::Fencing(change), effect, effects);
-    }
-
-    /// The declared holder was stamped, unless it was found to be active.
-    fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        match self.to_fence(&change) {
-            Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
-            Some(former) if self.reads_as_active(&former) && self.is_fit(&former) => {
-                let from = Some(former.clone());
-                self.begin(Change { holder: former, reason: Reason::Resumed, from, began: now }, effects);
-            }
-            Some(former) => self.fence_off(change, former, effects),
-            None => self.declare(change, false, effects),
-        }
-    }
-
-    fn reads_as_active(&self, pod: &PodRef) -> bool {
-        self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
-    }
-
     /// Step 2, for the term that the row names. `settled` says that the declaration so far is of a confirmed term.
-    fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) {
+    pub(super) fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) {
         // Whoever may still carry the active label: the owners of all terms not known to be over. A row that lost
         // commits does not know them all, so the declaration's word counts too.
         let mut former = self.row.pending.clone();
