@@ -33,7 +33,7 @@ step "clippy"
 cargo clippy --workspace --all-targets -- -D warnings
 
 step "documentation of the code"
-RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup -p leadergroup-e2e
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --document-private-items
 
 step "the committed CRD is what the types say"
 "$CARGO_TARGET_DIR/debug/leadergroup" crd | diff -u crds/leadergroups.yaml - ||
