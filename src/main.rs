@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
 use leadergroup::lock::Store;
-use leadergroup::telemetry::init_logs;
+use leadergroup::telemetry::{end_on_panic, init_logs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -25,11 +25,11 @@ fn main() -> ExitCode {
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
-        Command::Run(args) => with_settings(args.settings, |settings| {
-            if args.print_config {
-                print!("{settings}");
-                return Ok(());
-            }
+        Command::Run(args) if args.print_config => with_settings(args.settings, |settings| {
+            print!("{settings}");
+            Ok(())
+        }),
+        Command::Run(args) => with_database_or_not(args.settings, |settings| {
             block_on(async {
                 let shutdown = CancellationToken::new();
                 let signals = tokio::spawn(stop_on_signal(shutdown.clone())?);
@@ -37,7 +37,8 @@ fn main() -> ExitCode {
                 signals.abort();
                 result
             })
-        }),
+        })
+        .and_then(|result| result.map_err(Failure::Run)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,8 +63,15 @@ fn with_settings(
     args: SettingsArgs,
     command: impl FnOnce(Settings) -> anyhow::Result<()>,
 ) -> Result<(), Failure> {
-    let settings = args.load().map_err(|errors| Failure::Usage(errors.to_string()))?;
-    command(settings).map_err(Failure::Run)
+    with_database_or_not(args, |settings| match &settings.database_problem {
+        Some(problem) => Err(Failure::Usage(problem.to_string())),
+        None => command(settings).map_err(Failure::Run),
+    })?
+}
+
+/// For whoever does without the database until it can be reached.
+fn with_database_or_not<T>(args: SettingsArgs, command: impl FnOnce(Settings) -> T) -> Result<T, Failure> {
+    args.load().map(command).map_err(|errors| Failure::Usage(errors.to_string()))
 }
 
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -76,6 +84,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 /// Runs a replica until it is told to stop.
 async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
     init_logs(settings.log.format, &settings.log.filter)?;
+    end_on_panic();
     Ok(leadergroup::operator::run(settings, shutdown).await?)
 }
 

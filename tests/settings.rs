@@ -230,14 +230,48 @@ fn the_database_must_be_named_and_its_url_valid() {
     for url in
         ["mysql://db/locks", "postgres://db/locks?sslmod=disable", "postgres://db:x/locks", "postgres://db"]
     {
-        sources.environment = environment(&[("LEADERGROUP_DATABASE_URL", url)]);
+        sources.flags = [("database.url", url.to_owned())].into();
         let found = problems(&sources);
-        assert!(
-            found[0].starts_with("environment variable LEADERGROUP_DATABASE_URL: database.url"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("--database-url: database.url"), "{found:?}");
         assert!(found[0].contains("write"), "{found:?}");
     }
+}
+
+#[test]
+fn a_wrong_url_in_the_environment_is_a_problem_of_the_database_and_not_of_the_start() {
+    let mut sources = enough();
+    sources.flags.clear();
+    for url in [
+        "",
+        "mysql://db/locks",
+        "postgres://db/locks?sslmod=disable",
+        "postgres://u:s3cret@db:x/locks",
+        "postgres://db",
+    ] {
+        sources.environment = environment(&[("LEADERGROUP_DATABASE_URL", url)]);
+        let settings = Settings::load(&sources).unwrap();
+        let problem = settings.database_problem.as_ref().unwrap().to_string();
+        let expected = "environment variable LEADERGROUP_DATABASE_URL: database.url ";
+        assert!(problem.starts_with(expected) && problem.contains("write"), "{problem}");
+        assert!(settings.store().is_ok() && !problem.contains("s3cret"), "{problem}");
+    }
+    // What goes before it, or was there already, counts.
+    sources.flags = enough().flags;
+    assert_eq!(Settings::load(&sources).unwrap().database_problem, None);
+    // Everything else in the environment is refused at the start, as ever.
+    sources.environment = environment(&[("LEADERGROUP_DATABASE_URL", "x"), ("LEADERGROUP_TTL", "x")]);
+    assert_eq!(problems(&sources).len(), 1);
+}
+
+#[test]
+fn a_migration_with_a_wrong_url_in_the_environment_ends_at_once() {
+    let output = program(&["migrate", "--replica", "r"])
+        .env("LEADERGROUP_DATABASE_URL", "mysql://u:s3cret@db/locks")
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("must be a PostgreSQL URL") && !errors.contains("s3cret"), "{errors}");
 }
 
 #[test]

@@ -6,13 +6,15 @@ use std::{
     collections::HashMap,
     io::{self, Write},
     net::{Ipv4Addr, SocketAddr},
+    os::unix::process::ExitStatusExt as _,
+    process::Command,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use leadergroup::telemetry::{
     ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics, Readiness,
-    Server, log_subscriber,
+    Server, end_on_panic, init_logs, log_subscriber,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -362,4 +364,30 @@ fn a_bad_filter_or_format_is_refused_with_the_remedy() {
     }
     let error = "yaml".parse::<LogFormat>().unwrap_err().to_string();
     assert_eq!(error, "`yaml` is no log format; write json or text");
+}
+
+#[test]
+fn a_panic_in_any_task_ends_the_process_with_a_line_in_the_log() {
+    const CHILD: &str = "LEADERGROUP_TEST_PANICS";
+    if std::env::var_os(CHILD).is_some() {
+        init_logs(LogFormat::Json, "info").unwrap();
+        end_on_panic();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let task = tokio::spawn(async { panic!("one task of many") });
+            // Without the hook the others, like this one, would just go on.
+            assert!(task.await.is_err());
+        });
+        return;
+    }
+    let name = "a_panic_in_any_task_ends_the_process_with_a_line_in_the_log";
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(6), "it ends by SIGABRT: {:?}: {errors}", output.status);
+    let line = errors.lines().find(|line| line.contains("one task of many")).unwrap_or_default();
+    assert!(line.starts_with('{') && line.contains("\"level\":\"ERROR\""), "{errors}");
 }

@@ -1,6 +1,7 @@
 //! The command of the test cluster: `leadergroup-e2e build | up | down | status | env | demo`.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -214,6 +215,12 @@ async fn status() -> Result<()> {
     Ok(())
 }
 
+/// Adds a line to a log. There is nobody left to tell if that fails.
+fn note(log: &Path, line: &str) {
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+    let _ = file.and_then(|mut file| writeln!(file, "{line}"));
+}
+
 /// The supervisor: everything it says to whoever started it is one line on standard output.
 async fn supervise() -> Result<()> {
     let prepared = async {
@@ -230,11 +237,17 @@ async fn supervise() -> Result<()> {
             return Err(error);
         }
     };
+    // Nobody reads what this process writes to its standard error.
+    let crash = log.clone();
+    std::panic::set_hook(Box::new(move |panic| note(&crash, &panic.to_string())));
     let reply = supervisor::serve(&socket(), &log, || println!("ready")).await;
     // Nobody can ask any more: that is how others see that this cluster is going.
     let _ = std::fs::remove_file(socket());
     let removed = cleanup::remove_all().await;
     drop(lock);
+    for error in [reply.as_ref().err(), removed.as_ref().err()].into_iter().flatten() {
+        note(&log, &format!("{error:#}"));
+    }
     let removed = removed.map_or_else(|error| Answer::Failed(format!("{error:#}")), |()| Answer::Done);
     if let Some(reply) = reply? {
         reply.send_now(removed).await;

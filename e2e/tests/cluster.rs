@@ -9,12 +9,21 @@ use kube::api::{Api, ListParams};
 use leadergroup_e2e::cleanup::leftovers;
 use leadergroup_e2e::cluster::{Cluster, Config};
 use leadergroup_e2e::command::{output, output_with_input};
+use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::network::{CONTROL_ADDRESS, DATABASE, HOST};
+use leadergroup_e2e::scenario::build_operator;
 use tokio::process::Command;
 
 const LIMIT: Duration = Duration::from_mins(1);
 const COMMAND: &str = env!("CARGO_BIN_EXE_leadergroup-e2e");
+const HELM_LIMIT: Duration = Duration::from_mins(3);
+const GROUP: &str = r"
+apiVersion: leadergroup.dev/v1alpha1
+kind: LeaderGroup
+metadata: { name: web }
+spec: { selector: { matchLabels: { app: web } } }
+";
 const MANIFEST: &str = r#"
 apiVersion: apps/v1
 kind: Deployment
@@ -169,6 +178,7 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     timed("service", service_answers_everywhere(&test)).await?;
     timed("memory limit", memory_limit(&test)).await?;
     timed("database in a pod", bundled_database(&test)).await?;
+    timed("chart with its own database", chart_by_default(&test)).await?;
     timed("freeze and crash", freeze_and_crash(&test)).await?;
     timed("cut off", cut_off(&test)).await?;
     timed("power off", power_off(&test)).await?;
@@ -264,6 +274,44 @@ async fn bundled_database(test: &Test) -> Result<()> {
         .env("PGPASSWORD", "wrong");
     ensure!(output(wrong, LIMIT).await.is_err(), "the database takes any password");
     Ok(())
+}
+
+/// What the README's five minutes do: the chart as it is, which brings its own PostgreSQL on a volume, and a group.
+async fn chart_by_default(test: &Test) -> Result<()> {
+    let operator = Image::operator(images::OPERATOR, &build_operator().await?);
+    test.cluster.load_image(&operator).await.context("loading the operator")?;
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
+    let helm = async |args: &[&str]| {
+        let mut helm = Command::new(test.cluster.program("helm")?);
+        helm.args(["--namespace", "leadergroup-system"])
+            .args(args)
+            .env("KUBECONFIG", test.cluster.kubeconfig());
+        output(helm, HELM_LIMIT).await
+    };
+    // The official image of the chart's default tag cannot be pulled here; the cluster's own is of the installed server.
+    let database = ["--set", "postgresql.image.tag=15"];
+    let install = ["install", "leadergroup", chart, "--create-namespace", "--wait", "--timeout", "120s"];
+    helm(&[&install[..], &database].concat()).await?;
+    test.kubectl(&["apply", "-f", "-"], GROUP).await?;
+    let ready = ["wait", "--for=condition=Ready", "leadergroup/web", "--timeout=30s"];
+    test.kubectl(&ready, "").await?;
+    let active = async || -> Result<String> {
+        let args = ["get", "pods", "-l", "leadergroup.dev/role=active", "-o", "name"];
+        Ok(test.kubectl(&args, "").await?.trim().to_owned())
+    };
+    let first = active().await?;
+    test.kubectl(&["delete", "--wait=false", &first], "").await?;
+    wait_until("another pod to be active", LIMIT, async || {
+        let now = active().await?;
+        Ok(!now.is_empty() && now != first)
+    })
+    .await?;
+    test.kubectl(&ready, "").await?;
+    let second = active().await?;
+    helm(&["uninstall", "leadergroup", "--wait", "--timeout", "120s"]).await?;
+    ensure!(active().await? == second, "the active pod does not keep serving without the operator");
+    test.kubectl(&["delete", "leadergroup", "web", "--timeout=10s"], "").await?;
+    wait_until("a Ready pod on each node", LIMIT, async || Ok(test.web().await?.len() == 3)).await
 }
 
 async fn freeze_and_crash(test: &Test) -> Result<()> {

@@ -16,7 +16,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    api::{HumanDuration, LeaderGroup, PodRef},
+    api::{HumanDuration, LeaderGroup},
     routing::{GroupRef, Router, RoutingError},
 };
 
@@ -144,9 +144,9 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
     let router = Router::new(client.clone(), CALL_TIMEOUT);
     let releases =
         groups.iter().filter_map(|group| Some((group, GroupRef::of(group)?))).map(|(group, reference)| {
-            let (client, router) = (client, &router);
+            let router = &router;
             async move {
-                let outcome = release_one(client, router, group, &reference, args.keep_labels).await;
+                let outcome = release_one(router, group, &reference, args.keep_labels).await;
                 outcome.map_err(|error| format!("{}/{}: {error}", reference.namespace, reference.name))
             }
         });
@@ -176,26 +176,14 @@ async fn list(api: &Api<LeaderGroup>) -> Result<Vec<LeaderGroup>, UninstallError
 }
 
 async fn release_one(
-    client: &Client,
     router: &Router,
     group: &LeaderGroup,
     reference: &GroupRef,
     keep_labels: bool,
 ) -> Result<(), RoutingError> {
     if !keep_labels {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &reference.namespace);
-        let labelled = pods.list(&ListParams::default().labels(&reference.marks.label)).await;
-        let labelled = labelled.map_err(|source| RoutingError::Unreachable {
-            what: "list the group's pods",
-            source: Box::new(source),
-        })?;
-        let pods: Vec<PodRef> = labelled
-            .items
-            .iter()
-            .filter_map(|pod| Some(PodRef { name: pod.metadata.name.clone()?, uid: pod.uid()? }))
-            .collect();
-        // Of these it touches only those with the group's stamp.
-        router.clear(reference, group.spec.on_delete, &pods).await?;
+        // It finds those with the group's stamp by itself; no others are ours.
+        router.clear(reference, group.spec.on_delete, &[]).await?;
     }
     router.set_finalizer(reference, false).await
 }

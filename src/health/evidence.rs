@@ -6,7 +6,7 @@ use super::{
     facts::{PodFacts, Readiness},
     node::{LEASE_DURATION, NodeLease, NodeWord},
     prober::{ProbeEvent, ProbeStep},
-    probes::Probes,
+    probes::{Probes, needed},
 };
 use crate::api::{LeaderGroupSpec, Reason};
 
@@ -39,7 +39,7 @@ pub enum ProbeOutcome {
     Success,
     /// The pod, or its address, answered, and not well.
     Refused(Refusal),
-    /// Nothing came in time, or the network knows no way.
+    /// Nothing came in time, or the network knows no way: so does a node without power look, once others have noticed.
     Unanswered,
     /// The fault is ours: it could not be sent, or this process stood still while it should have listened. It says nothing
     /// about the pod.
@@ -152,6 +152,11 @@ impl PodEvidence {
         self.probes = Probes::starting_at(first_seq);
     }
 
+    /// Our own network led nowhere until `now`: the silence of that time is ours, not the pod's.
+    pub fn cut_off_until(&mut self, now: Duration) {
+        self.probes.cut_off_until(now);
+    }
+
     /// A probe was sent. Numbers grow; `sent_at` is on [`Monotonic`](super::Monotonic)'s clock.
     pub fn probe_sent(&mut self, seq: u64, sent_at: Duration) {
         self.probes.sent(seq, sent_at, self.thresholds.retry_interval);
@@ -159,7 +164,7 @@ impl PodEvidence {
 
     /// A probe ended. Order and repetition make no difference.
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
-        let keep = usize::try_from(self.needed()).unwrap_or(usize::MAX);
+        let keep = needed(&self.thresholds);
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
     }
 
@@ -233,12 +238,8 @@ impl PodEvidence {
         unheard.into_iter().chain(probes).chain(lease).filter(|point| *point > now).min()
     }
 
-    fn needed(&self) -> u32 {
-        self.thresholds.failure_threshold.max(1)
-    }
-
     fn by_probes(&self, word: &KubeletWord, now: Duration) -> Verdict {
-        if self.probes.refusals() >= self.needed() {
+        if self.probes.refused(&self.thresholds, now) {
             return Verdict::Failing(Reason::ProbeRefused);
         }
         if let Some(since) = self.probes.silent_since(&self.thresholds, now) {

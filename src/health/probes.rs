@@ -12,6 +12,8 @@ use super::evidence::{ProbeOutcome, Thresholds};
 pub(super) struct Probes {
     /// Probes with a smaller number went to another address.
     first_seq: u64,
+    /// What was asked before this went out on a network that led nowhere: that nobody answered says nothing.
+    connected_since: Duration,
     /// The present time without a gap in our own sending.
     run: Option<Run>,
     /// The last probe that was answered well.
@@ -42,8 +44,16 @@ impl Probes {
         Self { first_seq, ..Self::default() }
     }
 
+    /// Our own network led nowhere until `now`: all windows start anew.
+    pub(super) fn cut_off_until(&mut self, now: Duration) {
+        self.connected_since = self.connected_since.max(now);
+        self.run = None;
+        self.refused.clear();
+        self.unanswered.clear();
+    }
+
     pub(super) fn sent(&mut self, seq: u64, at: Duration, retry_interval: Duration) {
-        if seq < self.first_seq {
+        if seq < self.first_seq || at < self.connected_since {
             return;
         }
         match &mut self.run {
@@ -83,9 +93,19 @@ impl Probes {
         }
     }
 
-    /// How many probes were refused since the last success, without a gap; counted no further than the threshold.
-    pub(super) fn refusals(&self) -> u32 {
-        u32::try_from(self.refused.len()).unwrap_or(u32::MAX)
+    /// Whether as many probes as count were refused since the last success, and we are still asking.
+    pub(super) fn refused(&self, thresholds: &Thresholds, now: Duration) -> bool {
+        self.refused_until(thresholds).is_some_and(|until| now < until)
+    }
+
+    /// Until when the refusals count if nothing more happens: a pod that we have stopped asking may long have recovered.
+    fn refused_until(&self, thresholds: &Thresholds) -> Option<Duration> {
+        (self.refused.len() >= needed(thresholds)).then(|| self.asked_until(thresholds))?
+    }
+
+    /// When it is too long ago that we ourselves have sent a probe.
+    fn asked_until(&self, thresholds: &Thresholds) -> Option<Duration> {
+        self.run.map(|run| run.until + thresholds.retry_interval * 2)
     }
 
     /// When the last probe was sent, if it was answered well.
@@ -103,15 +123,14 @@ impl Probes {
     pub(super) fn turning_points(&self, thresholds: &Thresholds) -> impl Iterator<Item = Duration> + use<> {
         let proof = self.proof().map(|at| at + thresholds.freshness());
         let silence = self.silence(thresholds).map(|(from, until)| [from, until]);
-        proof.into_iter().chain(silence.into_iter().flatten())
+        proof.into_iter().chain(self.refused_until(thresholds)).chain(silence.into_iter().flatten())
     }
 
     /// The time in which the pod counts as silent, if nothing more happens: from a full ttl of unanswered probes on, until
     /// we ourselves have not sent any for twice the retry interval.
     fn silence(&self, thresholds: &Thresholds) -> Option<(Duration, Duration)> {
-        let needed = usize::try_from(thresholds.failure_threshold.max(1)).unwrap_or(usize::MAX);
-        let until = self.run?.until + thresholds.retry_interval * 2;
-        (self.unanswered.len() >= needed).then_some((self.window()? + thresholds.ttl, until))
+        let until = self.asked_until(thresholds)?;
+        (self.unanswered.len() >= needed(thresholds)).then_some((self.window()? + thresholds.ttl, until))
     }
 
     /// Where the time that counts as silence begins.
@@ -119,6 +138,11 @@ impl Probes {
         let run = self.run?;
         Some(self.success.map_or(run.from, |success| success.at.max(run.from)))
     }
+}
+
+/// How many bad answers in a row count, or how many missing ones.
+pub(super) fn needed(thresholds: &Thresholds) -> usize {
+    usize::try_from(thresholds.failure_threshold.max(1)).unwrap_or(usize::MAX)
 }
 
 /// Adds to an ordered set that keeps its largest `keep` members.

@@ -142,6 +142,27 @@ pub enum LockError {
 }
 
 impl LockError {
+    /// Whether the server was reached and said so itself, as opposed to not being heard.
+    pub fn is_an_answer(&self) -> bool {
+        match self {
+            Self::Login { .. }
+            | Self::ReadOnly
+            | Self::SchemaOld { .. }
+            | Self::SchemaNew { .. }
+            | Self::Privileges { .. }
+            | Self::SessionDead
+            | Self::Database { .. } => true,
+            Self::Config { .. }
+            | Self::Invalid { .. }
+            | Self::Unreachable { .. }
+            | Self::Tls { .. }
+            | Self::File { .. }
+            | Self::NoConnection { .. }
+            | Self::Timeout { .. }
+            | Self::Interrupted { .. } => false,
+        }
+    }
+
     /// What went wrong while a connection was made.
     pub(super) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
         let endpoint = endpoint.to_owned();

@@ -48,7 +48,8 @@ pub(super) struct Statement {
 pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
-    options: PgConnectOptions,
+    /// What connections are made with, or why none can be made.
+    options: Result<PgConnectOptions, LockError>,
     password_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
     endpoint: String,
@@ -102,10 +103,19 @@ impl Pool {
     /// Checks the settings; connects later.
     pub(super) fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
         let options = config.connect_options()?;
+        Ok(Self::with(config, endpoint(&options), Ok(options)))
+    }
+
+    /// Makes no connection, and says why each time.
+    pub(super) fn refusing(error: LockError) -> Self {
+        Self::with(&DatabaseConfig::default(), String::new(), Err(error))
+    }
+
+    fn with(config: &DatabaseConfig, endpoint: String, options: Result<PgConnectOptions, LockError>) -> Self {
         // One connection is the heartbeats', one the hints'; the settings' check leaves at least one.
         let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
-        Ok(Self(Arc::new(Inner {
-            endpoint: endpoint(&options),
+        Self(Arc::new(Inner {
+            endpoint,
             options,
             password_file: config.password_file.clone(),
             ca_file: config.ca_file.clone(),
@@ -115,7 +125,7 @@ impl Pool {
             max_idle_time: config.connection_max_idle_time,
             work: Lanes::new(work),
             heartbeat: Lanes::new(1),
-        })))
+        }))
     }
 
     /// Runs one statement in one round trip (two when the connection sees it for the first time) and returns its rows.
@@ -144,7 +154,7 @@ impl Pool {
 
     /// What the next connection is made with: the files that the settings name are read anew each time.
     pub(super) async fn current_options(&self) -> Result<PgConnectOptions, LockError> {
-        let mut options = self.0.options.clone();
+        let mut options = self.0.options.clone()?;
         if let Some(file) = &self.0.password_file {
             let password =
                 String::from_utf8(read("passwordFile", file).await?).map_err(|_| LockError::File {
@@ -152,7 +162,15 @@ impl Pool {
                     path: file.display().to_string(),
                     detail: "is not UTF-8".to_owned(),
                 })?;
-            options = options.password(password.trim_end_matches(['\r', '\n']));
+            let password = password.trim_end_matches(['\r', '\n']);
+            if password.is_empty() {
+                return Err(LockError::File {
+                    key: "passwordFile",
+                    path: file.display().to_string(),
+                    detail: "it is empty: write the password into it, or leave the setting out".to_owned(),
+                });
+            }
+            options = options.password(password);
         }
         if let Some(file) = &self.0.ca_file {
             options = options.ssl_root_cert_from_pem(read("caFile", file).await?);

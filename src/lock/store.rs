@@ -41,6 +41,11 @@ impl Store {
         Ok(Self { pool: Pool::new(config)?, last_epoch: Arc::default() })
     }
 
+    /// For a program that is to run on although its settings lead to no database: every operation ends with this error.
+    pub fn refusing(error: LockError) -> Self {
+        Self { pool: Pool::refusing(error), last_epoch: Arc::default() }
+    }
+
     /// Runs a statement on the shared connections.
     pub(super) async fn rows(&self, statement: Statement, bind: Bind) -> Result<Vec<PgRow>, LockError> {
         self.pool.rows(Lane::Work, statement, bind.into_inner()).await

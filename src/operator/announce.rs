@@ -11,12 +11,13 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     entry::{Charge, Entry},
-    message::{Trouble, Watched},
+    message::Watched,
 };
 use crate::{
     api::{LeaderGroup, Reason},
     election::{Effect, Finished, Outcome, Phase, Standing},
     health::ProbeOutcome,
+    routing::OnWrite,
     telemetry::{ApiOutcome, Check, GroupReading, GroupState, Liveness, LockOutcome, Metrics, Readiness},
 };
 
@@ -43,7 +44,7 @@ impl Voice {
     ) -> Self {
         let (events, queue) = mpsc::channel(QUEUE);
         let reporter = Reporter { controller: "leadergroup".to_owned(), instance: Some(replica.to_owned()) };
-        tokio::spawn(send(Recorder::new(client, reporter), queue));
+        tokio::spawn(send(Recorder::new(client, reporter), queue, metrics.clone()));
         Self {
             metrics,
             liveness,
@@ -68,7 +69,9 @@ impl Voice {
 
     /// A change of holder came to its end.
     pub(super) fn finished(&self, group: &LeaderGroup, finished: &Finished) {
-        self.metrics.failover(finished.reason, finished.took);
+        if is_failover(finished) {
+            self.metrics.failover(finished.reason, finished.took);
+        }
         let token = finished.token;
         let took = finished.took.as_millis();
         let (action, note) = match (&finished.from, &finished.to) {
@@ -157,60 +160,87 @@ fn state_of(entry: &Entry, active: bool) -> GroupState {
     }
 }
 
-/// What an effect is counted as, known before it is carried out.
-#[derive(Clone, Copy)]
-pub(super) enum Counted {
-    Lock(&'static str),
-    Api(&'static str),
-    Reading,
-}
-
-impl Counted {
-    pub(super) fn of(effect: &Effect) -> Self {
-        match effect {
-            Effect::Grant(_) => Self::Lock("grant"),
-            Effect::Vacate { .. } => Self::Lock("vacate"),
-            Effect::Confirm { .. } => Self::Lock("confirm"),
-            Effect::Tombstone => Self::Lock("tombstone"),
-            Effect::Declare { .. } => Self::Api("declaration"),
-            Effect::Strip { .. } | Effect::Stamp { .. } | Effect::Clear { .. } => Self::Api("standby"),
-            Effect::Promote { .. } => Self::Api("active"),
-            Effect::Unfinalize => Self::Api("finalizer"),
-            Effect::Read | Effect::Verify(_) | Effect::Recheck(_) | Effect::Finished(_) => Self::Reading,
-        }
-    }
-
-    /// Counts how it ended.
-    pub(super) fn ended(self, metrics: &Metrics, outcome: &Outcome, trouble: Option<&Trouble>) {
-        match self {
-            Self::Lock(operation) => metrics.lock_operation(
-                operation,
-                match outcome {
-                    Outcome::Failed | Outcome::Unknown => LockOutcome::Failed,
-                    Outcome::Refused(_) => LockOutcome::Refused,
-                    _ => LockOutcome::Done,
-                },
-            ),
-            Self::Api(kind) => metrics.api_write(
-                kind,
-                match (outcome, trouble) {
-                    (_, Some(Trouble::Refused(_))) => ApiOutcome::Refused,
-                    (Outcome::Failed, _) => ApiOutcome::Failed,
-                    (Outcome::Conflict | Outcome::Refused(_), _) => ApiOutcome::Conflict,
-                    _ => ApiOutcome::Done,
-                },
-            ),
-            Self::Reading => {}
-        }
+/// What a change of the lock is counted as; none for other effects.
+pub(super) fn lock_operation(effect: &Effect) -> Option<&'static str> {
+    match effect {
+        Effect::Grant(_) => Some("grant"),
+        Effect::Vacate { .. } => Some("vacate"),
+        Effect::Confirm { .. } => Some("confirm"),
+        Effect::Tombstone => Some("tombstone"),
+        _ => None,
     }
 }
 
-async fn send(recorder: Recorder, mut queue: mpsc::Receiver<(Event, ObjectReference)>) {
+/// How a change of the lock ended.
+pub(super) fn lock_outcome(outcome: &Outcome) -> LockOutcome {
+    match outcome {
+        Outcome::Failed | Outcome::Unknown => LockOutcome::Failed,
+        Outcome::Refused(_) => LockOutcome::Refused,
+        _ => LockOutcome::Done,
+    }
+}
+
+/// Counts the writes to the API server.
+pub(super) fn count_writes(metrics: Arc<Metrics>) -> OnWrite {
+    Arc::new(move |kind, error| {
+        metrics.api_write(
+            kind,
+            match error {
+                None => ApiOutcome::Done,
+                Some(error) if matches!(error.code(), Some(404 | 409 | 422)) => ApiOutcome::Conflict,
+                Some(error) if error.is_refusal() => ApiOutcome::Refused,
+                Some(_) => ApiOutcome::Failed,
+            },
+        );
+    })
+}
+
+/// Whether the change was a failover: one pod followed another, and nobody had asked for that.
+fn is_failover(finished: &Finished) -> bool {
+    let another = matches!((&finished.from, &finished.to), (Some(from), Some(to)) if from.uid != to.uid);
+    another && !matches!(finished.reason, Reason::FirstHolder | Reason::Resumed | Reason::LostCommits)
+}
+
+async fn send(
+    recorder: Recorder,
+    mut queue: mpsc::Receiver<(Event, ObjectReference)>,
+    metrics: Arc<Metrics>,
+) {
     while let Some((event, group)) = queue.recv().await {
-        match timeout(EVENT_TIMEOUT, recorder.publish(&event, &group)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "could not write an Event"),
-            Err(_) => tracing::debug!("an Event took too long"),
+        let outcome = match timeout(EVENT_TIMEOUT, recorder.publish(&event, &group)).await {
+            Ok(Ok(())) => ApiOutcome::Done,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "could not write an Event");
+                let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
+                if refused { ApiOutcome::Refused } else { ApiOutcome::Failed }
+            }
+            Err(_) => {
+                tracing::debug!("an Event took too long");
+                ApiOutcome::Failed
+            }
+        };
+        metrics.api_write("event", outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::PodRef;
+
+    #[test]
+    fn a_failover_is_one_pod_after_another_that_nobody_asked_for() {
+        let pod = |uid: &str| Some(PodRef { name: "web".to_owned(), uid: uid.to_owned() });
+        let change = |from, to, reason| Finished { token: 2, from, to, reason, took: Duration::ZERO };
+        for reason in [Reason::PodDeleted, Reason::ContainerTerminated, Reason::ProbeRefused, Reason::Silent]
+        {
+            assert!(is_failover(&change(pod("a"), pod("b"), reason)), "{reason}");
+            assert!(!is_failover(&change(pod("a"), None, reason)), "{reason}: a release");
+        }
+        assert!(!is_failover(&change(None, pod("a"), Reason::FirstHolder)));
+        assert!(!is_failover(&change(pod("a"), pod("b"), Reason::FirstHolder)));
+        for reason in [Reason::Resumed, Reason::LostCommits] {
+            assert!(!is_failover(&change(pod("a"), pod("a"), reason)), "{reason}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
@@ -21,6 +22,7 @@ use super::{
     effects::Performer,
     entry::{Charge, Entry, Probing},
     message::{GroupName, Message, Scope, Watched},
+    network::OwnNetwork,
     report::{self, Hindrance},
     roster::Roster,
 };
@@ -29,7 +31,7 @@ use crate::{
     election::{Effect, Event, Finished, Phase},
     health::{Monotonic, NodeLeases, ProbeEvent, Prober},
     lock::{SessionId, Store},
-    routing::Router,
+    routing::{GroupRef, Router},
 };
 
 /// How long a normal exit lets changes of holder under way come to their end.
@@ -114,6 +116,9 @@ pub(super) struct Driver {
     pub(super) owners: HashMap<Arc<str>, GroupName>,
     pub(super) leases: NodeLeases,
     pub(super) lock: LockView,
+    pub(super) network: OwnNetwork,
+    /// Groups that cannot be read, by UID and generation: what was told about them.
+    pub(super) unreadable: HashMap<GroupName, (String, Option<i64>)>,
     /// Objects of a list that is being read, by watch and scope.
     pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
     /// Watches that have shown their first list, and those that fail, with the reason and when they last did.
@@ -125,7 +130,7 @@ pub(super) struct Driver {
     deadlines: HashMap<GroupName, Duration>,
     pub(super) claiming: bool,
     draining: bool,
-    tasks: JoinSet<()>,
+    pub(super) tasks: JoinSet<()>,
 }
 
 impl Driver {
@@ -137,6 +142,8 @@ impl Driver {
             owners: HashMap::new(),
             leases: NodeLeases::default(),
             lock: LockView::default(),
+            network: OwnNetwork::default(),
+            unreadable: HashMap::new(),
             listing: HashMap::new(),
             synced: BTreeSet::new(),
             failing: BTreeMap::new(),
@@ -335,7 +342,8 @@ impl Driver {
             _ => hindrance.is_some() && !entry.hindrance_reported,
         };
         let Some(entry) = self.entries.get_mut(name) else { return };
-        if !ours || entry.reporting || now < entry.report_after || self.draining {
+        if !ours || entry.unreadable.is_some() || entry.reporting || now < entry.report_after || self.draining
+        {
             return;
         }
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {
@@ -406,6 +414,24 @@ impl Driver {
         self.tasks.spawn(async move {
             let answers = claims::claim(store, router, own, wishes).await;
             let _ = messages.send(Message::Claimed { session: own, answers }).await;
+        });
+    }
+
+    /// Reads whether an owner selects its pods by the role label.
+    pub(super) fn ask_for_owner(
+        &mut self,
+        group: GroupName,
+        uid: Arc<str>,
+        reference: GroupRef,
+        owner: OwnerReference,
+    ) {
+        let (router, messages) = (self.parts.router.clone(), self.parts.messages.clone());
+        let queue = self.parts.background.clone();
+        self.tasks.spawn(async move {
+            let _turn = in_turn(Some(queue)).await;
+            let selects = router.selects_by_role(&reference, &owner).await;
+            let selects = selects.map_err(|error| super::message::Trouble::from(&error));
+            let _ = messages.send(Message::Owner { group, uid, owner, selects }).await;
         });
     }
 

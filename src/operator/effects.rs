@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use tokio::time::sleep;
 
 use super::{
-    announce::Counted,
+    announce::{lock_operation, lock_outcome},
     desk::Desk,
     message::{Done, GroupName, Trouble},
 };
@@ -104,14 +104,16 @@ impl Performer {
     /// Carries one effect out. Ends within the time-outs of the calls it makes.
     pub(super) async fn perform(self, ticket: Ticket, effect: Effect) -> Done {
         let mut learned = Learned::default();
-        let counted = Counted::of(&effect);
+        let counted = lock_operation(&effect);
         let (outcome, trouble) = match self.attempt(effect, &mut learned).await {
             Ok(outcome) => (outcome, None),
             Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
             Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
             Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
         };
-        counted.ended(&self.metrics, &outcome, trouble.as_ref());
+        if let Some(operation) = counted {
+            self.metrics.lock_operation(operation, lock_outcome(&outcome));
+        }
         let Learned { pods, object } = learned;
         let uid = self.group.uid.as_str().into();
         Done { group: self.name, uid, ticket, outcome, pods, object, trouble }

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use super::message::{GroupName, Trouble};
+use super::{
+    message::{GroupName, Trouble},
+    owners::Owners,
+};
 use crate::{
     api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason},
     election::{self, Member, Policy, World},
@@ -69,8 +72,12 @@ pub(super) struct Entry {
     pub(super) tracked: BTreeMap<Arc<str>, Tracked>,
     /// Pods that an older group selects too, and that group.
     pub(super) contested: BTreeMap<String, String>,
+    /// Owners of pods that may select them by the role label.
+    pub(super) owners: Owners,
     /// What the spec got wrong.
     pub(super) invalid: Option<String>,
+    /// Why the object, as it is now, cannot be read: all else here is of before.
+    pub(super) unreadable: Option<String>,
     /// The last failure of an effect, until one succeeds.
     pub(super) trouble: Option<Trouble>,
     pub(super) history: Vec<HistoryEntry>,
@@ -104,7 +111,9 @@ impl Entry {
             open_beats: 0,
             tracked: BTreeMap::new(),
             contested: BTreeMap::new(),
+            owners: Owners::default(),
             invalid: None,
+            unreadable: None,
             trouble: None,
             history: Vec::new(),
             reporting: false,
@@ -127,6 +136,7 @@ impl Entry {
         if let Some(group) = GroupRef::of(&object) {
             self.group = group;
         }
+        self.unreadable = None;
         self.invalid = object.spec.validate().err().map(|invalid| invalid.to_string());
         if let Some(status) = &object.status
             && status.history.first().map(|entry| entry.token) > self.history.first().map(|entry| entry.token)
@@ -208,6 +218,7 @@ impl Entry {
 
     /// The pod is gone, or no longer one of the group's.
     pub(super) fn pod_gone(&mut self, uid: &str, prober: &mut Prober) {
+        self.owners.pod_gone(uid);
         if self.tracked.remove(uid).is_some() {
             prober.remove(uid);
         }
@@ -221,6 +232,11 @@ impl Entry {
     pub(super) fn lives_by_lease_of(&self, node: &str) -> bool {
         let mut pods = self.tracked.values();
         pods.any(|tracked| tracked.facts.node.as_deref() == Some(node) && tracked.facts.target().is_none())
+    }
+
+    /// This replica's own network led nowhere until `now`.
+    pub(super) fn cut_off_until(&mut self, now: Duration) {
+        self.tracked.values_mut().for_each(|tracked| tracked.evidence.cut_off_until(now));
     }
 
     /// Points the prober at the pods that this replica is to probe.
@@ -279,10 +295,14 @@ impl Entry {
 
     /// Why nobody of this group may be promoted.
     pub(super) fn obstacle(&self) -> Option<Reason> {
-        if self.invalid.is_some() {
+        if self.invalid.is_some() || self.unreadable.is_some() {
             Some(Reason::InvalidSpec)
         } else if !self.contested.is_empty() {
             Some(Reason::SelectedByOtherGroup)
+        } else if self.owners.confirmed().is_some() {
+            Some(Reason::RoleLabelInOwnerSelector)
+        } else if self.owners.asking() {
+            Some(Reason::Pending)
         } else {
             None
         }

@@ -17,13 +17,16 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::message::{Message, Scope, Watched};
-use crate::{api::LeaderGroup, health::Monotonic};
+use super::{
+    message::{Message, Scope, Watched},
+    sighting::Sighting,
+};
+use crate::health::Monotonic;
 
 /// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
-const WATCH_SECONDS: u32 = 20;
+pub(super) const WATCH_SECONDS: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pauses between attempts that stay short: what is waited for here are failovers.
@@ -59,7 +62,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Starts the watches. They end with the loop that reads the messages.
     pub(super) fn start(&self) {
-        for (scope, groups) in self.scopes::<LeaderGroup>() {
+        for (scope, groups) in self.scopes::<Sighting>() {
             self.forward(groups, Watched::Groups, scope, Message::Group, |_| {});
         }
         for (scope, pods) in self.scopes::<Pod>() {
@@ -163,6 +166,16 @@ pub(super) async fn cluster_uid(client: &Client) -> Result<String, kube::Error> 
     Ok(namespaces.get("kube-system").await?.metadata.uid.unwrap_or_default())
 }
 
+/// Whether the API server answered, be it with a refusal or a failure of its own: it is there. What may as well be said by
+/// a proxy that does not reach it either is no answer.
+fn is_reached(error: Option<&kube::Error>) -> bool {
+    match error {
+        None => true,
+        Some(kube::Error::Api(status)) => !matches!(status.code, 502..=504),
+        Some(_) => false,
+    }
+}
+
 /// Asks the API server once an interval whether it is there, and says so: a watch that merely hears nothing proves
 /// nothing. After `patience` without an answer the replica is unfit.
 pub(super) async fn ping(
@@ -178,7 +191,8 @@ pub(super) async fn ping(
     loop {
         ticks.tick().await;
         let sent = Monotonic::now();
-        let reachable = matches!(timeout(PING_TIMEOUT, cluster_uid(&client)).await, Ok(Ok(_)));
+        let answer = timeout(PING_TIMEOUT, cluster_uid(&client)).await;
+        let reachable = matches!(&answer, Ok(answer) if is_reached(answer.as_ref().err()));
         if reachable {
             last_answer = sent;
         }
@@ -187,5 +201,25 @@ pub(super) async fn ping(
         if messages.send(Message::ApiServer { reachable }).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn an_api_server_that_refuses_is_there() {
+        let said = |code| kube::Error::Api(Status::failure("no", "Because").with_code(code).boxed());
+        assert!(is_reached(None));
+        for code in [401, 403, 404, 429, 500] {
+            assert!(is_reached(Some(&said(code))), "{code}");
+        }
+        for code in [502, 503, 504] {
+            assert!(!is_reached(Some(&said(code))), "{code}");
+        }
+        let broken = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert!(!is_reached(Some(&kube::Error::Service(Box::new(broken)))));
     }
 }

@@ -11,8 +11,10 @@ use super::{
     entry::{Charge, Entry, version},
     feed::trim,
     message::{Done, GroupName, Message, Scope, Trouble, Watched},
+    network::Peer,
     roster::Selected,
     session::LockNews,
+    sighting::Sighting,
 };
 use crate::{
     api::LeaderGroup,
@@ -57,9 +59,21 @@ impl Driver {
                     self.touched.insert(name);
                 }
             }
+            Message::Owner { group, uid, owner, selects } => {
+                if let Some(entry) = self.entries.get_mut(&group).filter(|entry| entry.uid == uid) {
+                    entry.owners.answered(&owner, &selects);
+                    self.touched.insert(group);
+                }
+            }
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
-            Message::ApiServer { reachable } if reachable => self.forgive_watches(now),
-            Message::ApiServer { .. } => tracing::debug!("the API server did not answer a ping"),
+            Message::ApiServer { reachable } => {
+                self.heard(Peer::ApiServer, reachable, now);
+                if reachable {
+                    self.forgive_watches(now);
+                } else {
+                    tracing::debug!("the API server did not answer a ping");
+                }
+            }
         }
     }
 
@@ -78,10 +92,10 @@ impl Driver {
         self.touched.insert(name.clone());
     }
 
-    fn group_event(&mut self, scope: &Scope, event: watcher::Event<LeaderGroup>) {
+    fn group_event(&mut self, scope: &Scope, event: watcher::Event<Sighting>) {
         let listing = (Watched::Groups, scope.clone());
         match event {
-            watcher::Event::Apply(object) => self.group_seen(object),
+            watcher::Event::Apply(object) => self.sighted(object),
             watcher::Event::Delete(object) => {
                 if let Some(name) = name_of(&object) {
                     self.group_gone(&name);
@@ -94,7 +108,7 @@ impl Driver {
                 if let (Some(seen), Some(name)) = (self.listing.get_mut(&listing), name_of(&object)) {
                     seen.insert(name.to_string());
                 }
-                self.group_seen(object);
+                self.sighted(object);
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
@@ -108,7 +122,7 @@ impl Driver {
         }
     }
 
-    fn group_seen(&mut self, object: LeaderGroup) {
+    pub(super) fn group_seen(&mut self, object: LeaderGroup) {
         let Some(name) = name_of(&object) else { return };
         let uid = object.uid().unwrap_or_default();
         let known = self.entries.get(&name);
@@ -128,6 +142,7 @@ impl Driver {
             };
             self.entries.insert(name.clone(), entry);
         }
+        self.unreadable.remove(&name);
         self.roster.put_group(&name, Arc::new(object));
         // What is known of a pod depends on more of the spec than the selector: on the probe, and on the label's values.
         if spec_changed {
@@ -144,7 +159,8 @@ impl Driver {
         }
     }
 
-    fn group_gone(&mut self, name: &GroupName) {
+    pub(super) fn group_gone(&mut self, name: &GroupName) {
+        self.unreadable.remove(name);
         let pods = self.roster.pods_of(name);
         self.roster.take_group(name);
         if let Some(mut entry) = self.entries.remove(name) {
@@ -220,6 +236,10 @@ impl Driver {
                 if rank == 0 {
                     entry.contested.remove(&*uid);
                     entry.pod_seen(pod, now);
+                    if let Some(owner) = entry.owners.pod_seen(pod, &entry.group.marks) {
+                        let (uid, group) = (entry.uid.clone(), entry.group.clone());
+                        self.ask_for_owner(name.clone(), uid, group, owner);
+                    }
                 } else {
                     entry.contested.insert(uid.to_string(), first.to_string());
                 }
@@ -308,10 +328,25 @@ impl Driver {
         );
     }
 
+    /// A peer was reached, or was not. While the network leads nowhere, and until it leads somewhere again, no pod's
+    /// silence is its own.
+    fn heard(&mut self, peer: Peer, reached: bool, now: Duration) {
+        if self.network.heard(peer, reached) {
+            self.entries.values_mut().for_each(|entry| entry.cut_off_until(now));
+            self.touched.extend(self.entries.keys().cloned());
+        }
+    }
+
     fn lock_news(&mut self, news: LockNews, now: Duration) {
+        let reached = match &news {
+            LockNews::Beat { .. } => true,
+            // Nobody speaks to the database until there is a session again.
+            LockNews::Lost => false,
+            LockNews::Down(error) => error.is_an_answer(),
+        };
+        self.heard(Peer::Database, reached, now);
         match news {
             LockNews::Beat { own, living, suspects, doubt, took } => {
-                self.parts.voice.metrics.heartbeat(took);
                 self.parts.voice.lock.pass();
                 self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {
@@ -468,6 +503,6 @@ fn is_over(trouble: &Trouble, outcome: &Outcome) -> bool {
     }
 }
 
-fn name_of(object: &LeaderGroup) -> Option<GroupName> {
-    Some(GroupName { namespace: object.namespace()?.into(), name: object.metadata.name.as_deref()?.into() })
+fn name_of(object: &impl kube::ResourceExt) -> Option<GroupName> {
+    Some(GroupName { namespace: object.namespace()?.into(), name: object.meta().name.as_deref()?.into() })
 }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::runtime::watcher;
 
-use super::{claims::Answer, session::LockNews};
+use super::{claims::Answer, session::LockNews, sighting::Sighting};
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
@@ -67,13 +70,29 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the large ones, objects on a watch, are the frequent ones")]
 pub(super) enum Message {
-    Group(Scope, watcher::Event<LeaderGroup>),
+    Group(Scope, watcher::Event<Sighting>),
     Pod(Scope, watcher::Event<Pod>),
     NodeLease(watcher::Event<Lease>),
     WatchFailed(Watched, String),
     Lock(LockNews),
     Done(Box<Done>),
-    Claimed { session: SessionId, answers: Vec<(GroupName, Arc<str>, Result<Answer, Trouble>)> },
-    Reported { group: GroupName, uid: Arc<str>, object: Result<Box<LeaderGroup>, Trouble> },
-    ApiServer { reachable: bool },
+    Claimed {
+        session: SessionId,
+        answers: Vec<(GroupName, Arc<str>, Result<Answer, Trouble>)>,
+    },
+    Reported {
+        group: GroupName,
+        uid: Arc<str>,
+        object: Result<Box<LeaderGroup>, Trouble>,
+    },
+    /// Whether the owner of some pods selects them by the group's role label.
+    Owner {
+        group: GroupName,
+        uid: Arc<str>,
+        owner: OwnerReference,
+        selects: Result<bool, Trouble>,
+    },
+    ApiServer {
+        reachable: bool,
+    },
 }

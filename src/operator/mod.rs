@@ -14,9 +14,13 @@ mod entry;
 mod feed;
 mod intake;
 mod message;
+mod network;
+mod owners;
 mod report;
 mod roster;
 mod session;
+mod sighting;
+mod tidy;
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,6 +47,10 @@ const QUEUE: usize = 4_096;
 const PROBES: usize = 4_096;
 /// How many calls to the API server that no change of holder waits for may be in flight.
 const BACKGROUND: usize = 64;
+/// How long a connection to the API server may take to come about, and then be silent: longer than a watch on which
+/// nothing happens, which is five seconds longer than asked for.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(feed::WATCH_SECONDS as u64 + 10);
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After how long without a turn the loop counts as stuck.
@@ -70,7 +78,7 @@ pub enum OperatorError {
 /// Only for what cannot get better by waiting: everything else is logged, reported in conditions, and tried again.
 pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let client = client().await?;
-    let store = Store::new(&settings.database)?;
+    let store = settings.store()?;
     let endpoint = Server::bind(settings.listen).await?;
     tracing::info!(
         replica = settings.replica,
@@ -116,9 +124,15 @@ async fn operate(
     let ping = feed::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
     let ping = tokio::spawn(ping);
     let leave = CancellationToken::new();
+    let (tidies, turn) = watch::channel(false);
+    // It ends by `leave`.
+    tokio::spawn(tidy::run(store.clone(), turn, leave.clone()));
     let keeper = session::Keeper {
         store: store.clone(),
-        name: settings.replica.clone(),
+        cluster: cluster.clone(),
+        replica: settings.replica.clone(),
+        metrics: voice.metrics.clone(),
+        tidies,
         ttl: settings.ttl,
         retry_interval: settings.retry_interval,
         news: messages.clone(),
@@ -127,7 +141,7 @@ async fn operate(
     let keeper = tokio::spawn(keeper.run(leave.clone()));
     let parts = Parts {
         cluster,
-        router: Router::new(client, CALL_TIMEOUT),
+        router: Router::new(client, CALL_TIMEOUT).observed(announce::count_writes(voice.metrics.clone())),
         desk: desk::Desk::open(store.clone()),
         store,
         prober: Prober::new(probes, PROBES),
@@ -151,6 +165,10 @@ async fn client() -> Result<Client, OperatorError> {
     let no_cluster = |error: &dyn std::fmt::Display| OperatorError::NoCluster(error.to_string());
     let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
     config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // Counts from the last byte that went either way: a list, or the start of a watch, that never comes is given up.
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
     Client::try_from(config).map_err(|error| no_cluster(&error))
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     entry::{Charge, Entry},
     message::Trouble,
+    sighting::Unreadable,
 };
 use crate::{
     api::{ActivePod, ConditionType, LeaderGroupStatus, Reason},
@@ -159,6 +160,14 @@ fn accepted(entry: &Entry) -> Finding {
         );
         return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
     }
+    if let Some(owner) = entry.owners.confirmed() {
+        let message = format!(
+            "{owner} selects its pods by the label {}, so a pod whose role changes is replaced at once; take the label out of \
+             its selector and its template. Nobody is promoted here",
+            entry.group.marks.label
+        );
+        return finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message);
+    }
     finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
 }
 
@@ -231,6 +240,22 @@ fn routed(entry: &Entry) -> Finding {
     } else {
         finding(Routed, false, Reason::Changing, "labels are being changed")
     }
+}
+
+/// The status of a group that cannot be read; none when it says so already.
+pub(super) fn of_unreadable(unreadable: &Unreadable) -> Option<Value> {
+    use ConditionType as C;
+    let generation = unreadable.metadata.generation.unwrap_or_default();
+    let findings = [(C::Accepted, false), (C::Ready, false), (C::Stalled, true)]
+        .map(|(kind, status)| finding(kind, status, Reason::InvalidSpec, unreadable.problem.clone()));
+    let kinds = findings.each_ref().map(|finding| finding.kind.to_string());
+    let told = conditions(findings.into(), generation, &unreadable.conditions);
+    if told.iter().all(|condition| unreadable.conditions.contains(condition)) {
+        return None;
+    }
+    let others = unreadable.conditions.iter().filter(|other| !kinds.contains(&other.type_)).cloned();
+    let all: Vec<Condition> = told.into_iter().chain(others).collect();
+    Some(json!({ "observedGeneration": generation, "conditions": all }))
 }
 
 fn conditions(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {

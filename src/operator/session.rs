@@ -1,6 +1,6 @@
 //! The replica's session with the lock: registered, kept by heartbeats, given up in good order.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use tokio::{
@@ -12,25 +12,21 @@ use tokio_util::sync::CancellationToken;
 use super::message::Message;
 use crate::{
     health::Monotonic,
-    lock::{Beat, Hint, LockError, Observer, SessionId, Store},
+    lock::{Beat, Hint, LockError, Observer, SessionId, SessionSeen, Store},
+    telemetry::Metrics,
 };
 
 /// How long a normal exit may take to hand the groups over; after that, expiry does.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Terms kept per lock, and how long dead sessions stay readable.
-const KEPT_TERMS: u32 = 50;
-const KEPT_DEAD: Duration = Duration::from_hours(1);
-/// How many heartbeats pass between two prunings.
-const PRUNE_EVERY: u64 = 600;
 
 /// What the session has to tell.
 #[derive(Debug)]
 pub(super) enum LockNews {
-    /// The own session lives, and so do these (the own one included).
+    /// The own session lives, and so do these of the same cluster's operator (the own one included).
     Beat {
         /// The own session.
         own: SessionId,
-        /// All living sessions.
+        /// All living sessions that groups can fall to.
         living: Vec<SessionId>,
         /// Those of them that seem to have stopped.
         suspects: Vec<SessionId>,
@@ -49,7 +45,13 @@ pub(super) enum LockNews {
 /// Keeps the session until `leave` is cancelled.
 pub(super) struct Keeper {
     pub(super) store: Store,
-    pub(super) name: String,
+    /// The cluster's UID.
+    pub(super) cluster: String,
+    /// What this replica is called in it.
+    pub(super) replica: String,
+    pub(super) metrics: Arc<Metrics>,
+    /// Whether it is this replica's turn to tidy the database up.
+    pub(super) tidies: watch::Sender<bool>,
     pub(super) ttl: Duration,
     pub(super) retry_interval: Duration,
     pub(super) news: mpsc::Sender<Message>,
@@ -65,15 +67,18 @@ impl Keeper {
         let mut ticks = interval(self.retry_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut session = None;
-        let mut beats: u64 = 0;
+        let mut asked_at = Duration::ZERO;
         loop {
-            let expiry = observer.next_expiry().map(|at| at.saturating_sub(Monotonic::now()));
+            // Asked for once; should there be no answer, the regular questions go on.
+            let expiry = observer.next_expiry().filter(|at| *at > asked_at);
+            let expiry = expiry.map(|at| at.saturating_sub(Monotonic::now()));
             tokio::select! {
                 () = leave.cancelled() => break,
                 _ = ticks.tick() => {}
                 () = sleep(expiry.unwrap_or(self.ttl)) => {}
                 Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
             }
+            asked_at = Monotonic::now();
             if !*self.fit.borrow() {
                 if let Some(own) = session.take() {
                     tracing::warn!("the API server is out of reach: giving all groups to other replicas");
@@ -82,25 +87,27 @@ impl Keeper {
                 }
                 continue;
             }
-            let own = match session {
-                Some(own) => own,
-                None => match self.open().await {
+            let own = if let Some(own) = session {
+                own
+            } else {
+                let opened = tokio::select! {
+                    // A change of the schema may take minutes; the next one to come finishes or repeats it.
+                    () = leave.cancelled() => break,
+                    opened = self.open() => opened,
+                };
+                match opened {
                     Ok(own) => *session.insert(own),
                     Err(error) => {
                         self.tell(LockNews::Down(error)).await;
                         continue;
                     }
-                },
+                }
             };
             let sent_at = Monotonic::now();
-            match self.store.beat(own).await {
-                Ok(beat) if beat.alive => {
-                    beats += 1;
-                    self.digest(own, &beat, &mut observer, sent_at).await;
-                    if beats % PRUNE_EVERY == 1 {
-                        self.prune().await;
-                    }
-                }
+            let beat = self.store.beat(own).await;
+            self.metrics.heartbeat(Monotonic::now().saturating_sub(sent_at));
+            match beat {
+                Ok(beat) if beat.alive => self.digest(own, &beat, &mut observer, sent_at).await,
                 Ok(_) | Err(LockError::SessionDead) => {
                     tracing::warn!("the session was marked dead by another replica; registering anew");
                     session = None;
@@ -124,7 +131,7 @@ impl Keeper {
         } else {
             health.verdict()?;
         }
-        self.store.register(&self.name, self.ttl).await
+        self.store.register(&session_name(&self.cluster, &self.replica), self.ttl).await
     }
 
     async fn digest(&self, own: SessionId, beat: &Beat, observer: &mut Observer, sent_at: Duration) {
@@ -137,8 +144,9 @@ impl Keeper {
                 Err(error) => tracing::warn!(%error, "could not mark an expired session dead; trying again"),
             }
         }
-        let living = beat.sessions.iter().filter(|other| !other.dead && !dead.contains(&other.id));
-        let living = living.map(|session| session.id).collect();
+        let living = peers(&beat.sessions, &self.cluster, &dead);
+        let turn = living.iter().min() == Some(&own);
+        self.tidies.send_if_modified(|tidies| std::mem::replace(tidies, turn) != turn);
         let took = now.saturating_sub(sent_at);
         let suspects = observer.suspects().filter(|session| !dead.contains(session)).collect();
         self.tell(LockNews::Beat { own, living, suspects, doubt: beat.epoch_changed, took }).await;
@@ -147,12 +155,6 @@ impl Keeper {
     /// Several hints in a row are answered by one beat.
     async fn settle(&self) {
         sleep_until(Instant::now() + Duration::from_millis(5)).await;
-    }
-
-    async fn prune(&self) {
-        if let Err(error) = self.store.prune(KEPT_TERMS, KEPT_DEAD).await {
-            tracing::warn!(%error, "could not prune the lock's history; trying again later");
-        }
     }
 
     async fn close(&self, own: SessionId) {
@@ -168,5 +170,44 @@ impl Keeper {
     async fn tell(&self, news: LockNews) {
         // The receiver is gone only when the operator ends.
         let _ = self.news.send(Message::Lock(news)).await;
+    }
+}
+
+/// What a session is called: one database may serve several clusters, and other programs.
+fn session_name(cluster: &str, replica: &str) -> String {
+    format!("{cluster}/{replica}")
+}
+
+/// The living sessions of this cluster's operator: no group can fall to anybody else.
+fn peers(sessions: &[SessionSeen], cluster: &str, dead: &[SessionId]) -> Vec<SessionId> {
+    let ours = |name: &str| name.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('/'));
+    let living =
+        sessions.iter().filter(|other| !other.dead && !dead.contains(&other.id) && ours(&other.name));
+    living.map(|session| session.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_fall_to_the_living_replicas_of_their_own_cluster() {
+        let session = |name: &str, dead| SessionSeen {
+            id: SessionId::new(),
+            name: name.to_owned(),
+            beat: 1,
+            ttl: Duration::from_secs(4),
+            dead,
+        };
+        let sessions = [
+            session(&session_name("c1", "operator-a"), false),
+            session(&session_name("c1", "operator-b"), false),
+            session(&session_name("c1", "operator-c"), true),
+            session(&session_name("c1", "operator-d"), false),
+            session(&session_name("c12", "operator-a"), false),
+            session("batch-job", false),
+            session("c1", false),
+        ];
+        assert_eq!(peers(&sessions, "c1", &[sessions[3].id]), [sessions[0].id, sessions[1].id]);
     }
 }

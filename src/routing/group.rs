@@ -1,8 +1,8 @@
 //! Reads and writes of the `LeaderGroup` itself: declaration, status, finalizer.
 
 use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams},
+    Api, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub enum Declared {
 impl Router {
     /// A quorum read of the group: none when it is gone or another one of the same name.
     pub async fn group(&self, group: &GroupRef) -> Result<Option<LeaderGroup>, RoutingError> {
-        let found = self.call("read the LeaderGroup", self.groups(group).get_opt(&group.name)).await?;
+        let found = self.get("read the LeaderGroup", &self.groups(group), &group.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&group.uid)))
     }
 
@@ -46,7 +46,7 @@ impl Router {
             { "op": "replace", "path": "/status/declaration", "value": next },
             { "op": "add", "path": "/status/token", "value": next.token },
         ]);
-        match self.patch_group(group, "declare the new term in the status", steps, true).await {
+        match self.patch_group(group, "declaration", "declare the new term in the status", steps).await {
             Ok(_) => return Ok(Declared::Done),
             Err(refused) if matches!(refused.code(), Some(404 | 422)) => {}
             Err(other) => return Err(other),
@@ -66,14 +66,24 @@ impl Router {
     /// A JSON Patch, too: of a merge patch of the status the API server drops the UID without a look at it, and a late
     /// one would be written to another group of the same name.
     pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<LeaderGroup, RoutingError> {
-        let mut steps = vec![json!({ "op": "test", "path": "/metadata/uid", "value": group.uid })];
-        for (field, value) in status.as_object().into_iter().flatten() {
-            let path = format!("/status/{field}");
-            steps.push(json!({ "op": "add", "path": path, "value": value }));
-            // Only what is there can be removed, and it is there after the step before.
-            steps.extend(value.is_null().then(|| json!({ "op": "remove", "path": path })));
-        }
-        self.patch_group(group, "write the LeaderGroup's status", Value::Array(steps), true).await
+        let steps = status_steps(&group.uid, status);
+        self.patch_group(group, "status", "write the LeaderGroup's status", steps).await
+    }
+
+    /// Writes conditions into a group that cannot be read, whose status is thus known only by its name.
+    pub async fn report_unreadable(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        status: &Value,
+    ) -> Result<(), RoutingError> {
+        let what = "write the LeaderGroup's status";
+        let patch = json_patch(what, status_steps(uid, status))?;
+        let kind = ApiResource::erase::<LeaderGroup>(&());
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &kind);
+        let params = PatchParams::default();
+        self.send("status", what, api.patch_status(name, &params, &patch)).await.map(drop)
     }
 
     /// Puts the finalizer on, or takes it off, if that is still needed.
@@ -92,7 +102,7 @@ impl Router {
                 { "op": "test", "path": "/metadata/resourceVersion", "value": found.resource_version() },
                 { "op": "add", "path": "/metadata/finalizers", "value": finalizers },
             ]);
-            match self.patch_group(group, what, steps, false).await {
+            match self.patch_group(group, "finalizer", what, steps).await {
                 Err(refused) if matches!(refused.code(), Some(404 | 409 | 422)) => {}
                 answer => return answer.map(drop),
             }
@@ -103,20 +113,35 @@ impl Router {
     async fn patch_group(
         &self,
         group: &GroupRef,
+        kind: &'static str,
         what: &'static str,
         steps: Value,
-        status: bool,
     ) -> Result<LeaderGroup, RoutingError> {
         let (api, params) = (self.groups(group), PatchParams::default());
-        let steps = serde_json::from_value(steps).map_err(|source| RoutingError::Unreachable {
-            what,
-            source: Box::new(kube::Error::SerdeError(source)),
-        })?;
-        let patch = Patch::Json::<()>(steps);
-        if status {
-            self.call(what, api.patch_status(&group.name, &params, &patch)).await
+        let patch = json_patch(what, steps)?;
+        if kind == "finalizer" {
+            self.send(kind, what, api.patch(&group.name, &params, &patch)).await
         } else {
-            self.call(what, api.patch(&group.name, &params, &patch)).await
+            self.send(kind, what, api.patch_status(&group.name, &params, &patch)).await
         }
     }
+}
+
+/// What sets fields of the status of the group of this UID. A field that is null goes.
+fn status_steps(uid: &str, status: &Value) -> Value {
+    let mut steps = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
+    for (field, value) in status.as_object().into_iter().flatten() {
+        let path = format!("/status/{field}");
+        steps.push(json!({ "op": "add", "path": path, "value": value }));
+        // Only what is there can be removed, and it is there after the step before.
+        steps.extend(value.is_null().then(|| json!({ "op": "remove", "path": path })));
+    }
+    Value::Array(steps)
+}
+
+fn json_patch(what: &'static str, steps: Value) -> Result<Patch<()>, RoutingError> {
+    serde_json::from_value(steps).map(Patch::Json).map_err(|source| RoutingError::Unreachable {
+        what,
+        source: Box::new(kube::Error::SerdeError(source)),
+    })
 }

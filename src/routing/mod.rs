@@ -7,6 +7,7 @@
 mod error;
 mod group;
 mod marks;
+mod owners;
 mod pods;
 
 pub use error::RoutingError;
@@ -14,9 +15,10 @@ pub use group::Declared;
 pub use marks::{GroupRef, Marks, stamp_of};
 pub use pods::{Promoted, Stripped};
 
-use std::time::Duration;
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use kube::{Api, Client};
+use kube::{Api, Client, Resource, core::Status};
+use serde::de::DeserializeOwned;
 
 use crate::api::LeaderGroup;
 use k8s_openapi::api::core::v1::Pod;
@@ -26,13 +28,25 @@ use k8s_openapi::api::core::v1::Pod;
 pub struct Router {
     client: Client,
     call_timeout: Duration,
+    on_write: Option<OnWrite>,
 }
+
+/// Told of every write that was sent: what kind it was, and the error that it ended with.
+pub type OnWrite = Arc<dyn Fn(&'static str, Option<&RoutingError>) + Send + Sync>;
 
 impl Router {
     /// A router whose every call to the API server ends within `call_timeout`. The client should not retry by itself:
     /// the election knows better what to do next.
     pub fn new(client: Client, call_timeout: Duration) -> Self {
-        Self { client, call_timeout }
+        Self { client, call_timeout, on_write: None }
+    }
+
+    /// The same, with somebody who is told of every write: `active`, `standby` or `clear` of a pod, or `declaration`,
+    /// `status` or `finalizer` of a group.
+    #[must_use]
+    pub fn observed(mut self, on_write: OnWrite) -> Self {
+        self.on_write = Some(on_write);
+        self
     }
 
     fn pods(&self, group: &GroupRef) -> Api<Pod> {
@@ -41,6 +55,34 @@ impl Router {
 
     fn groups(&self, group: &GroupRef) -> Api<LeaderGroup> {
         Api::namespaced(self.client.clone(), &group.namespace)
+    }
+
+    /// A quorum read: none when the API server says that there is no such object.
+    async fn get<K>(&self, what: &'static str, api: &Api<K>, name: &str) -> Result<Option<K>, RoutingError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let read = async {
+            match api.get(name).await {
+                Err(kube::Error::Api(status)) if is_absence::<K>(&status, name) => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        self.call(what, read).await
+    }
+
+    /// As [`Self::call`], for a call that writes.
+    async fn send<T>(
+        &self,
+        kind: &'static str,
+        what: &'static str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, RoutingError> {
+        let answer = self.call(what, call).await;
+        if let Some(on_write) = &self.on_write {
+            on_write(kind, answer.as_ref().err());
+        }
+        answer
     }
 
     /// Bounds one call, and says what it was for when it fails.
@@ -55,4 +97,14 @@ impl Router {
             Err(_) => Err(RoutingError::Timeout { what, after: self.call_timeout }),
         }
     }
+}
+
+/// Whether this is the API server's word that this very object is not there. Any server on the way may answer 404, and so
+/// does the API server itself where it does not serve the kind, such as while a definition is being put in place.
+fn is_absence<K: Resource<DynamicType = ()>>(status: &Status, name: &str) -> bool {
+    let details = status.details.as_ref();
+    let this = |details: &kube::core::response::StatusDetails| {
+        details.name == name && details.kind == K::plural(&()) && details.group == K::group(&())
+    };
+    status.code == 404 && status.reason == "NotFound" && details.is_some_and(this)
 }

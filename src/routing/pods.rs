@@ -54,7 +54,7 @@ enum Written {
 impl Router {
     /// A quorum read of a pod: none when it is gone or another one of the same name.
     pub async fn pod(&self, group: &GroupRef, pod: &PodRef) -> Result<Option<Pod>, RoutingError> {
-        let found = self.call("read a pod", self.pods(group).get_opt(&pod.name)).await?;
+        let found = self.get("read a pod", &self.pods(group), &pod.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&pod.uid)))
     }
 
@@ -220,7 +220,13 @@ impl Router {
         }
         let patch: Value = group.patch(pod, version, role, stamp);
         let (api, params) = (self.pods(group), PatchParams::default());
-        match self.call("write a pod's role", api.patch(&pod.name, &params, &Patch::Merge(&patch))).await {
+        let kind = match (role, stamp) {
+            (Role::Active, Some(_)) => "active",
+            (_, Some(_)) => "standby",
+            (_, None) => "clear",
+        };
+        let patch = Patch::Merge(&patch);
+        match self.send(kind, "write a pod's role", api.patch(&pod.name, &params, &patch)).await {
             Ok(pod) => Ok(Some(pod)),
             // 409: another version. 404: gone.
             Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(None),

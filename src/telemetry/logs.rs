@@ -82,7 +82,10 @@ where
         filter: filter.to_owned(),
         reason: error.to_string(),
     };
-    let registry = Registry::default().with(EnvFilter::try_new(filter).map_err(unreadable)?);
+    // The client's own line on every failed attempt says less than ours, and says it each time. Whoever wants it names it.
+    let whole =
+        if filter.contains("kube_client") { filter.to_owned() } else { format!("kube_client=off,{filter}") };
+    let registry = Registry::default().with(EnvFilter::try_new(whole).map_err(unreadable)?);
     let layer = Layer::default().with_writer(writer).with_ansi(false);
     Ok(match format {
         LogFormat::Json => Box::new(registry.with(layer.json().flatten_event(true).with_span_list(false))),

@@ -161,10 +161,14 @@ impl Metrics {
         );
         registry.register("active", "1 if the group has an active pod, else 0", self.active.clone());
         registry.register("eligible_pods", "Pods of the group that could be active", self.eligible.clone());
-        registry.register("failovers", "Changes of holder carried out, by reason", self.failovers.clone());
+        registry.register(
+            "failovers",
+            "Changes of the active pod that nobody asked for, by reason",
+            self.failovers.clone(),
+        );
         registry.register_with_unit(
             "failover_duration",
-            "From the decision for a new holder to its label",
+            "From the decision for a failover to the label of the new active pod",
             Unit::Seconds,
             self.failover_duration.clone(),
         );
@@ -220,7 +224,7 @@ impl Metrics {
         self.eligible.remove(&labels);
     }
 
-    /// A change of holder was carried out, `duration` after its decision. `reason` must come from a closed set.
+    /// A failover was carried out, `duration` after its decision. `reason` must come from a closed set.
     pub fn failover(&self, reason: impl fmt::Display, duration: Duration) {
         self.failovers.get_or_create(&ReasonLabels { reason: reason.to_string() }).inc();
         self.failover_duration.observe(duration.as_secs_f64());
@@ -256,7 +260,7 @@ impl Metrics {
         self.adoptions.inc();
     }
 
-    /// A write to the API server ended. `kind` is what was written, as in `pods` or `leadergroups/status`.
+    /// A write to the API server ended. `kind` is what was written, as in `active` or `status`.
     pub fn api_write(&self, kind: &'static str, outcome: ApiOutcome) {
         self.api_writes.get_or_create(&WriteLabels { kind, outcome: outcome.word() }).inc();
     }

@@ -7,9 +7,11 @@ mod endpoints;
 mod liveness;
 mod logs;
 mod metrics;
+mod panics;
 mod process;
 
 pub use endpoints::{BindError, Endpoints, Server};
 pub use liveness::{Check, Liveness, Readiness};
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
 pub use metrics::{ApiOutcome, GroupReading, GroupState, LockOutcome, Metrics};
+pub use panics::end_on_panic;

@@ -127,6 +127,17 @@ fn refusals_with_a_gap_in_our_own_sending_are_not_in_a_row() {
 }
 
 #[test]
+fn refusals_grow_stale_like_everything_else() {
+    let refused = ProbeOutcome::Refused(Refusal::HttpStatus(500));
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, refused);
+    probe(&mut evidence, 2_000, refused);
+    assert_eq!(of_holder(&evidence, 3_999), Verdict::Failing(Reason::ProbeRefused));
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(2_000)), Some(ms(4_000)));
+    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "nobody has asked for two intervals");
+}
+
+#[test]
 fn silence_begins_when_the_last_answered_probe_was_sent() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
@@ -192,6 +203,29 @@ fn a_stop_of_our_own_begins_the_silence_anew() {
     }
     assert_eq!(of_holder(&evidence, 105_000), Verdict::Silent { since: ms(100_000) });
     assert_eq!(of_holder(&evidence, 106_000), Verdict::Unknown, "again nothing was sent for long");
+}
+
+#[test]
+fn while_we_were_cut_off_ourselves_nobody_was_silent() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in (2_000..=11_000).step_by(1_000) {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    evidence.probe_sent(12, ms(12_000));
+    assert_eq!(of_holder(&evidence, 12_300), Verdict::Silent { since: ms(1_000) });
+    evidence.cut_off_until(ms(12_300));
+    assert_eq!(of_holder(&evidence, 12_300), Verdict::Unknown);
+    evidence.probe_answered(12, ms(12_000), ProbeOutcome::Unanswered);
+    // Sent before the network was back: says nothing, and begins nothing.
+    assert_eq!(of_holder(&evidence, 17_000), Verdict::Unknown);
+    for at in (13_000..=18_000).step_by(1_000) {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+        let expected = if at < 18_000 { Verdict::Unknown } else { Verdict::Silent { since: ms(13_000) } };
+        assert_eq!(of_holder(&evidence, at), expected, "at {at}");
+    }
+    probe(&mut evidence, 19_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 19_000), Verdict::Eligible { since: ms(19_000) });
 }
 
 #[test]

@@ -389,6 +389,20 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
 }
 
 #[tokio::test]
+async fn a_new_target_is_asked_at_once_and_not_when_its_turn_comes() {
+    let server = Server::answering(OK).await;
+    let (sender, mut events) = mpsc::channel(8);
+    let mut prober = Prober::new(sender, 8);
+    let uids = ["u", "v", "w"].map(uid);
+    for uid in &uids {
+        prober.set_target(uid, &target(server.address, tcp(), AMPLE, NEVER));
+    }
+    for _ in &uids {
+        assert_eq!(next_outcome(&mut events).await, ProbeOutcome::Success);
+    }
+}
+
+#[tokio::test]
 async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_no_more_than_fit() {
     let server = Server::hanging().await;
     let interval = Duration::from_millis(40);

@@ -58,6 +58,9 @@ async fn the_password_file_wins_and_is_read_anew() {
     let store = Store::new(&config).unwrap();
     let missing = error(&store).await;
     assert!(matches!(missing, LockError::File { key: "passwordFile", .. }), "{missing}");
+    std::fs::write(&file, "\n").unwrap();
+    let empty = error(&store).await.to_string();
+    assert!(empty.starts_with("database.passwordFile: ") && empty.contains("empty: write"), "{empty}");
     std::fs::write(&file, "wrong-secret\n").unwrap();
     assert!(matches!(error(&store).await, LockError::Login { .. }));
     std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();

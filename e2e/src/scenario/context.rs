@@ -326,9 +326,13 @@ impl Scenario {
         });
         let after = after.await?;
         let promotion = self.promotion_of(&after).await?;
-        let status = self.group().await?.status.unwrap_or_default();
-        let entry = status.history.iter().find(|entry| entry.token == after.token);
-        let reason = entry.context("the change is not in the status' history")?.reason.clone();
+        // Told once the change is confirmed, which is after the label was seen.
+        let reason = eventually("the change in the status' history", STARTED, async || {
+            let status = self.group().await?.status.unwrap_or_default();
+            let entry = status.history.iter().find(|entry| entry.token == after.token);
+            Ok(entry.context("it is not in there")?.reason.clone())
+        });
+        let reason = reason.await?;
         ensure!(
             reasons.contains(&reason.as_str()),
             "{fault}: the reason given is {reason}, not of {reasons:?}"

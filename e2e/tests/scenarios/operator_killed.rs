@@ -68,7 +68,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 /// The session in charge of the group, and the name of its replica.
 async fn in_charge(s: &Scenario) -> Result<(String, String)> {
     let query = format!(
-        "select s.id, s.name from leadergroup.lock l join leadergroup.session s on s.id = l.session \
+        "select s.id, split_part(s.name, '/', 2) from leadergroup.lock l join leadergroup.session s on s.id = l.session \
          where not s.dead and l.key like '%/{}/{}'",
         s.namespace, s.workload.name
     );

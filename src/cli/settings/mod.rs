@@ -42,6 +42,9 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// What is logged, and how.
     pub log: LogSettings,
+    /// What is wrong with the database's URL, if it comes from the environment: most likely from a Secret, which somebody
+    /// else than who started the program may put right. The operator runs on and says so.
+    pub database_problem: Option<SettingsError>,
     origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -54,6 +57,8 @@ pub struct LogSettings {
     pub filter: String,
 }
 
+/// The setting that may turn out wrong without ending the program.
+const URL: &str = "database.url";
 /// The variable that names the settings file.
 const CONFIG_VARIABLE: &str = "LEADERGROUP_CONFIG";
 /// The variable that names the replica by default, as set by the pod's manifest.
@@ -108,6 +113,32 @@ impl Settings {
         if errors.is_empty() { Ok(settings) } else { Err(SettingsErrors(errors)) }
     }
 
+    /// The database. Where its URL cannot be used, one that says so to whoever asks.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Config`], which [`Settings::load`] has found before.
+    pub fn store(&self) -> Result<Store, LockError> {
+        let Some(SettingsError { origin, problem }) = &self.database_problem else {
+            return Store::new(&self.database);
+        };
+        let (key, problem) = match problem.strip_prefix("database.caFile ") {
+            Some(problem) => ("caFile", problem),
+            None => ("url", problem.strip_prefix("database.url ").unwrap_or(problem)),
+        };
+        Ok(Store::refusing(LockError::Config {
+            key,
+            problem: format!(
+                "{problem} ({origin}). It is read at the start only: put it, or the Secret that it comes from, right, and \
+                 restart the operator's pods (kubectl rollout restart)"
+            ),
+        }))
+    }
+
+    fn url_is_unset(&self) -> bool {
+        self.database.url.reveal().is_empty()
+    }
+
     /// Where the value of the setting with this key, such as `database.url`, comes from.
     pub fn origin(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
@@ -122,6 +153,7 @@ impl Settings {
             replica: String::new(),
             listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),
             log: LogSettings { format: LogFormat::Json, filter: "info".to_owned() },
+            database_problem: None,
             origins: BTreeMap::new(),
         }
     }
@@ -129,11 +161,19 @@ impl Settings {
     fn take(&mut self, setting: &Setting, text: &str, origin: Origin, errors: &mut Vec<SettingsError>) {
         match (setting.read)(self, text) {
             Ok(()) => {
+                if setting.key == URL {
+                    self.database_problem = None;
+                }
                 self.origins.insert(setting.key, origin);
             }
             Err(problem) => {
                 let found = if setting.secret { String::new() } else { format!(" (found `{text}`)") };
-                errors.push(SettingsError { origin, problem: format!("{} {problem}{found}", setting.key) });
+                let error = SettingsError { origin, problem: format!("{} {problem}{found}", setting.key) };
+                if setting.key == URL && matches!(error.origin, Origin::Environment(_)) {
+                    self.database_problem = Some(error);
+                } else {
+                    errors.push(error);
+                }
             }
         }
     }
@@ -144,6 +184,10 @@ impl Settings {
             // Manifests set variables to nothing where they mean not at all.
             if let Some(text) = environment.get(&variable).filter(|text| !text.is_empty()) {
                 self.take(setting, text, Origin::Environment(variable), errors);
+            } else if setting.key == URL && environment.contains_key(&variable) && self.url_is_unset() {
+                let problem = format!("{URL} is empty: write a URL like postgres://user@host:5432/name");
+                self.database_problem =
+                    Some(SettingsError { origin: Origin::Environment(variable), problem });
             }
         }
         let known: Vec<String> = table::ALL.iter().map(Setting::variable).collect();
@@ -161,21 +205,32 @@ impl Settings {
     }
 
     /// What only several settings together can get wrong.
-    fn check_together(&self, errors: &mut Vec<SettingsError>) {
+    fn check_together(&mut self, errors: &mut Vec<SettingsError>) {
+        if !self.url_is_unset()
+            && let Err(LockError::Config { key, problem }) = Store::new(&self.database)
+        {
+            let key = format!("database.{key}");
+            let error =
+                SettingsError { origin: self.origin(&key).clone(), problem: format!("{key} {problem}") };
+            let by_url = key == URL || key == "database.caFile";
+            if by_url && matches!(self.origin(URL), Origin::Environment(_)) {
+                self.database_problem = Some(error);
+            } else {
+                errors.push(error);
+            }
+        }
         let mut refuse = |key: &str, problem: &str| {
             errors.push(SettingsError {
                 origin: self.origin(key).clone(),
                 problem: format!("{key} {problem}"),
             });
         };
-        if self.database.url.reveal().is_empty() {
+        if self.url_is_unset() && self.database_problem.is_none() {
             refuse(
-                "database.url",
+                URL,
                 "is not set: write --database-url, LEADERGROUP_DATABASE_URL, or `database: {url: ...}` in the settings \
                  file, like postgres://user@host:5432/name",
             );
-        } else if let Err(LockError::Config { key, problem }) = Store::new(&self.database) {
-            refuse(&format!("database.{key}"), &problem);
         }
         if self.retry_interval * 3 > self.ttl {
             refuse(

@@ -93,7 +93,7 @@ impl Prober {
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }
 
-    /// Probes a pod from now on as `target` says. Returns the number that its probes begin at where the pod is asked at
+    /// Probes a pod from now on as `target` says, at once where nothing is known of what is asked. Returns the number that its probes begin at where the pod is asked at
     /// another address or in another way than before, for [`PodEvidence::retarget`](super::PodEvidence::retarget).
     pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
         let before = self.targets.get(uid).map(|running| &running.target);
@@ -108,6 +108,10 @@ impl Prober {
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
         let poke = Arc::new(Notify::new());
+        if elsewhere {
+            // Whoever begins to ask a pod wants to know now: its turn may be a whole interval away.
+            poke.notify_one();
+        }
         let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, poke.clone());
         let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle(), poke };
         self.targets.insert(uid.clone(), running);

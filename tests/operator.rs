@@ -1,0 +1,214 @@
+//! One replica of the operator as a process of its own, on a real API server and a real PostgreSQL: what users get wrong,
+//! and how it ends.
+
+#![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
+
+mod apiserver;
+mod postgres;
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use apiserver::ApiServer;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+};
+use leadergroup::api::LeaderGroup;
+use postgres::{DEADLINE, PASSWORD, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A running replica.
+struct Operator {
+    child: Child,
+    address: String,
+    directory: TempDir,
+}
+
+impl Operator {
+    fn start(server: &ApiServer, database_url: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let log = File::create(directory.path().join("log")).unwrap();
+        // Free now; nobody else on this machine asks for it in the next moments.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let child = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+            .env_clear()
+            .args(["run", "--replica", "one", "--listen", &address])
+            .env("KUBECONFIG", server.kubeconfig())
+            .env("LEADERGROUP_DATABASE_URL", database_url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { child, address, directory }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    /// Status line, headers and body; nothing as long as nobody answers.
+    fn get(&self, path: &str) -> String {
+        let mut answer = String::new();
+        if let Ok(mut stream) = TcpStream::connect(&self.address) {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n");
+            let done = stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
+            done.unwrap_or_default();
+        }
+        answer
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Asks it to end, and says how it did and how long that took.
+    async fn end(&mut self) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, start.elapsed());
+            }
+            assert!(start.elapsed() < DEADLINE, "it does not end: {}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+fn group(name: &str, spec: &Value) -> DynamicObject {
+    serde_json::from_value(json!({
+        "apiVersion": "leadergroup.dev/v1alpha1",
+        "kind": "LeaderGroup",
+        "metadata": { "name": name },
+        "spec": spec
+    }))
+    .unwrap()
+}
+
+fn groups(client: Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client, namespace, &ApiResource::erase::<LeaderGroup>(&()))
+}
+
+/// Status, reason and message of a condition.
+async fn condition(groups: &Api<DynamicObject>, name: &str, kind: &str) -> (String, String, String) {
+    let group = groups.get(name).await.unwrap();
+    let conditions = group.data.pointer("/status/conditions").and_then(Value::as_array).cloned();
+    let found = conditions.unwrap_or_default().into_iter().find(|condition| condition["type"] == kind);
+    let text = |key: &str| found.as_ref().and_then(|it| it[key].as_str()).unwrap_or_default().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+fn good_spec() -> Value {
+    json!({ "selector": { "matchLabels": { "app": "none" } } })
+}
+
+#[tokio::test]
+async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
+    let server = ApiServer::shared().await;
+    let groups = groups(server.client().await, &server.namespace("bad-url").await);
+    groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    let mut operator = Operator::start(server, &format!("postgres:/app:{PASSWORD}@db/locks"));
+    eventually("the group says that the database cannot be used", || async {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "False"
+    })
+    .await;
+    let (_, reason, message) = condition(&groups, "web", "LockStoreReachable").await;
+    assert_eq!(reason, "LockStoreUnavailable");
+    for text in [&message, &operator.get("/readyz"), &operator.log()] {
+        assert!(
+            text.contains("must be a PostgreSQL URL: write one like postgres://user@host:5432/name"),
+            "{text}"
+        );
+        assert!(text.contains("LEADERGROUP_DATABASE_URL") && text.contains("restart"), "{text}");
+        assert!(!text.contains(PASSWORD), "{text}");
+    }
+    assert!(operator.get("/readyz").starts_with("HTTP/1.1 503"));
+    assert!(operator.get("/livez").starts_with("HTTP/1.1 200"));
+    let told = operator.log().lines().filter(|line| line.contains("must be a PostgreSQL URL")).count();
+    assert_eq!(told, 1, "once is enough: {}", operator.log());
+    assert!(operator.is_running());
+    assert!(operator.end().await.0.success());
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
+    let server = ApiServer::start(&[]).await;
+    let client = server.client().await;
+    // As after a definition was replaced by another one, such as that of a newer version.
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut definition = definitions.get("leadergroups.leadergroup.dev").await.unwrap();
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let schema = json!({ "type": "object", "properties": { "spec": schema, "status": schema } });
+    definition.spec.versions[0].schema =
+        serde_json::from_value(json!({ "openAPIV3Schema": schema })).unwrap();
+    let params = PatchParams::apply("tests").force();
+    definition.metadata.managed_fields = None;
+    definition.metadata.resource_version = None;
+    definitions.patch("leadergroups.leadergroup.dev", &params, &Patch::Apply(&definition)).await.unwrap();
+    let groups = groups(client, &server.namespace("unreadable").await);
+    let bad = json!({ "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" });
+    eventually("the new definition is in force", || async {
+        groups.create(&PostParams::default(), &group("bad", &bad)).await.is_ok()
+    })
+    .await;
+    groups.create(&PostParams::default(), &group("good", &good_spec())).await.unwrap();
+
+    let database = postgres::database().await;
+    let mut operator = Operator::start(&server, &database.url());
+    eventually("the good one is seen", || async { condition(&groups, "good", "Accepted").await.0 == "True" })
+        .await;
+    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
+        .await;
+    let (_, reason, message) = condition(&groups, "bad", "Accepted").await;
+    assert_eq!(reason, "InvalidSpec");
+    assert!(
+        message.starts_with("spec.onDelete cannot be read: ") && message.contains("put it right"),
+        "{message}"
+    );
+    assert_eq!(condition(&groups, "bad", "Ready").await.0, "False");
+
+    let right = Patch::Merge(json!({ "spec": { "onDelete": "Strip" } }));
+    groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
+    eventually("it is put right", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
+
+    let metrics = operator.get("/metrics");
+    for kind in ["status", "finalizer"] {
+        let series = format!("leadergroup_api_writes_total{{kind=\"{kind}\",outcome=\"done\"}}");
+        assert!(metrics.contains(&series), "{series} in {metrics}");
+    }
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn a_migration_that_waits_does_not_hold_up_the_end() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    // Somebody else changes the schema, and is not done for as long as this lasts: the number is the migrations' own.
+    let mut other = database.admin().await;
+    sqlx::query("select pg_advisory_lock(7810769283150411335)").execute(&mut other).await.unwrap();
+    let mut operator = Operator::start(server, &database.url());
+    let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted and database =
+                 (select oid from pg_database where datname = current_database())";
+    eventually("the migration waits", || async { database.number(waits).await == 1 }).await;
+    let (status, took) = operator.end().await;
+    assert!(status.success(), "{}", operator.log());
+    assert!(took < Duration::from_secs(20), "it took {took:?}: {}", operator.log());
+}
