@@ -8,6 +8,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 E2E := $(CARGO_TARGET_DIR)/debug/leadergroup-e2e
+TESTS := $(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs))
 CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
@@ -69,12 +70,12 @@ lint: fmt-check ## Formats, clippy, shell scripts, links and line lengths of the
 
 .PHONY: unit
 unit: ## Unit and integration tests that need no cluster
-	cargo test -p leadergroup
+	cargo test --workspace --lib --bins $(foreach test,$(TESTS),--test $(test))
 
 .PHONY: e2e
 e2e: root prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> runs those whose name contains it
 	[[ "$${LEADERGROUP_PROVIDER:-own}" != own ]] || "$(E2E)" build
-	cargo test -p leadergroup-e2e -- $(SCENARIO)
+	cargo test --workspace --test cluster --test scenarios -- $(SCENARIO)
 
 .PHONY: chart
 chart: e2e-build ## Lint the chart and compare what it renders with what it should

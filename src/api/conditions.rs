@@ -48,6 +48,8 @@ pub enum Reason {
     Resumed,
     /// The database lost commits; the active pod keeps its role under a higher token.
     LostCommits,
+    /// Somebody took the role label or the stamp off the active pod; it got them back under a higher token.
+    LabelLost,
     /// The selector matches no pod.
     NoPods,
     /// Pods are there, but none could be active.

@@ -9,6 +9,9 @@ use super::{
 };
 use crate::api::{PodRef, Reason};
 
+/// At most this often is a lost label put back: whoever takes it off again and again must not use tokens up.
+const RELABEL_INTERVAL: Duration = Duration::from_secs(5);
+
 impl Group {
     /// Decides in [`Phase::Stable`].
     pub(super) fn evaluate(&mut self, now: Duration, effects: &mut Effects) {
@@ -88,11 +91,28 @@ impl Group {
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
         self.lost_since = None;
-        if self.keeps_its_label() || self.world.policy.paused {
+        if self.keeps_its_label() || self.world.policy.paused || !self.is_fit(holder) {
             self.failures = 0;
             self.stamp_standbys(&holder.uid, now, effects);
+        } else if now < self.relabel_after {
+            self.wake_at(self.relabel_after);
         } else {
-            self.recheck(None, effects);
+            self.go(Phase::Relabelling, Effect::Verify(holder.clone()), effects);
+        }
+    }
+
+    /// A quorum read of a holder that did not read as active. It is labelled anew under a term of its own: under a
+    /// confirmed one nothing is promoted any more, so that nothing can come late.
+    pub(super) fn relabel(&mut self, against: Option<Reason>, now: Duration, effects: &mut Effects) {
+        match self.row.owner.clone() {
+            Some(_) if self.keeps_its_label() => {}
+            Some(holder) if against.is_none() && self.is_fit(&holder) => {
+                self.relabel_after = now + RELABEL_INTERVAL;
+                self.lost_since = None;
+                self.change(holder, Reason::LabelLost, now, effects);
+            }
+            // The watch is behind.
+            _ => self.back_off(now),
         }
     }
 

@@ -76,7 +76,7 @@ pub enum Effect {
         /// The term.
         token: i64,
     },
-    /// Label and stamp these as standby, in the background. -> [`Outcome::Stamped`]
+    /// Label and stamp these as standby, but for those that read as active. -> [`Outcome::Stamped`]
     Stamp {
         /// The declared token.
         token: i64,

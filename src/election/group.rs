@@ -139,17 +139,22 @@ pub enum Phase {
         /// What the evidence said.
         reason: Reason,
     },
+    /// The holder of a confirmed term does not read as active: it is being read anew before it gets its label back.
+    Relabelling,
     /// Step 1.
     Granting(Change),
+    /// Before step 2, if the declared term was not confirmed: a promotion under it may still be on its way. Its holder
+    /// gets that term's stamp as a standby, after which no such promotion takes effect.
+    Fencing(Change),
     /// Step 2.
     Declaring(Change),
     /// Step 3.
     Stripping(Change),
-    /// Step 4; without a change, the present holder's lost label is being put back.
-    Promoting(Option<Change>),
+    /// Step 4.
+    Promoting(Change),
     /// Before step 4, unless the holder was read before the declaration was made: pod, declaration and row are being
     /// read, in this order.
-    Rechecking(Option<Change>),
+    Rechecking(Change),
     /// Step 5.
     Confirming(Change),
     /// The lock is being freed: its holder ended and nobody can follow.
@@ -191,6 +196,8 @@ pub struct Group {
     pub(super) stamping: Option<u64>,
     /// When the background stamping may be tried again.
     pub(super) stamp_after: Duration,
+    /// When a lost label may be put back again.
+    pub(super) relabel_after: Duration,
     /// What step 1 asks for, until an answer says what became of it.
     pub(super) grant: Option<Grant>,
     /// Whether that may have taken effect, or still may, although an attempt at it failed.
@@ -225,6 +232,7 @@ impl Group {
             awaiting: None,
             stamping: None,
             stamp_after: Duration::ZERO,
+            relabel_after: Duration::ZERO,
             grant: None,
             in_doubt: false,
             failures: 0,

@@ -113,26 +113,33 @@ impl Group {
             && member.is_some_and(|m| {
                 m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
             });
-        // One that is active already needs no proof, as in a stable group: that nothing is heard of it may be our fault.
-        let fit = member.is_some_and(|m| {
-            m.standing == Standing::Eligible
-                || (m.role == Role::Active && self.case_against(&holder).is_none())
-        });
-        if promoted || fit {
+        if promoted || self.is_fit(&holder) {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),
+                (false, true) if self.is_spent(&change.holder) => {
+                    self.change(change.holder, Reason::Resumed, now, effects);
+                }
                 (false, true) => {
                     self.witness = None;
                     self.strip(change, effects);
                 }
-                (false, false) => self.declare(change, false, effects),
+                (false, false) => self.fence(change, false, effects),
             };
         }
         match self.case_against(&holder) {
             None if now < until => self.wake_at(until),
             case => self.overtake(&holder, case, now, effects),
         }
+    }
+
+    /// Whether an unfinished term's holder may be promoted. One that is active already needs no proof, as in a stable
+    /// group: that nothing is heard of it may be our fault.
+    pub(super) fn is_fit(&self, holder: &PodRef) -> bool {
+        self.member(&holder.uid).is_some_and(|member| {
+            member.standing == Standing::Eligible
+                || (member.role == Role::Active && self.case_against(holder).is_none())
+        })
     }
 
     /// The unfinished term's holder cannot be promoted: another takes its place under a new term.

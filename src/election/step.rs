@@ -100,7 +100,10 @@ impl Group {
                 self.verified(reason, against, now, effects);
             }
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
-            (Phase::Granting(change), Outcome::Granted { token }) => self.granted(change, token, effects),
+            (Phase::Relabelling, Outcome::Verified(against)) => self.relabel(against, now, effects),
+            (Phase::Granting(change), Outcome::Granted { token }) => {
+                self.granted(change, token, now, effects);
+            }
             (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
                 if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
             {
@@ -108,12 +111,14 @@ impl Group {
                 self.retry_at = Some(now + self.next_pause());
                 self.phase = Phase::Granting(change);
             }
+            (Phase::Fencing(change), Outcome::Stripped) => self.declare(change, false, effects),
+            (Phase::Fencing(change), Outcome::Stamped) => self.fenced(change, now, effects),
             (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
             (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
-                Some(version) => self.promote(Some(change), version, effects),
-                None => self.recheck(Some(change), effects),
+                Some(version) => self.promote(change, version, effects),
+                None => self.recheck(change, effects),
             },
-            (Phase::Promoting(Some(change)), Outcome::Promoted) => self.confirm(change, effects),
+            (Phase::Promoting(change), Outcome::Promoted) => self.confirm(change, effects),
             (Phase::Promoting(change), Outcome::Conflict) if self.conflicts < MOST_CONFLICTS => {
                 self.conflicts += 1;
                 self.recheck(change, effects);
@@ -122,6 +127,7 @@ impl Group {
                 let stands = declared.as_ref() == Some(&self.declared)
                     && row.is_some_and(|row| row.token == self.row.token && row.owner == self.row.owner);
                 match version.filter(|_| stands) {
+                    Some(_) if self.is_spent(&change.holder) => self.settle(now),
                     Some(version) => self.promote(change, version, effects),
                     None => self.back_off(now),
                 }
@@ -136,15 +142,11 @@ impl Group {
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
                 self.emit(Effect::Finished(finished), effects);
             }
-            (Phase::Promoting(None), Outcome::Promoted) if self.keeps_its_label() => self.failures = 0,
             (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
             }
-            // It is done, but the watch has not shown it yet, or never will: it must not be done again at once.
-            (Phase::Promoting(None), Outcome::Promoted) | (Phase::Repairing, Outcome::Stripped) => {
-                self.back_off(now);
-            }
-            // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right.
+            // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right. Or strays
+            // were stripped, and the watch has not shown it yet, or never will: it must not be done again at once.
             (_, _) => self.back_off(now),
         }
     }
@@ -219,14 +221,18 @@ impl Group {
         }
     }
 
-    fn granted(&mut self, change: Change, token: i64, effects: &mut Effects) {
+    fn granted(&mut self, change: Change, token: i64, now: Duration, effects: &mut Effects) {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         let settled = self.row.confirmed && self.declared.token == self.row.token;
         let former = self.row.owner.replace(change.holder.clone());
         self.row.pending.extend(former);
         self.row.token = token;
         self.row.confirmed = false;
-        self.declare(change, settled, effects);
+        if !self.is_fit(&change.holder) {
+            // The answer took its time, and the evidence has changed.
+            return self.settle(now);
+        }
+        self.fence(change, settled, effects);
     }
 
     /// Step 2, for the term that the row names. `settled` says that the declaration so far is of a confirmed term.
@@ -263,7 +269,7 @@ impl Group {
     }
 
     /// Step 4.
-    fn promote(&mut self, change: Option<Change>, version: String, effects: &mut Effects) {
+    fn promote(&mut self, change: Change, version: String, effects: &mut Effects) {
         let Some(pod) = self.row.owner.clone() else {
             // Cannot be: a term without a holder is never promoted. Reading anew is always right.
             return self.read(effects);
@@ -272,7 +278,7 @@ impl Group {
         self.go(Phase::Promoting(change), Effect::Promote { token, pod, version }, effects);
     }
 
-    pub(super) fn recheck(&mut self, change: Option<Change>, effects: &mut Effects) {
+    fn recheck(&mut self, change: Change, effects: &mut Effects) {
         let Some(pod) = self.row.owner.clone() else {
             return self.read(effects);
         };

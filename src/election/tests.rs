@@ -230,24 +230,157 @@ fn strays_are_stripped_before_anything_else() {
 }
 
 #[test]
-fn a_lost_label_is_put_back_after_a_second_look() {
-    let mut world = settled();
-    world.members[0].role = Role::None;
-    let mut case = Case::stable(world.clone());
-    assert_eq!(case.effect(), Effect::Recheck(pod("a")));
-    let (declared, held) = (Some(declaration(5, Some("a"), &[])), Some(row(5, Some("a"), true)));
-    case.answer(Outcome::Rechecked { version: Some("12".into()), declared, row: held });
-    let (token, version) = (5, "12".to_owned());
-    assert_eq!(case.effect(), Effect::Promote { token, pod: pod("a"), version });
-    for (declared, row) in [
-        (declaration(6, Some("b"), &[]), row(5, Some("a"), true)),
-        (declaration(5, Some("a"), &[]), row(6, Some("b"), false)),
-    ] {
+fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
+    for (role, stamp) in [(Role::None, Some(5)), (Role::Standby, Some(5)), (Role::Active, None)] {
+        let mut world = settled();
+        (world.members[0].role, world.members[0].stamp) = (role, stamp);
         let mut case = Case::stable(world.clone());
-        let (declared, row) = (Some(declared), Some(row));
-        case.answer(Outcome::Rechecked { version: Some("12".into()), declared, row });
+        assert_eq!(case.effect(), Effect::Verify(pod("a")));
+        case.answer(Outcome::Verified(None));
+        assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LabelLost));
+        case.answer(Outcome::Granted { token: 6 });
+        // The same pod: there is nobody to fence off.
+        assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.strip.is_empty()));
+        // The watch was behind.
+        let mut case = Case::stable(world.clone());
+        case.group.refresh(settled());
+        case.answer(Outcome::Verified(None));
+        assert!(case.asked.is_empty() && *case.group.phase() == Phase::Stable);
+        let mut case = Case::stable(world);
+        case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
         assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
     }
+    // Without evidence nobody is promoted, and not again and again.
+    let mut world = with(Standing::Unproven);
+    world.members[0].role = Role::None;
+    let mut case = Case::stable(world.clone());
+    assert!(case.asked.is_empty());
+    world.members[0].standing = Standing::Eligible;
+    case.group.relabel_after = NOW + Duration::from_secs(1);
+    case.world(world);
+    assert_eq!((case.asked.len(), case.group.wake()), (0, Some(NOW + Duration::from_secs(1))));
+}
+
+/// Term 6 of b was declared and not confirmed; then b failed, and c is to follow.
+fn overtaken(declared: &str) -> Case {
+    let mut world = settled();
+    world.declared = declaration(6, Some(declared), &["a"]);
+    world.members[0].role = Role::Standby;
+    world.members[1].standing = Standing::Silent;
+    world.members[0].standing = Standing::Unproven;
+    Case::new(world, row(6, Some("b"), false))
+}
+
+#[test]
+fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_declared() {
+    let mut case = overtaken("b");
+    assert_eq!(case.grant().holder, pod("c"));
+    case.answer(Outcome::Granted { token: 7 });
+    let fence = Effect::Strip { token: 6, pods: vec![pod("b")] };
+    assert_eq!(case.effect(), fence);
+    case.answer(Outcome::Stripped);
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
+    case.answer(Outcome::Declared);
+    assert!(matches!(case.effect(), Effect::Strip { token: 7, pods } if pods.contains(&pod("b"))));
+    // One that is well keeps the role if it has got it meanwhile.
+    for (role, active) in [(Role::Active, true), (Role::Standby, false)] {
+        let mut case = overtaken("b");
+        let mut world = case.group.world().clone();
+        world.members[1].standing = Standing::Unproven;
+        case.group.refresh(world.clone());
+        case.answer(Outcome::Granted { token: 7 });
+        assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![pod("b")] });
+        (world.members[1].role, world.members[1].stamp) = (role, Some(6));
+        case.group.refresh(world.clone());
+        let mut failed = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+        case.answer(Outcome::Stamped);
+        if active {
+            assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 7));
+        } else {
+            assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
+        }
+        world.members[1] = member("b", role, Standing::Silent);
+        failed.group.refresh(world);
+        failed.answer(Outcome::Stamped);
+        assert_eq!(failed.effect(), fence);
+    }
+    // What cannot be fenced off is not followed.
+    let mut case = overtaken("b");
+    case.answer(Outcome::Granted { token: 7 });
+    case.answer(Outcome::Failed);
+    assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+    // Whoever takes charge then does it, too.
+    let world = case.group.world().clone();
+    let case = Case::new(world, row(7, Some("c"), false));
+    assert_eq!(case.effect(), fence);
+}
+
+#[test]
+fn a_holder_that_carries_its_own_stamp_without_the_label_is_not_promoted_under_that_term() {
+    let mut world = settled();
+    world.declared = declaration(6, Some("b"), &["a"]);
+    world.members[0].role = Role::Standby;
+    let unspent = Case::new(world.clone(), row(6, Some("b"), false));
+    assert!(matches!(unspent.effect(), Effect::Strip { token: 6, .. }));
+    world.members[1].stamp = Some(6);
+    let case = Case::new(world.clone(), row(6, Some("b"), false));
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
+    // The same if it is found only when the pod is read.
+    let mut case = unspent;
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.effect(), Effect::Recheck(pod("b")));
+    let (declared, held) = (Some(world.declared.clone()), Some(row(6, Some("b"), false)));
+    case.group.refresh(world);
+    case.answer(Outcome::Rechecked { version: Some("12".into()), declared, row: held });
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
+}
+
+#[test]
+fn a_promotion_that_met_another_version_is_repeated_only_while_the_term_stands() {
+    let mut world = settled();
+    world.declared = declaration(6, Some("b"), &["a"]);
+    world.members[0].role = Role::Standby;
+    let resumed = || {
+        let mut case = Case::new(world.clone(), row(6, Some("b"), false));
+        case.answer(Outcome::Stripped);
+        assert_eq!(case.effect(), Effect::Recheck(pod("b")));
+        case
+    };
+    for (declared, row, stands) in [
+        (declaration(6, Some("b"), &["a"]), row(6, Some("b"), false), true),
+        (declaration(7, Some("c"), &["b"]), row(6, Some("b"), false), false),
+        (declaration(6, Some("b"), &["a"]), row(7, Some("c"), false), false),
+    ] {
+        let mut case = resumed();
+        case.answer(Outcome::Rechecked {
+            version: Some("12".into()),
+            declared: Some(declared),
+            row: Some(row),
+        });
+        if stands {
+            let (token, version) = (6, "12".to_owned());
+            assert_eq!(case.effect(), Effect::Promote { token, pod: pod("b"), version });
+            case.answer(Outcome::Conflict);
+            assert_eq!(case.effect(), Effect::Recheck(pod("b")));
+        } else {
+            assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_took_its_time_is_not_gone_on_with_when_its_holder_has_failed() {
+    let mut case = Case::stable(with(Standing::Silent));
+    let grant = case.grant();
+    case.answer(Outcome::Unknown);
+    case.now = case.group.wake().expect("it waits");
+    case.step(Event::Tick);
+    assert_eq!(case.grant(), grant, "to the letter");
+    let mut world = with(Standing::Silent);
+    world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
+    case.group.refresh(world);
+    case.answer(Outcome::Granted { token: 6 });
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
 }
 
 #[test]
@@ -327,8 +460,10 @@ fn whoever_takes_charge_goes_on_where_the_other_one_stopped() {
     granted.pending = vec![pod("a"), pod("b")];
     let mut world = with(Standing::Silent);
     world.declared = before.clone();
-    // Granted: it declares.
-    let case = Case::new(world.clone(), granted.clone());
+    // Granted, perhaps fenced: whether the term before was confirmed is not known any more. Then it declares.
+    let mut case = Case::new(world.clone(), granted.clone());
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("a")] });
+    case.answer(Outcome::Stripped);
     assert!(
         matches!(case.effect(), Effect::Declare { previous, next } if previous == before && next == declared)
     );
@@ -490,5 +625,7 @@ fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
     case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
     world.members[1].standing = Standing::Eligible;
     case.world(world);
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("a")] });
+    case.answer(Outcome::Stripped);
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 6), "{:?}", case.asked);
 }

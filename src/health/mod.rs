@@ -2,7 +2,7 @@
 //!
 //! The room turns three sources into one [`Verdict`] per pod: the operator's own probes ([`Prober`]), the kubelet's word
 //! as the API server repeats it ([`PodFacts`]), and the leases of the nodes ([`NodeLeases`]). Everything but the prober is
-//! pure: it is told the time, a `Duration` on the clock of [`Monotonic`], and does no I/O.
+//! pure: it is told the time, a [`Duration`](std::time::Duration) on the clock of [`Monotonic`], and does no I/O.
 //!
 //! It knows the API types and Kubernetes' `Pod`; it decides nothing. Two rules hold throughout:
 //!

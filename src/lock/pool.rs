@@ -74,7 +74,7 @@ struct Live {
     idle_since: Instant,
 }
 
-/// A connection in use. Dropping it without [`give_back`](Lease::give_back) closes it: that is what makes every
+/// A connection in use. Dropping it without [`Pool::give_back`] closes it: that is what makes every
 /// statement safe to cancel.
 struct Lease {
     live: Live,

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
@@ -30,7 +31,7 @@ use crate::{
     election::{Effect, Event, Finished, Phase},
     health::{Monotonic, NodeLeases, ProbeEvent, Prober},
     lock::{SessionId, Store},
-    routing::Router,
+    routing::{GroupRef, Router},
 };
 
 /// How long a normal exit lets changes of holder under way come to their end.
@@ -413,6 +414,24 @@ impl Driver {
         self.tasks.spawn(async move {
             let answers = claims::claim(store, router, own, wishes).await;
             let _ = messages.send(Message::Claimed { session: own, answers }).await;
+        });
+    }
+
+    /// Reads whether an owner selects its pods by the role label.
+    pub(super) fn ask_for_owner(
+        &mut self,
+        group: GroupName,
+        uid: Arc<str>,
+        reference: GroupRef,
+        owner: OwnerReference,
+    ) {
+        let (router, messages) = (self.parts.router.clone(), self.parts.messages.clone());
+        let queue = self.parts.background.clone();
+        self.tasks.spawn(async move {
+            let _turn = in_turn(Some(queue)).await;
+            let selects = router.selects_by_role(&reference, &owner).await;
+            let selects = selects.map_err(|error| super::message::Trouble::from(&error));
+            let _ = messages.send(Message::Owner { group, uid, owner, selects }).await;
         });
     }
 

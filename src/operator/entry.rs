@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use super::message::{GroupName, Trouble};
+use super::{
+    message::{GroupName, Trouble},
+    owners::Owners,
+};
 use crate::{
     api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason},
     election::{self, Member, Policy, World},
@@ -69,6 +72,8 @@ pub(super) struct Entry {
     pub(super) tracked: BTreeMap<Arc<str>, Tracked>,
     /// Pods that an older group selects too, and that group.
     pub(super) contested: BTreeMap<String, String>,
+    /// Owners of pods that may select them by the role label.
+    pub(super) owners: Owners,
     /// What the spec got wrong.
     pub(super) invalid: Option<String>,
     /// Why the object, as it is now, cannot be read: all else here is of before.
@@ -106,6 +111,7 @@ impl Entry {
             open_beats: 0,
             tracked: BTreeMap::new(),
             contested: BTreeMap::new(),
+            owners: Owners::default(),
             invalid: None,
             unreadable: None,
             trouble: None,
@@ -212,6 +218,7 @@ impl Entry {
 
     /// The pod is gone, or no longer one of the group's.
     pub(super) fn pod_gone(&mut self, uid: &str, prober: &mut Prober) {
+        self.owners.pod_gone(uid);
         if self.tracked.remove(uid).is_some() {
             prober.remove(uid);
         }
@@ -292,6 +299,10 @@ impl Entry {
             Some(Reason::InvalidSpec)
         } else if !self.contested.is_empty() {
             Some(Reason::SelectedByOtherGroup)
+        } else if self.owners.confirmed().is_some() {
+            Some(Reason::RoleLabelInOwnerSelector)
+        } else if self.owners.asking() {
+            Some(Reason::Pending)
         } else {
             None
         }

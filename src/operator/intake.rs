@@ -59,6 +59,12 @@ impl Driver {
                     self.touched.insert(name);
                 }
             }
+            Message::Owner { group, uid, owner, selects } => {
+                if let Some(entry) = self.entries.get_mut(&group).filter(|entry| entry.uid == uid) {
+                    entry.owners.answered(&owner, &selects);
+                    self.touched.insert(group);
+                }
+            }
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
             Message::ApiServer { reachable } => {
                 self.heard(Peer::ApiServer, reachable, now);
@@ -230,6 +236,10 @@ impl Driver {
                 if rank == 0 {
                     entry.contested.remove(&*uid);
                     entry.pod_seen(pod, now);
+                    if let Some(owner) = entry.owners.pod_seen(pod, &entry.group.marks) {
+                        let (uid, group) = (entry.uid.clone(), entry.group.clone());
+                        self.ask_for_owner(name.clone(), uid, group, owner);
+                    }
                 } else {
                     entry.contested.insert(uid.to_string(), first.to_string());
                 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::runtime::watcher;
 
 use super::{claims::Answer, session::LockNews, sighting::Sighting};
@@ -73,7 +76,23 @@ pub(super) enum Message {
     WatchFailed(Watched, String),
     Lock(LockNews),
     Done(Box<Done>),
-    Claimed { session: SessionId, answers: Vec<(GroupName, Arc<str>, Result<Answer, Trouble>)> },
-    Reported { group: GroupName, uid: Arc<str>, object: Result<Box<LeaderGroup>, Trouble> },
-    ApiServer { reachable: bool },
+    Claimed {
+        session: SessionId,
+        answers: Vec<(GroupName, Arc<str>, Result<Answer, Trouble>)>,
+    },
+    Reported {
+        group: GroupName,
+        uid: Arc<str>,
+        object: Result<Box<LeaderGroup>, Trouble>,
+    },
+    /// Whether the owner of some pods selects them by the group's role label.
+    Owner {
+        group: GroupName,
+        uid: Arc<str>,
+        owner: OwnerReference,
+        selects: Result<bool, Trouble>,
+    },
+    ApiServer {
+        reachable: bool,
+    },
 }

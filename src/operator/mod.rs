@@ -15,6 +15,7 @@ mod feed;
 mod intake;
 mod message;
 mod network;
+mod owners;
 mod report;
 mod roster;
 mod session;

@@ -160,6 +160,14 @@ fn accepted(entry: &Entry) -> Finding {
         );
         return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
     }
+    if let Some(owner) = entry.owners.confirmed() {
+        let message = format!(
+            "{owner} selects its pods by the label {}, so a pod whose role changes is replaced at once; take the label out of \
+             its selector and its template. Nobody is promoted here",
+            entry.group.marks.label
+        );
+        return finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message);
+    }
     finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
 }
 

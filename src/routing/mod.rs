@@ -7,6 +7,7 @@
 mod error;
 mod group;
 mod marks;
+mod owners;
 mod pods;
 
 pub use error::RoutingError;

@@ -37,6 +37,13 @@ pub enum Promoted {
     Conflict,
 }
 
+/// What becomes of a pod that reads as active.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Active {
+    Strip,
+    Leave,
+}
+
 enum Written {
     Now(Box<Pod>),
     Already(Box<Pod>),
@@ -58,7 +65,7 @@ impl Router {
         token: i64,
         pods: &[PodRef],
     ) -> Result<Stripped, RoutingError> {
-        let strips: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod)).collect();
+        let strips: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod, Active::Strip)).collect();
         let written: Vec<Written> = stream::iter(strips).buffer_unordered(PARALLEL).try_collect().await?;
         let (mut left, mut changed) = (Vec::new(), false);
         for outcome in written {
@@ -75,14 +82,15 @@ impl Router {
         Ok(Stripped::Done(left, changed))
     }
 
-    /// Labels and stamps standbys as far as possible; one that cannot be written to holds up nobody.
+    /// Labels and stamps standbys as far as possible; one that cannot be written to holds up nobody. A pod that turned
+    /// active meanwhile is left alone: whether it loses the role is decided elsewhere.
     pub async fn stamp(
         &self,
         group: &GroupRef,
         token: i64,
         pods: &[PodRef],
     ) -> (Vec<Pod>, Option<RoutingError>) {
-        let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod)).collect();
+        let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod, Active::Leave)).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let (mut left, mut failed) = (Vec::new(), None);
         while let Some(outcome) = written.next().await {
@@ -95,9 +103,18 @@ impl Router {
         (left, failed)
     }
 
-    async fn demote(&self, group: &GroupRef, token: i64, pod: &PodRef) -> Result<Written, RoutingError> {
+    async fn demote(
+        &self,
+        group: &GroupRef,
+        token: i64,
+        pod: &PodRef,
+        active: Active,
+    ) -> Result<Written, RoutingError> {
         for _ in 0..ATTEMPTS {
             let Some(found) = self.pod(group, pod).await? else { return Ok(Written::Gone) };
+            if active == Active::Leave && group.marks.role(&found) == Role::Active {
+                return Ok(Written::Already(Box::new(found)));
+            }
             let stamp = stamp_of(&found).filter(|stamp| stamp.group == group.uid);
             match stamp.map(|stamp| stamp.token) {
                 Some(stamped) if stamped == token && group.marks.role(&found) == Role::Standby => {

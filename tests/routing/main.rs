@@ -6,6 +6,7 @@
 mod apiserver;
 mod groups;
 mod history;
+mod owners;
 mod pods;
 mod stage;
 mod writers;

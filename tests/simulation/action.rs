@@ -15,6 +15,11 @@ pub enum Action {
         replica: usize,
         task: usize,
     },
+    /// The next request cannot be sent, and nothing happens.
+    Fail {
+        replica: usize,
+        task: usize,
+    },
     /// A request takes effect whose sender has stopped waiting, or does no longer exist.
     Arrive {
         packet: usize,
@@ -148,7 +153,7 @@ impl Faults {
     /// How many are left of the kind that the action is of.
     pub fn left(&mut self, action: &Action) -> Option<&mut u32> {
         Some(match action {
-            Action::TimeOut { .. } => &mut self.time_outs,
+            Action::TimeOut { .. } | Action::Fail { .. } => &mut self.time_outs,
             Action::Stale { .. } => &mut self.stale,
             Action::Wake { .. } => &mut self.wakes,
             Action::MarkDead { .. } => &mut self.mark_dead,

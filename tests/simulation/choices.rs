@@ -1,12 +1,12 @@
 //! Which actions are possible now.
 
-use leadergroup::election::{Role, Standing};
+use leadergroup::election::{Phase, Role, Standing};
 
 use crate::{
     action::Action,
     database::LockRow,
     model::{Model, NAMES},
-    replica::{Charge, Replica},
+    replica::{Charge, Entry, Replica},
     server::Health,
 };
 
@@ -46,6 +46,7 @@ impl Model {
         for task in 0..replica.tasks.len() {
             actions.push(Action::Answer { replica: index, task });
             actions.push(Action::TimeOut { replica: index, task });
+            actions.push(Action::Fail { replica: index, task });
         }
         if !replica.pod_watch.is_empty() {
             actions.push(Action::WatchPod { replica: index });
@@ -81,7 +82,7 @@ impl Model {
             actions.push(Action::MarkDead { replica: index });
         }
         if replica.session.is_some()
-            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open && !entry.unclaimable)
+            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open)
             && self.claimable(replica)
         {
             actions.push(Action::Claim { replica: index });
@@ -99,7 +100,9 @@ impl Model {
         let free = |row: &LockRow| {
             row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
         };
-        let deleting = replica.entry.as_ref().is_some_and(|entry| entry.object.deleting);
+        // One that is being deleted already, or is deleted, needs no claim any more.
+        let observing = |entry: &Entry| entry.object.deleting && *entry.machine.phase() == Phase::Observing;
+        let deleting = replica.entry.as_ref().is_some_and(observing);
         database
             .row
             .as_ref()

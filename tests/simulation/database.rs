@@ -43,7 +43,7 @@ pub enum Statement {
     Confirm { token: i64 },
     Vacate { token: i64 },
     Tombstone { group: u32, floor: i64 },
-    Claim { group: u32, may_create: bool, supersedes: bool },
+    Claim { group: u32, may_create: bool, supersedes: Option<u32> },
 }
 
 #[derive(Clone, Debug)]
@@ -59,9 +59,12 @@ pub enum Reply {
 pub enum Claimed {
     Ours,
     Charged,
-    /// There is no row, or a tombstone or the row of a group that went before: to be asked again after a quorum read.
-    Unsettled,
-    Refused,
+    Missing,
+    Tombstone,
+    /// The row of another group.
+    Foreign(u32),
+    /// The session is dead.
+    Dead,
 }
 
 impl Database {
@@ -81,7 +84,7 @@ impl Database {
         }
         if !self.lives(session) {
             return match statement {
-                Statement::Claim { .. } => Reply::Claimed(Claimed::Refused),
+                Statement::Claim { .. } => Reply::Claimed(Claimed::Dead),
                 _ => Reply::Refused(Refusal::NotInCharge),
             };
         }
@@ -161,29 +164,23 @@ impl Database {
         Reply::Granted(row.token)
     }
 
-    fn claim(&mut self, session: u32, group: u32, may_create: bool, supersedes: bool) -> Claimed {
+    fn claim(&mut self, session: u32, group: u32, may_create: bool, supersedes: Option<u32>) -> Claimed {
         let living = |row: &LockRow| row.session.is_some_and(|other| other != session && self.lives(other));
         let Some(row) = &self.row else {
             if !may_create {
-                return Claimed::Unsettled;
+                return Claimed::Missing;
             }
             self.row = Some(LockRow { group, session: Some(session), ..LockRow::default() });
             return Claimed::Ours;
         };
         let revive = if row.tombstone {
-            if row.group == group {
-                return if may_create { Claimed::Refused } else { Claimed::Unsettled };
-            }
-            if !may_create {
-                return Claimed::Unsettled;
+            if row.group == group || !may_create {
+                return Claimed::Tombstone;
             }
             true
         } else if row.group != group {
-            if !supersedes {
-                return Claimed::Unsettled;
-            }
-            if living(row) {
-                return Claimed::Refused;
+            if supersedes != Some(row.group) || living(row) {
+                return Claimed::Foreign(row.group);
             }
             true
         } else if row.session != Some(session) && living(row) {

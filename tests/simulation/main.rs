@@ -20,9 +20,11 @@ mod task;
 
 use action::{Action, Faults};
 use explore::{exhaust, walk};
+use leadergroup::election::Effect;
 use model::{Model, NAMES};
 use replica::Replica;
 use server::Health;
+use task::{Job, Task};
 
 /// A group that has settled, with watches and probes that are never late.
 fn settled(faults: Faults) -> Model {
@@ -119,6 +121,39 @@ fn every_order_when_a_pod_fails_and_a_replica_is_paused() {
 #[test]
 fn every_order_when_a_pod_fails_and_a_request_is_late() {
     exhausted(Faults { ails: 1, time_outs: 2, wakes: 2, ..Faults::default() }, 15);
+}
+
+/// A holder failed, and the promotion of the next one is on its way while nobody waits for it any more.
+fn promotion_on_its_way() -> Model {
+    let mut model = settled(Faults::all());
+    model.prompt = true;
+    let replica = model.replicas.iter().position(Replica::is_in_charge).unwrap();
+    let active = model.server.actives()[0].pod.name.clone();
+    let pod = NAMES.iter().position(|name| *name == active).unwrap();
+    model.apply(Action::Ail { pod, health: Health::Hung });
+    let promotes = |task: &Task| matches!(task.job, Job::Effect(_, Effect::Promote { .. }));
+    while !model.replicas[replica].tasks.iter().any(promotes) {
+        model.apply(Action::Answer { replica, task: 0 });
+    }
+    model.apply(Action::TimeOut { replica, task: 0 });
+    model
+}
+
+#[test]
+fn every_order_when_a_promotion_is_late_and_its_pod_fails() {
+    let mut model = promotion_on_its_way();
+    let declared = model.server.group.as_ref().unwrap().declared.clone();
+    let late = NAMES.iter().position(|name| *name == declared.holder.as_ref().unwrap().name).unwrap();
+    model.apply(Action::Ail { pod: late, health: Health::Refusing });
+    // Whether the same replica goes on or another one takes the group over in the middle.
+    model.faults = Faults { wakes: 2, mark_dead: 1, ..Faults::default() };
+    let explored = exhaust(&model, 13);
+    assert!(explored.promotions > 2, "the late one, or the one after it, did not come: {explored:?}");
+}
+
+#[test]
+fn every_order_when_a_label_is_taken_off_and_a_pod_fails() {
+    exhausted(Faults { unlabels: 1, ails: 1, time_outs: 1, wakes: 2, ..Faults::default() }, 13);
 }
 
 #[test]

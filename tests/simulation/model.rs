@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use leadergroup::{
     api::{Declaration, PodRef},
-    election::{Effect, Outcome, Role},
+    election::Role,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     database::{Database, Reply, Statement},
     replica::{Replica, Seen},
     server::{GroupObject, Health, Pod, Server},
-    task::{End, Job, Next, Request, Response},
+    task::{End, Next, Request, Response, Silence},
 };
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -46,12 +46,8 @@ pub struct Model {
 impl fmt::Debug for Model {
     /// For telling two states apart: without what is only a record of the past.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Server { pods, health, blemished, group, carried, .. } = &self.server;
-        write!(
-            f,
-            "{pods:?}{health:?}{blemished:?}{group:?}{carried:?}{:?}{:?}",
-            self.databases, self.replicas
-        )?;
+        let Server { pods, health, blemished, group, .. } = &self.server;
+        write!(f, "{pods:?}{health:?}{blemished:?}{group:?}{:?}{:?}", self.databases, self.replicas)?;
         write!(f, "{:?}{:?}{:?}{:?}", self.packets, self.faults, self.now, self.database_down)
     }
 }
@@ -107,8 +103,6 @@ impl Model {
         let (uid, version) = (self.count(), self.server.next_revision());
         let declared = Declaration::default();
         self.server.group = Some(GroupObject { uid, version, deleting: false, paused: false, declared });
-        // Another group: what was carried out for the former one says nothing about the writes for this one.
-        self.server.carried = 0;
     }
 
     /// Puts the present world onto the watches: a fresh replica lists everything.
@@ -181,7 +175,7 @@ impl Model {
         let end = match asked.next() {
             Next::End(end) => Some(end),
             Next::Ask(request) => match self.serve(database, session, &request) {
-                None => Some(self.replicas[replica].tasks[task].failed()),
+                None => Some(self.replicas[replica].tasks[task].unanswered(Silence::Unsent)),
                 Some(response) => {
                     let task = &mut self.replicas[replica].tasks[task];
                     let end = task.absorb(response);
@@ -200,15 +194,6 @@ impl Model {
 
     fn end(&mut self, replica: usize, task: usize, end: End) {
         let task = self.replicas[replica].tasks.remove(task);
-        let token = match (&task.job, &end) {
-            (Job::Effect(_, Effect::Strip { token, .. }), End::Outcome(Outcome::Stripped)) => Some(*token),
-            _ => None,
-        };
-        if let Some(token) = token
-            && self.server.group.as_ref().is_some_and(|group| group.uid == task.group)
-        {
-            self.server.carried_out(token);
-        }
         let seed = u128::from(self.count()) << 64;
         self.replicas[replica].finish(task, end, seed, self.now);
     }
@@ -290,7 +275,11 @@ impl Model {
             Action::TimeOut { replica, task } => {
                 let packet = self.packet(replica, task);
                 self.packets.extend(packet);
-                let end = self.replicas[replica].tasks[task].failed();
+                let end = self.replicas[replica].tasks[task].unanswered(Silence::Lost);
+                self.end(replica, task, end);
+            }
+            Action::Fail { replica, task } => {
+                let end = self.replicas[replica].tasks[task].unanswered(Silence::Unsent);
                 self.end(replica, task, end);
             }
             Action::Arrive { packet } => {

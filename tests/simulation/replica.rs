@@ -37,8 +37,6 @@ pub struct Entry {
     pub object: GroupObject,
     pub machine: Group,
     pub charge: Charge,
-    /// The row is a tombstone, or none can be made: nobody will ever be in charge.
-    pub unclaimable: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,6 +53,8 @@ pub struct Replica {
     /// The database failed over, and this replica has not heard of it yet.
     pub doubt: bool,
     pub lock_away: bool,
+    /// The grant last asked for: the same once more is no new choice.
+    pub asked: Option<Uuid>,
     /// A promise that the core broke.
     pub violation: Option<String>,
 }
@@ -78,7 +78,7 @@ impl Replica {
             declared: entry.object.declared.clone(),
             obstacle: None,
             deleting: entry.object.deleting,
-            lock_away: self.lock_away || entry.unclaimable,
+            lock_away: self.lock_away,
         }
     }
 
@@ -112,10 +112,14 @@ impl Replica {
     /// I5: nobody is chosen without fresh positive evidence, save one that is active already.
     fn judge(&mut self, effect: &Effect) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
+        if self.asked.replace(grant.id) == Some(grant.id) {
+            return;
+        }
         let member = entry.machine.member(&grant.holder.uid);
         let chosen = member.is_some_and(|member| {
             member.standing == Standing::Eligible
-                || (grant.reason == Reason::LostCommits && member.role == Role::Active)
+                || (member.role == Role::Active
+                    && (member.standing == Standing::Unproven || grant.reason == Reason::LostCommits))
         });
         if !chosen {
             self.violation =
@@ -161,7 +165,7 @@ impl Replica {
             }
             _ => {
                 let machine = Group::new(World::default());
-                self.entry = Some(Entry { object, machine, charge: Charge::Open, unclaimable: false });
+                self.entry = Some(Entry { object, machine, charge: Charge::Open });
             }
         }
     }
@@ -187,18 +191,24 @@ impl Replica {
 
     pub fn finish(&mut self, task: Task, end: End, seed: u128, now: Duration) {
         for pod in task.learned {
-            self.learn(pod);
+            // The watch alone says what exists: an answer may come in after the news that its pod is gone.
+            if self.pods.contains_key(&pod.pod.uid) {
+                self.learn(pod);
+            }
         }
         let Some(entry) = self.entry.as_mut().filter(|entry| entry.object.uid == task.group) else { return };
         match (end, task.job) {
-            (End::Claimed(claimed), _) => {
-                entry.unclaimable = claimed == Claimed::Unsettled && entry.object.deleting;
+            (answer @ (End::Claimed(_) | End::Buried | End::Unclaimed), _) => {
+                entry.charge = Charge::Open;
+                // Of a session that was given up since, an answer says nothing.
                 let current = task.session == self.session && self.session.is_some();
-                if claimed == Claimed::Ours && current {
-                    entry.charge = Charge::Ours;
-                    self.step(Event::Charged { seed: Uuid::from_u128(seed) }, now);
-                } else {
-                    entry.charge = Charge::Open;
+                match answer {
+                    End::Claimed(Claimed::Ours) if current => {
+                        entry.charge = Charge::Ours;
+                        self.step(Event::Charged { seed: Uuid::from_u128(seed) }, now);
+                    }
+                    End::Buried if current => self.step(Event::Buried, now),
+                    _ => {}
                 }
             }
             (End::Outcome(outcome), Job::Effect(ticket, _)) => {

@@ -96,8 +96,6 @@ pub struct Server {
     pub ledger: Vec<Granted>,
     /// All declarations ever made: group, token, grant, holder.
     pub declared: Vec<(u32, i64, Option<String>, String)>,
-    /// The highest term whose strips were all confirmed.
-    pub carried: i64,
     /// A database lost commits: then a group that is created anew may go on from an older token than its predecessor's
     /// last. A group's own tokens grow all the same.
     pub forgot: bool,
@@ -202,13 +200,13 @@ impl Server {
             if !holds {
                 self.violate(format!("I2: {uid} turned active with token {token}, not declared for it"));
             }
-            // Between a declaration and the end of its strips an older write can still come through; those strips
-            // take it back. After them nothing may.
-            let declared = self.group.as_ref().and_then(|group| group.declared.holder.as_ref());
-            if token < self.carried && declared.is_none_or(|holder| holder.uid != *uid) {
+            let later = self
+                .declared
+                .iter()
+                .find(|(of, declared, _, holder)| *of == group && *declared > token && holder != uid);
+            if let Some((_, later, ..)) = later {
                 self.violate(format!(
-                    "I4: {uid} turned active with token {token} after {} was carried out",
-                    self.carried
+                    "I4: {uid} turned active with token {token} after {later} was declared"
                 ));
             }
         }
@@ -239,10 +237,5 @@ impl Server {
         let granted = granted.find(|granted| Some(granted.id.to_string()) == declared.grant);
         declared.holder.as_ref().is_some_and(|holder| holder.uid == *uid)
             || granted.is_some_and(|granted| granted.active.as_ref() == Some(uid))
-    }
-
-    /// All strips of a term are confirmed.
-    pub fn carried_out(&mut self, token: i64) {
-        self.carried = self.carried.max(token);
     }
 }

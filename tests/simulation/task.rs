@@ -36,6 +36,19 @@ pub enum Response {
 pub enum End {
     Outcome(Outcome),
     Claimed(Claimed),
+    /// A claim: the group is being deleted, and the lock holds nothing of it any more.
+    Buried,
+    /// A claim without an answer.
+    Unclaimed,
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// It was not sent.
+    Unsent,
+    /// It was sent, and nobody waits for it any more.
+    Lost,
 }
 
 pub enum Next {
@@ -57,6 +70,8 @@ pub struct Task {
     found: Option<Pod>,
     declared: Option<Declaration>,
     row: Option<Row>,
+    /// What a claim was told first.
+    claimed: Option<Claimed>,
     pub learned: Vec<Pod>,
     pub object: Option<GroupObject>,
 }
@@ -93,6 +108,7 @@ impl Task {
             found: None,
             declared: None,
             row: None,
+            claimed: None,
             learned: Vec::new(),
             object: None,
         }
@@ -104,10 +120,14 @@ impl Task {
             Job::Claim => {
                 return match self.stage {
                     1 => server(Call::Group),
+                    3 => database(Statement::Tombstone { group: self.group, floor: self.floor }),
                     stage => database(Statement::Claim {
                         group: self.group,
                         may_create: stage == 2,
-                        supersedes: stage == 2,
+                        supersedes: match self.claimed {
+                            Some(Claimed::Foreign(other)) => Some(other),
+                            _ => None,
+                        },
                     }),
                 };
             }
@@ -292,6 +312,10 @@ impl Task {
         match answer {
             Answer::Pod(None) => self.next_pod(),
             Answer::Pod(Some(found)) => {
+                if found.role == Role::Active && !all {
+                    self.learned.push(found);
+                    return self.next_pod();
+                }
                 let stamp = found.stamp.filter(|(group, _)| *group == self.group).map(|(_, token)| token);
                 if stamp == Some(token) && found.role == Role::Standby {
                     self.learned.push(found);
@@ -323,28 +347,40 @@ impl Task {
 
     fn absorb_claim(&mut self, response: Response) -> Option<End> {
         match response {
-            Response::Database(Reply::Claimed(Claimed::Unsettled)) if self.stage == 0 => {
-                self.stage = 1;
+            Response::Database(Reply::Claimed(
+                claimed @ (Claimed::Missing | Claimed::Tombstone | Claimed::Foreign(_)),
+            )) if self.stage == 0 => {
+                (self.claimed, self.stage) = (Some(claimed), 1);
                 None
             }
             Response::Database(Reply::Claimed(claimed)) => Some(End::Claimed(claimed)),
-            Response::Server(Answer::Group(group)) => {
-                if self.ours(group).is_some_and(|group| !group.deleting) {
+            Response::Server(Answer::Group(group)) => match self.ours(group) {
+                None => Some(End::Unclaimed),
+                Some(group) if !group.deleting => {
                     self.stage = 2;
                     None
-                } else {
-                    Some(End::Claimed(Claimed::Unsettled))
                 }
-            }
+                Some(group) if self.claimed == Some(Claimed::Missing) => {
+                    (self.floor, self.stage) = (group.declared.token, 3);
+                    None
+                }
+                Some(_) => Some(End::Buried),
+            },
+            Response::Database(Reply::Done) => Some(End::Buried),
+            Response::Database(Reply::Refused(_)) => Some(End::Unclaimed),
             response => unreachable!("{response:?} does not answer a claim"),
         }
     }
 
-    /// What becomes of the job when its answer does not come.
-    pub fn failed(&self) -> End {
-        match self.job {
-            Job::Claim => End::Claimed(Claimed::Refused),
-            Job::Effect(..) => End::Outcome(Outcome::Failed),
+    /// What becomes of the job when its answer does not come. Whether a statement was carried out whose answer was lost
+    /// is not known; of a write to the API server that does not matter, for each can be told by what it is bound to.
+    pub fn unanswered(&self, silence: Silence) -> End {
+        match (&self.job, self.next()) {
+            (Job::Claim, _) => End::Unclaimed,
+            (Job::Effect(..), Next::Ask(Request::Database(_))) if silence == Silence::Lost => {
+                End::Outcome(Outcome::Unknown)
+            }
+            (Job::Effect(..), _) => End::Outcome(Outcome::Failed),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Three parts that know nothing of each other's insides: *collectors* write a [`History`] down (from etcd itself on
 //! the project's own cluster, from an API watch elsewhere, from the lock's term table in PostgreSQL), the *history* is
-//! plain data, and the *checker* ([`check`]) is a pure function over it. A history with a hole is no history: the
+//! plain data, and the *checker* ([`check()`]) is a pure function over it. A history with a hole is no history: the
 //! collectors fail when they cannot prove that they saw every revision.
 
 mod api_watch;

@@ -39,7 +39,7 @@ pub struct ProbeEvent {
     pub uid: Arc<str>,
     /// The probe's number: larger for every later probe of this pod.
     pub seq: u64,
-    /// When it was sent, on [`Monotonic`](super::Monotonic)'s clock.
+    /// When it was sent, on [`Monotonic`]'s clock.
     pub sent_at: Duration,
     /// What it did.
     pub step: ProbeStep,
