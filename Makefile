@@ -94,7 +94,7 @@ chart-readme: ## Write the table of values in the chart's README anew
 
 .PHONY: bench
 bench: ## Benchmarks
-	cargo bench -p leadergroup
+	cargo bench --workspace --bench election
 
 .PHONY: docs
 docs: ## Build the library's documentation

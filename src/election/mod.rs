@@ -8,8 +8,9 @@
 //! A change of holder goes through five steps, each an effect whose outcome leads to the next: *grant* (the lock's row
 //! names the new holder and its token), *declare* (the group's status says so, by compare-and-set), *strip* (every
 //! possible former active is standby, confirmed), *promote* (the holder is labelled active) and *confirm*. After a term
-//! that was not confirmed its holder is fenced off between the first two. Whatever goes wrong on the way leads back to one place: read the row and the declaration anew, and decide from what they say
-//! (`resume.rs`). Taking over from another replica is that same path.
+//! that was not confirmed its holder is fenced off between the first two. Whatever goes wrong on the way leads back to
+//! one place: read the row and the declaration anew, and decide from what they say (`resume.rs`). Taking over from
+//! another replica is that same path.
 
 mod evaluate;
 mod event;

@@ -66,8 +66,30 @@ impl Router {
     /// A JSON Patch, too: of a merge patch of the status the API server drops the UID without a look at it, and a late
     /// one would be written to another group of the same name.
     pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<LeaderGroup, RoutingError> {
-        let steps = status_steps(&group.uid, status);
-        self.patch_group(group, "status", "write the LeaderGroup's status", steps).await
+        let what = "write the LeaderGroup's status";
+        match self.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
+            Err(refused) if refused.code() == Some(422) => {
+                match self.without_status(&group.namespace, &group.name).await? {
+                    Some(version) => {
+                        let steps = status_steps(&group.uid, status, Some(&version));
+                        self.patch_group(group, "status", what, steps).await
+                    }
+                    None => Err(refused),
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// The version of a group that has no status at all, as when its definition sets no defaults: there is nothing yet
+    /// that a JSON Patch could add fields to.
+    async fn without_status(&self, namespace: &str, name: &str) -> Result<Option<String>, RoutingError> {
+        let found = self.call("read the LeaderGroup", self.untyped(namespace).get(name)).await?;
+        Ok(found.data.get("status").is_none().then_some(found.metadata.resource_version).flatten())
+    }
+
+    fn untyped(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<LeaderGroup>(&()))
     }
 
     /// Writes conditions into a group that cannot be read, whose status is thus known only by its name.
@@ -79,10 +101,9 @@ impl Router {
         status: &Value,
     ) -> Result<(), RoutingError> {
         let what = "write the LeaderGroup's status";
-        let patch = json_patch(what, status_steps(uid, status))?;
-        let kind = ApiResource::erase::<LeaderGroup>(&());
-        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &kind);
-        let params = PatchParams::default();
+        let version = self.without_status(namespace, name).await?;
+        let patch = json_patch(what, status_steps(uid, status, version.as_deref()))?;
+        let (api, params) = (self.untyped(namespace), PatchParams::default());
         self.send("status", what, api.patch_status(name, &params, &patch)).await.map(drop)
     }
 
@@ -127,9 +148,14 @@ impl Router {
     }
 }
 
-/// What sets fields of the status of the group of this UID. A field that is null goes.
-fn status_steps(uid: &str, status: &Value) -> Value {
+/// What sets fields of the status of the group of this UID. A field that is null goes. `bare` is the version of a group
+/// that has no status yet.
+fn status_steps(uid: &str, status: &Value, bare: Option<&str>) -> Value {
     let mut steps = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
+    if let Some(version) = bare {
+        steps.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+        steps.push(json!({ "op": "add", "path": "/status", "value": {} }));
+    }
     for (field, value) in status.as_object().into_iter().flatten() {
         let path = format!("/status/{field}");
         steps.push(json!({ "op": "add", "path": path, "value": value }));

@@ -3,10 +3,16 @@
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ContainerStatus;
 use leadergroup_e2e::{
     moment::Moment,
     scenario::{STARTED, Scenario, Stage, Workload, eventually},
 };
+
+async fn container(s: &Scenario, pod: &str) -> Result<ContainerStatus> {
+    let status = s.pods().get(pod).await?.status.context("no status")?;
+    status.container_statuses.unwrap_or_default().pop().context("no container")
+}
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "leaking-pod", Workload::default(), async |s| {
@@ -17,14 +23,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             client
                 .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
                 .await?;
+            // A pod whose turn comes again has an end behind it already.
+            let leaking = container(s, &active.pod).await?.container_id;
             s.order(&active.pod, "leak").await?;
             let killed = eventually("the kernel to kill the leaking pod", STARTED, async || {
-                let status = s.pods().get(&active.pod).await?.status.context("no status")?;
-                let container =
-                    status.container_statuses.unwrap_or_default().pop().context("no container")?;
-                let ended = container.state.and_then(|state| state.terminated);
-                let ended = ended.or(container.last_state.and_then(|state| state.terminated));
-                ended.context("it lives")
+                let container = container(s, &active.pod).await?;
+                let states = [container.state, container.last_state].into_iter().flatten();
+                let mut ends = states.filter_map(|state| state.terminated);
+                ends.find(|end| end.container_id == leaking).context("it lives")
             })
             .await?;
             ensure!(killed.exit_code == 137, "it ended with {} ({:?})", killed.exit_code, killed.reason);

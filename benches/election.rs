@@ -1,0 +1,118 @@
+//! What the election costs: steady state and mass failover of many groups, without any I/O.
+//!
+//! `cargo bench --bench election` prints a table. The numbers say how much of a replica's time the decisions themselves
+//! take; everything else of a failover is spent in the database and the API server.
+
+#![allow(missing_docs)]
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use leadergroup::{
+    api::{Declaration, PodRef},
+    election::{Effect, Event, Group, Member, Outcome, Role, Row, Standing, World},
+};
+use uuid::Uuid;
+
+const NOW: Duration = Duration::from_secs(1_000);
+const SIZES: [u32; 4] = [10, 100, 1_000, 10_000];
+
+fn pod(name: &str) -> PodRef {
+    PodRef { name: name.to_owned(), uid: format!("uid-{name}") }
+}
+
+fn member(name: &str, role: Role) -> Member {
+    Member {
+        pod: pod(name),
+        node: Some(format!("node-{name}")),
+        version: "11".to_owned(),
+        role,
+        stamp: Some(5),
+        stamped_by_us: true,
+        standing: Standing::Eligible,
+        created: 0,
+    }
+}
+
+fn world() -> World {
+    let declared = Declaration {
+        token: 5,
+        grant: Some(Uuid::nil().to_string()),
+        holder: Some(pod("a")),
+        strip: Vec::new(),
+    };
+    let members = vec![member("a", Role::Active), member("b", Role::Standby), member("c", Role::Standby)];
+    World { members, declared, ..World::default() }
+}
+
+/// A group of three pods, of which the first is active, with this replica in charge.
+fn settled(seed: u32) -> Group {
+    let world = world();
+    let declared = Some(world.declared.clone());
+    let row = Row {
+        token: 5,
+        grant: Some(Uuid::nil()),
+        owner: Some(pod("a")),
+        confirmed: true,
+        pending: vec![pod("a")],
+    };
+    let mut group = Group::new(world);
+    let asked = group.step(Event::Charged { seed: Uuid::from_u128(u128::from(seed)) }, NOW);
+    for (ticket, _) in asked {
+        let outcome = Outcome::Read { row: Some(row.clone()), declared: declared.clone() };
+        group.step(Event::Outcome(ticket, outcome), NOW);
+    }
+    group
+}
+
+/// Lets the active pod fall silent and answers every effect at once, until the next one is active. Answers the steps.
+fn fail_over(group: &mut Group) -> u32 {
+    let mut changed = group.world().clone();
+    changed.members[0].standing = Standing::Silent;
+    let mut asked = VecDeque::from(group.step(Event::World(changed), NOW));
+    let mut steps = 1;
+    while let Some((ticket, effect)) = asked.pop_front() {
+        let outcome = match effect {
+            Effect::Grant(grant) => Outcome::Granted { token: grant.expected + 1 },
+            Effect::Declare { .. } => Outcome::Declared,
+            Effect::Strip { .. } => Outcome::Stripped,
+            Effect::Promote { .. } => {
+                let mut changed = group.world().clone();
+                (changed.members[0].role, changed.members[1].role) = (Role::Standby, Role::Active);
+                changed.members[1].stamp = Some(group.declared().token);
+                changed.declared = group.declared().clone();
+                group.refresh(changed);
+                Outcome::Promoted
+            }
+            Effect::Confirm { .. } => Outcome::Confirmed,
+            Effect::Finished(_) => return steps,
+            // Stamping the standbys, in the background.
+            _ => continue,
+        };
+        asked.extend(group.step(Event::Outcome(ticket, outcome), NOW));
+        steps += 1;
+    }
+    steps
+}
+
+fn main() {
+    println!("{:>8}  {:>16}  {:>18}  {:>14}", "groups", "idle step, ns", "mass failover, ms", "each, µs");
+    for size in SIZES {
+        let mut groups: Vec<Group> = (0..size).map(settled).collect();
+        let began = Instant::now();
+        for group in &mut groups {
+            assert!(group.step(Event::Tick, NOW).is_empty(), "a settled group has nothing to do");
+        }
+        let idle = began.elapsed() / size;
+        let began = Instant::now();
+        for group in &mut groups {
+            assert!(fail_over(group) >= 5, "a failover takes five steps");
+            assert_eq!(group.holder(), Some(&pod("b")));
+        }
+        let all = began.elapsed();
+        let (milliseconds, each) = (all.as_secs_f64() * 1e3, all.as_secs_f64() * 1e6 / f64::from(size));
+        println!("{size:>8}  {:>16}  {milliseconds:>18.2}  {each:>14.1}", idle.as_nanos());
+    }
+}
