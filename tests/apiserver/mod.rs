@@ -15,7 +15,7 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Mutex,
+    sync::{Mutex, PoisonError},
     sync::atomic::{AtomicU16, Ordering},
     time::{Duration, Instant},
 };
@@ -280,7 +280,7 @@ impl Drop for ApiServer {
             drop(watcher.stdin.take());
             // Reaped here, so that the watcher sees them end.
             for child in [&self.server, &self.etcd] {
-                if let Some(mut child) = child.lock().unwrap().take() {
+                if let Some(mut child) = child.lock().unwrap_or_else(PoisonError::into_inner).take() {
                     child.wait().unwrap();
                 }
             }
