@@ -15,8 +15,8 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError},
     sync::atomic::{AtomicU16, Ordering},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
