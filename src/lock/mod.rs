@@ -59,7 +59,7 @@ pub use belief::{Belief, monotonic};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use model::{
-    Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Hint, Key, LockRow,
+    Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,
     MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,
     Tombstone, Unclaimed, Vacate,
 };

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::{
     announce::Voice,
+    audit::Schedule,
     claims::{self, LARGEST_CLAIM, falls_to},
     desk::Desk,
     effects::Performer,
@@ -58,8 +59,8 @@ pub(super) struct Parts {
     pub(super) prober: Prober,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) voice: Voice,
-    /// How many scopes the watches of groups and of pods have.
-    pub(super) scopes: usize,
+    /// The namespaces that are watched, each for itself; empty: all, together.
+    pub(super) namespaces: Vec<String>,
     /// After how long without a heartbeat this replica no longer believes to be in charge of anything.
     pub(super) session_ttl: Duration,
     /// What may be on its way to the API server besides changes of holder: they must not wait behind thousands of reports.
@@ -129,6 +130,7 @@ pub(super) struct Driver {
     timers: BTreeSet<(Duration, GroupName)>,
     deadlines: HashMap<GroupName, Duration>,
     pub(super) claiming: bool,
+    pub(super) audits: Schedule,
     draining: bool,
     pub(super) tasks: JoinSet<()>,
 }
@@ -151,6 +153,7 @@ impl Driver {
             timers: BTreeSet::new(),
             deadlines: HashMap::new(),
             claiming: false,
+            audits: Schedule::default(),
             draining: false,
             tasks: JoinSet::new(),
         }
@@ -233,6 +236,7 @@ impl Driver {
             self.look(&name, now);
         }
         self.claim(now);
+        self.audit(now);
     }
 
     /// Whether the database has been away for so long that nothing waits for it any more.
@@ -243,7 +247,7 @@ impl Driver {
     /// Whether everything that this watches has been listed.
     pub(super) fn is_synced(&self, watched: Watched) -> bool {
         let scopes = self.synced.iter().filter(|(synced, _)| *synced == watched).count();
-        scopes >= if watched == Watched::NodeLeases { 1 } else { self.parts.scopes }
+        scopes >= if watched == Watched::NodeLeases { 1 } else { self.parts.namespaces.len().max(1) }
     }
 
     /// Shows one group the world, and does what it says.

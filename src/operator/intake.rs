@@ -65,6 +65,7 @@ impl Driver {
                     self.touched.insert(group);
                 }
             }
+            Message::Audited(audit) => self.audited(audit, now),
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
             Message::ApiServer { reachable } => {
                 self.heard(Peer::ApiServer, reachable, now);

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use kube::runtime::watcher;
 
-use super::{claims::Answer, session::LockNews, sighting::Sighting};
+use super::{audit::Audit, claims::Answer, session::LockNews, sighting::Sighting};
 use crate::{
     api::LeaderGroup,
     election::{Outcome, Ticket},
@@ -95,4 +95,5 @@ pub(super) enum Message {
     ApiServer {
         reachable: bool,
     },
+    Audited(Audit),
 }
