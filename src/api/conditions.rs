@@ -26,6 +26,8 @@ pub enum ConditionType {
 pub enum Reason {
     /// Nothing is wrong.
     AsExpected,
+    /// A pod is active, and nothing is wrong.
+    Active,
     /// The operator has not seen the group yet.
     Pending,
     /// The first holder of the group, or the first after there was none.

@@ -193,7 +193,7 @@ fn activity(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindr
                 Reason::Paused,
                 format!("{name} is active with token {token}; elections are paused"),
             ),
-            _ => finding(Active, true, Reason::AsExpected, format!("{name} is active with token {token}")),
+            _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
         };
     }
     if entry.object.spec.paused {
