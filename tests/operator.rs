@@ -35,6 +35,10 @@ struct Operator {
 
 impl Operator {
     fn start(server: &ApiServer, database_url: &str) -> Self {
+        Self::start_with(server, "LEADERGROUP_DATABASE_URL", database_url)
+    }
+
+    fn start_with(server: &ApiServer, variable: &str, value: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         // Free now; nobody else on this machine asks for it in the next moments.
@@ -43,7 +47,7 @@ impl Operator {
             .env_clear()
             .args(["run", "--replica", "one", "--listen", &address])
             .env("KUBECONFIG", server.kubeconfig())
-            .env("LEADERGROUP_DATABASE_URL", database_url)
+            .env(variable, value)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -146,6 +150,39 @@ async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
     assert_eq!(told, 1, "once is enough: {}", operator.log());
     assert!(operator.is_running());
     assert!(operator.end().await.0.success());
+}
+
+#[tokio::test]
+async fn a_wrong_url_in_a_file_is_told_and_heals_without_a_restart() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let groups = groups(server.client().await, &server.namespace("bad-url-file").await);
+    groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    fs::write(&file, database.url().replacen("//", "/", 1)).unwrap();
+    let variable = "LEADERGROUP_DATABASE_URL_FILE";
+    let mut operator = Operator::start_with(server, variable, &file.display().to_string());
+    eventually("the group says that the database cannot be used", || async {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "False"
+    })
+    .await;
+    let (_, _, message) = condition(&groups, "web", "LockStoreReachable").await;
+    for text in [&message, &operator.get("/readyz"), &operator.log()] {
+        assert!(text.contains(&format!("cannot use {}: it does not start with", file.display())), "{text}");
+        assert!(text.contains("write postgres://") && !text.contains(PASSWORD), "{text}");
+    }
+
+    fs::write(&file, database.url()).unwrap();
+    eventually("the group says that the database can be used", || async {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "True"
+    })
+    .await;
+    eventually("the operator is ready", || async { operator.get("/readyz").starts_with("HTTP/1.1 200") })
+        .await;
+    assert!(operator.is_running());
+    assert!(!operator.log().contains(PASSWORD));
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 struct Listening {
     pool: Pool,
     listener: Option<PgListener>,
+    /// Which place the listener is connected to.
+    generation: u64,
     pause: Duration,
 }
 
@@ -27,7 +29,8 @@ impl Store {
     /// Hints that something changed, for ever: after a failure the connection is made anew, with growing pauses up to half
     /// a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it listens.
     pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
-        let start = Listening { pool: self.pool.clone(), listener: None, pause: SHORTEST_PAUSE };
+        let start =
+            Listening { pool: self.pool.clone(), listener: None, generation: 0, pause: SHORTEST_PAUSE };
         futures::stream::unfold(start, |mut state| async move {
             let hint = state.next().await;
             Some((hint, state))
@@ -53,7 +56,12 @@ impl Listening {
                 }
                 continue;
             };
-            match timeout(QUIET, listener.try_recv()).await {
+            let heard = timeout(QUIET, listener.try_recv()).await;
+            if self.generation != self.pool.generation() {
+                self.listener = None;
+                continue;
+            }
+            match heard {
                 Ok(Ok(Some(_))) => return Hint::ChargeFree,
                 Ok(Ok(None) | Err(_)) => self.listener = None,
                 Err(_) => {
@@ -67,14 +75,16 @@ impl Listening {
         }
     }
 
-    async fn connect(&self) -> Result<PgListener, LockError> {
+    async fn connect(&mut self) -> Result<PgListener, LockError> {
+        let route = self.pool.route().await?;
+        self.generation = route.generation;
         // The driver's listener wants a pool of the driver's; one connection, made anew by us, never by it.
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)
             .idle_timeout(None)
             .acquire_timeout(self.pool.limit())
-            .connect_lazy_with(self.pool.current_options().await?);
+            .connect_lazy_with(route.options.clone());
         let listening = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);
@@ -83,7 +93,7 @@ impl Listening {
             Ok(listener)
         };
         match timeout(self.pool.limit() * 2, listening).await {
-            Ok(result) => result.map_err(|error| self.pool.connect_error(&error)),
+            Ok(result) => result.map_err(|error| route.error(&error)),
             Err(_) => Err(LockError::Timeout { statement: "listen", after: self.pool.limit() * 2 }),
         }
     }

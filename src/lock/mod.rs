@@ -52,6 +52,7 @@ mod read;
 mod schema;
 mod session;
 mod store;
+mod target;
 mod term;
 mod verdict;
 

@@ -15,3 +15,4 @@ mod postgres;
 mod sessions;
 mod terms;
 mod trouble;
+mod url_file;
