@@ -15,12 +15,17 @@ use std::{
 };
 
 use apiserver::ApiServer;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
-use leadergroup::api::LeaderGroup;
+use leadergroup::{
+    api::LeaderGroup,
+    lock::{Claim, Claimed, Key},
+};
 use postgres::{DEADLINE, PASSWORD, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -34,11 +39,12 @@ struct Operator {
 }
 
 impl Operator {
-    fn start(server: &ApiServer, database_url: &str) -> Self {
-        Self::start_with(server, "LEADERGROUP_DATABASE_URL", database_url)
+    fn start(server: &ApiServer, namespace: &str, database_url: &str) -> Self {
+        Self::start_with(server, namespace, &[("LEADERGROUP_DATABASE_URL", database_url)])
     }
 
-    fn start_with(server: &ApiServer, variable: &str, value: &str) -> Self {
+    /// It looks after one namespace: other tests have operators of their own on the same API server.
+    fn start_with(server: &ApiServer, namespace: &str, variables: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         // Free now; nobody else on this machine asks for it in the next moments.
@@ -47,7 +53,8 @@ impl Operator {
             .env_clear()
             .args(["run", "--replica", "one", "--listen", &address])
             .env("KUBECONFIG", server.kubeconfig())
-            .env(variable, value)
+            .env("LEADERGROUP_NAMESPACES", namespace)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -127,9 +134,10 @@ fn good_spec() -> Value {
 #[tokio::test]
 async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
     let server = ApiServer::shared().await;
-    let groups = groups(server.client().await, &server.namespace("bad-url").await);
+    let namespace = server.namespace("bad-url").await;
+    let groups = groups(server.client().await, &namespace);
     groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
-    let mut operator = Operator::start(server, &format!("postgres:/app:{PASSWORD}@db/locks"));
+    let mut operator = Operator::start(server, &namespace, &format!("postgres:/app:{PASSWORD}@db/locks"));
     eventually("the group says that the database cannot be used", || async {
         condition(&groups, "web", "LockStoreReachable").await.0 == "False"
     })
@@ -156,13 +164,14 @@ async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
 async fn a_wrong_url_in_a_file_is_told_and_heals_without_a_restart() {
     let server = ApiServer::shared().await;
     let database = postgres::database().await;
-    let groups = groups(server.client().await, &server.namespace("bad-url-file").await);
+    let namespace = server.namespace("bad-url-file").await;
+    let groups = groups(server.client().await, &namespace);
     groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("url");
     fs::write(&file, database.url().replacen("//", "/", 1)).unwrap();
     let variable = "LEADERGROUP_DATABASE_URL_FILE";
-    let mut operator = Operator::start_with(server, variable, &file.display().to_string());
+    let mut operator = Operator::start_with(server, &namespace, &[(variable, &file.display().to_string())]);
     eventually("the group says that the database cannot be used", || async {
         condition(&groups, "web", "LockStoreReachable").await.0 == "False"
     })
@@ -200,7 +209,8 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     definition.metadata.managed_fields = None;
     definition.metadata.resource_version = None;
     definitions.patch("leadergroups.leadergroup.dev", &params, &Patch::Apply(&definition)).await.unwrap();
-    let groups = groups(client, &server.namespace("unreadable").await);
+    let namespace = server.namespace("unreadable").await;
+    let groups = groups(client, &namespace);
     let bad = json!({ "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" });
     eventually("the new definition is in force", || async {
         groups.create(&PostParams::default(), &group("bad", &bad)).await.is_ok()
@@ -209,7 +219,7 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     groups.create(&PostParams::default(), &group("good", &good_spec())).await.unwrap();
 
     let database = postgres::database().await;
-    let mut operator = Operator::start(&server, &database.url());
+    let mut operator = Operator::start(&server, &namespace, &database.url());
     eventually("the good one is seen", || async { condition(&groups, "good", "Accepted").await.0 == "True" })
         .await;
     eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
@@ -241,11 +251,80 @@ async fn a_migration_that_waits_does_not_hold_up_the_end() {
     // Somebody else changes the schema, and is not done for as long as this lasts: the number is the migrations' own.
     let mut other = database.admin().await;
     sqlx::query("select pg_advisory_lock(7810769283150411335)").execute(&mut other).await.unwrap();
-    let mut operator = Operator::start(server, &database.url());
+    let namespace = server.namespace("migration").await;
+    let mut operator = Operator::start(server, &namespace, &database.url());
     let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted and database =
                  (select oid from pg_database where datname = current_database())";
     eventually("the migration waits", || async { database.number(waits).await == 1 }).await;
     let (status, took) = operator.end().await;
     assert!(status.success(), "{}", operator.log());
     assert!(took < Duration::from_secs(20), "it took {took:?}: {}", operator.log());
+}
+
+#[tokio::test]
+async fn a_schema_that_is_lost_is_made_anew_without_a_restart() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let namespace = server.namespace("lost-schema").await;
+    let groups = groups(server.client().await, &namespace);
+    groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let reachable = || async { condition(&groups, "web", "LockStoreReachable").await.0 == "True" };
+    eventually("the database can be used", reachable).await;
+    // As when a database without a volume is restarted, or another one takes its place.
+    database.sql("drop schema leadergroup cascade").await;
+    let tables = "select count(*) from pg_tables where schemaname = 'leadergroup' and tablename = 'lock'";
+    eventually("the tables are there again", || async { database.number(tables).await == 1 }).await;
+    let charged = "select count(*) from leadergroup.lock where session is not null";
+    eventually("the group is looked after again", || async { database.number(charged).await == 1 }).await;
+    eventually("the group says so", reachable).await;
+    eventually("the operator is ready", || async { operator.get("/readyz").starts_with("HTTP/1.1 200") })
+        .await;
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (database, store) = postgres::migrated().await;
+    let namespace = server.namespace("unseen").await;
+    let groups = groups(client.clone(), &namespace);
+    let there = groups.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
+    let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
+    let cluster = system.metadata.uid.unwrap();
+    let former = store.register("former", Duration::from_secs(5)).await.unwrap();
+    let rows = [
+        ("gone", format!("{cluster}/{namespace}/gone/u1")),
+        ("replaced", format!("{cluster}/{namespace}/there/u1")),
+        ("elsewhere", format!("c2/{namespace}/gone/u1")),
+        ("job", "reports".to_owned()),
+        ("there", format!("{cluster}/{namespace}/there/{}", there.metadata.uid.unwrap())),
+    ];
+    let claims = rows.map(|(key, group)| Claim {
+        key: Key::new(key).unwrap(),
+        group,
+        may_create: true,
+        supersedes: None,
+    });
+    for claimed in store.claim(former, &claims).await.unwrap() {
+        assert!(matches!(claimed, Claimed::Ours(_)), "{claimed:?}");
+    }
+    store.close(former).await.unwrap();
+    let mut operator = Operator::start_with(
+        server,
+        &namespace,
+        &[
+            ("LEADERGROUP_DATABASE_URL", &database.url()),
+            ("LEADERGROUP_TTL", "1s"),
+            ("LEADERGROUP_RETRY_INTERVAL", "300ms"),
+            ("LEADERGROUP_DATABASE_STATEMENT_TIMEOUT", "500ms"),
+        ],
+    );
+    let buried = "select count(*) from leadergroup.lock where tombstone";
+    eventually("both are buried", || async { database.number(buried).await == 2 }).await;
+    let others = "select count(*) from leadergroup.lock
+                  where key in ('elsewhere', 'job', 'there') and not tombstone";
+    assert_eq!(database.number(others).await, 3);
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }
