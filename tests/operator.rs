@@ -15,15 +15,16 @@ use std::{
 };
 
 use apiserver::ApiServer;
-use k8s_openapi::{
-    api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    Api, Client, ResourceExt as _,
+    api::{
+        ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+    },
 };
 use leadergroup::{
-    api::LeaderGroup,
+    api::{FINALIZER, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
     lock::{Claim, Claimed, Key},
 };
 use postgres::{DEADLINE, PASSWORD, eventually};
@@ -101,6 +102,9 @@ impl Drop for Operator {
         // It may have ended already.
         let _ = self.child.kill();
         self.child.wait().unwrap();
+        if std::thread::panicking() {
+            eprintln!("what the operator wrote: {}", self.log());
+        }
     }
 }
 
@@ -198,24 +202,11 @@ async fn a_wrong_url_in_a_file_is_told_and_heals_without_a_restart() {
 async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     let server = ApiServer::start(&[]).await;
     let client = server.client().await;
-    // As after a definition was replaced by another one, such as that of a newer version.
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut definition = definitions.get("leadergroups.leadergroup.dev").await.unwrap();
-    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let schema = json!({ "type": "object", "properties": { "spec": schema, "status": schema } });
-    definition.spec.versions[0].schema =
-        serde_json::from_value(json!({ "openAPIV3Schema": schema })).unwrap();
-    let params = PatchParams::apply("tests").force();
-    definition.metadata.managed_fields = None;
-    definition.metadata.resource_version = None;
-    definitions.patch("leadergroups.leadergroup.dev", &params, &Patch::Apply(&definition)).await.unwrap();
+    server.take_validation_off().await;
     let namespace = server.namespace("unreadable").await;
     let groups = groups(client, &namespace);
     let bad = json!({ "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" });
-    eventually("the new definition is in force", || async {
-        groups.create(&PostParams::default(), &group("bad", &bad)).await.is_ok()
-    })
-    .await;
+    groups.create(&PostParams::default(), &group("bad", &bad)).await.unwrap();
     groups.create(&PostParams::default(), &group("good", &good_spec())).await.unwrap();
 
     let database = postgres::database().await;
@@ -241,6 +232,119 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
         let series = format!("leadergroup_api_writes_total{{kind=\"{kind}\",outcome=\"done\"}}");
         assert!(metrics.contains(&series), "{series} in {metrics}");
     }
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+/// A pod as it was labelled: the name of the label, and the stamp.
+fn pod(name: &str, app: &str, label: &str, stamp: Option<&DynamicObject>) -> Pod {
+    let stamp = stamp.map(|group| json!({ STAMP_ANNOTATION: format!("{}/3", group.uid().unwrap()) }));
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "labels": { "app": app, label: "active" }, "annotations": stamp },
+        "spec": { "containers": [{ "name": "main", "image": "none" }] }
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_not_notice() {
+    let server = ApiServer::start(&[]).await;
+    let client = server.client().await;
+    server.take_validation_off().await;
+    let namespace = server.namespace("unreadable").await;
+    let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
+    let create = async |name: &str, spec: &Value, finalizers: &[&str]| {
+        let mut group = group(name, spec);
+        group.metadata.finalizers = Some(finalizers.iter().map(|&it| it.to_owned()).collect());
+        groups.create(&PostParams::default(), &group).await.unwrap()
+    };
+    // The older one. It selects the other's pods, too; its own ones carry a label of its own.
+    let bad = json!({
+        "selector": { "matchLabels": { "app": "good" } },
+        "routing": { "roleLabel": "example.com/role" },
+        "health": 7,
+        "onDelete": "Explode"
+    });
+    let bad = create("bad", &bad, &[FINALIZER]).await;
+    // These cannot be read only later.
+    let late = json!({ "selector": { "matchLabels": { "app": "late" } }, "lock": { "key": "of-late" } });
+    create("late", &late, &[]).await;
+    create("worst", &json!({ "selector": { "matchLabels": { "app": "worst" } } }), &[]).await;
+    let good = json!({ "selector": { "matchLabels": { "app": "good" } } });
+    create("good", &good, &[]).await;
+    for pod in [
+        pod("bad-1", "bad", "example.com/role", Some(&bad)),
+        pod("late-1", "late", "example.com/unrelated", None),
+        pod("good-1", "good", "example.com/role", None),
+    ] {
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    let role_of = async |name: &str| {
+        let pod = pods.get(name).await.unwrap();
+        (pod.labels().get(ROLE_LABEL).cloned(), pod.annotations().contains_key(STAMP_ANNOTATION))
+    };
+    let standby = (Some("standby".to_owned()), true);
+
+    let database = postgres::database().await;
+    let mut operator = Operator::start(&server, &namespace, &database.url());
+    eventually("the good ones are worked for", || async {
+        role_of("good-1").await == standby && role_of("late-1").await == standby
+    })
+    .await;
+    for name in ["good", "late", "worst"] {
+        eventually("they say so", || async { condition(&groups, name, "Accepted").await.0 == "True" }).await;
+    }
+    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
+        .await;
+    for (name, wrong) in
+        [("late", json!({ "routing": 7, "lock": { "ttl": 7 } })), ("worst", json!({ "selector": 7 }))]
+    {
+        let wrong = Patch::Merge(json!({ "spec": wrong }));
+        groups.patch(name, &PatchParams::default(), &wrong).await.unwrap();
+        eventually("it is told", || async { condition(&groups, name, "Accepted").await.0 == "False" }).await;
+    }
+    // What cannot be read is there when a stricter definition comes, as in an upgrade that was taken back.
+    server.put_validation_on().await;
+    let of_good = WatchParams::default().fields("metadata.name=good").timeout(120).disable_bookmarks();
+    let mut watch = groups.watch(&of_good, "0").await.unwrap().boxed();
+    let before = pods.get("good-1").await.unwrap().resource_version();
+    for name in ["bad", "late", "worst"] {
+        groups.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    for name in ["bad", "late"] {
+        eventually("it is gone", || async { groups.get_opt(name).await.unwrap().is_none() }).await;
+    }
+    let bad = pods.get("bad-1").await.unwrap();
+    assert!(!bad.labels().contains_key("example.com/role") && role_of("bad-1").await == (None, false));
+    assert_eq!(role_of("late-1").await, (None, false), "by what was known of it");
+
+    assert_eq!(
+        pods.get("good-1").await.unwrap().resource_version(),
+        before,
+        "nobody touched the other's pod"
+    );
+    let paused = Patch::Merge(json!({ "spec": { "paused": true } }));
+    groups.patch("good", &PatchParams::default(), &paused).await.unwrap();
+    loop {
+        let event = tokio::time::timeout(DEADLINE, watch.try_next()).await.unwrap().unwrap();
+        let Some(WatchEvent::Added(group) | WatchEvent::Modified(group)) = event else {
+            panic!("the watch shows the pause, not {event:?}")
+        };
+        let conditions = group.data.pointer("/status/conditions").and_then(Value::as_array).unwrap();
+        let accepted = conditions.iter().find(|condition| condition["type"] == "Accepted").unwrap();
+        assert_eq!(accepted["status"], "True", "{accepted}");
+        if group.data.pointer("/spec/paused") == Some(&json!(true)) {
+            break;
+        }
+    }
+
+    // What is immutable and of the wrong type lets nobody change anything in the object while the validation is on.
+    eventually("it is said why", || async { operator.log().contains("spec.selector: Invalid value") }).await;
+    assert!(groups.get_opt("worst").await.unwrap().is_some());
+    server.take_validation_off().await;
+    eventually("it is gone", || async { groups.get_opt("worst").await.unwrap().is_none() }).await;
+    let tombstones = "select count(*) from leadergroup.lock where tombstone";
+    assert_eq!(database.number(&format!("{tombstones} and key = 'of-late'")).await, 1);
+    assert_eq!(database.number(tombstones).await, 3);
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }
 
