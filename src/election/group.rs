@@ -275,6 +275,23 @@ impl Group {
         !matches!(self.phase, Phase::Observing | Phase::Retired)
     }
 
+    /// Whether a change of holder is under way: decided on, and not yet through.
+    pub fn is_changing(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Verifying { .. }
+                | Phase::Relabelling
+                | Phase::Granting(_)
+                | Phase::Fencing(_)
+                | Phase::Declaring(_)
+                | Phase::Stripping(_)
+                | Phase::Promoting(_)
+                | Phase::Rechecking(_)
+                | Phase::Confirming(_)
+                | Phase::Vacating
+        )
+    }
+
     /// Whether this is the ticket of the stamping in the background.
     pub fn is_stamping(&self, ticket: Ticket) -> bool {
         self.stamping == Some(ticket)

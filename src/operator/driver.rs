@@ -47,6 +47,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const BURST: usize = 256;
 /// Changes of holder kept in the status.
 const KEPT_HISTORY: usize = 10;
+/// How long a change of holder may go on before it is reported: a report on each of its steps would only compete with
+/// the next one for the API server.
+const QUICK_CHANGE: Duration = Duration::from_millis(500);
 /// After a failed report.
 pub(super) const REPORT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -310,8 +313,10 @@ impl Driver {
         if matches!(entry.machine.phase(), Phase::Retired) {
             entry.charge = Charge::Open;
         }
-        let deadline = entry.deadline(&self.leases, now);
-        let deadline = deadline.into_iter().chain(Some(entry.report_after).filter(|at| *at > now)).min();
+        entry.quiet_until =
+            entry.machine.is_changing().then(|| entry.quiet_until.unwrap_or(now + QUICK_CHANGE));
+        let later = entry.quiet_until.into_iter().chain([entry.report_after]).filter(|at| *at > now);
+        let deadline = entry.deadline(&self.leases, now).into_iter().chain(later).min();
         self.set_timer(name, deadline);
         self.report(name, now);
     }
@@ -346,8 +351,11 @@ impl Driver {
             _ => hindrance.is_some() && !entry.hindrance_reported,
         };
         let Some(entry) = self.entries.get_mut(name) else { return };
-        if !ours || entry.unreadable.is_some() || entry.reporting || now < entry.report_after || self.draining
-        {
+        let quiet = entry.quiet_until.is_some_and(|until| now < until);
+        if !ours || quiet || entry.unreadable.is_some() || entry.reporting || now < entry.report_after {
+            return;
+        }
+        if self.draining {
             return;
         }
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {

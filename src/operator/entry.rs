@@ -83,6 +83,8 @@ pub(super) struct Entry {
     pub(super) history: Vec<HistoryEntry>,
     pub(super) reporting: bool,
     pub(super) report_after: Duration,
+    /// While a change of holder is under way and may soon be over.
+    pub(super) quiet_until: Option<Duration>,
     /// What keeps all groups from being worked for was reported by a replica that is not in charge; once is enough.
     pub(super) hindrance_reported: bool,
     /// The last failure of a report, and of stamping standbys: each is logged once.
@@ -123,6 +125,7 @@ impl Entry {
             history: Vec::new(),
             reporting: false,
             report_after: Duration::ZERO,
+            quiet_until: None,
             hindrance_reported: false,
             report_trouble: None,
             stamp_trouble: None,
