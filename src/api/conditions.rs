@@ -40,6 +40,8 @@ pub enum Reason {
     DisruptionTarget,
     /// A container of the pod ended.
     ContainerTerminated,
+    /// A container of the pod ended and was started anew.
+    ContainerRestarted,
     /// The kubelet says that the pod is not ready.
     PodNotReady,
     /// The pod refused its probes or the connections to it.

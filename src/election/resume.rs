@@ -146,7 +146,10 @@ impl Group {
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
             (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
-            (Some(successor), Some(reason @ (Reason::Silent | Reason::ProbeRefused))) => {
+            (
+                Some(successor),
+                Some(reason @ (Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted)),
+            ) => {
                 self.change(successor, reason, now, effects);
             }
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {

@@ -116,10 +116,11 @@ impl Case {
 }
 
 #[test]
-fn each_reason_replaces_the_holder_and_only_probes_need_no_second_source() {
+fn each_reason_replaces_the_holder_and_what_a_watch_may_show_late_needs_a_second_source() {
     for (standing, reason, asks) in [
         (Standing::Silent, Reason::Silent, false),
         (Standing::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
+        (Standing::Failing(Reason::ContainerRestarted), Reason::ContainerRestarted, false),
         (Standing::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
         (Standing::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
         (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, true),
