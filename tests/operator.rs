@@ -226,6 +226,16 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     let right = Patch::Merge(json!({ "spec": { "onDelete": "Strip" } }));
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
     eventually("it is put right", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
+    let charged = "select count(*) from leadergroup.lock where key like '%/bad' and session is not null";
+    eventually("it is looked after", || async { database.number(charged).await == 1 }).await;
+
+    let wrong = Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
+    groups.patch("bad", &PatchParams::default(), &wrong).await.unwrap();
+    eventually("it is left to a replica that can read it", || async { database.number(charged).await == 0 })
+        .await;
+    assert_eq!(condition(&groups, "good", "Accepted").await.0, "True");
+    groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
+    eventually("it is looked after again", || async { database.number(charged).await == 1 }).await;
 
     let metrics = operator.get("/metrics");
     for kind in ["status", "finalizer"] {

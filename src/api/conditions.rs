@@ -78,8 +78,6 @@ pub enum Reason {
     WriteRefused,
     /// The label of the pods' owner would orphan the active pod.
     RoleLabelInOwnerSelector,
-    /// The group is being deleted.
-    Deleting,
 }
 
 impl fmt::Display for ConditionType {

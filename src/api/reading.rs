@@ -36,7 +36,7 @@ pub struct Unreadable {
 /// A label that no pod has.
 const UNREADABLE_LABEL: &str = "leadergroup.dev/unreadable";
 /// The most attempts at reading that the search for the guilty field may take.
-const MOST_ATTEMPTS: u32 = 1_000;
+const MOST_ATTEMPTS: u32 = 200;
 
 impl<'de> Deserialize<'de> for Sighting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -168,7 +168,7 @@ impl Burial {
             let page = self.store.unclaimed(after.as_ref(), PAGE).await?;
             after = page.last().map(|row| row.key.clone());
             let last = page.len() < PAGE as usize;
-            let ours = page.into_iter().filter(|row| row.group.starts_with(&self.place));
+            let ours = page.into_iter().filter(|row| self.group_of(&row.group).is_some());
             found.extend(ours.map(|row| Stranger { key: row.key, tag: row.group }));
             if last || found.len() >= MOST_STRANGERS {
                 found.truncate(MOST_STRANGERS);
@@ -177,12 +177,15 @@ impl Burial {
         }
     }
 
+    /// The group that a row's tag names, if this operator looks after it.
+    fn group_of(&self, tag: &str) -> Option<GroupRef> {
+        group_of(tag, &self.place)
+            .filter(|group| self.namespaces.is_empty() || self.namespaces.contains(&group.namespace))
+    }
+
     /// The row, if a quorum read says that its group is gone, or is another one by now.
     async fn if_gone(&self, stranger: Stranger) -> Option<Stranger> {
-        let group = group_of(&stranger.tag, &self.place)?;
-        if !self.namespaces.is_empty() && !self.namespaces.contains(&group.namespace) {
-            return None;
-        }
+        let group = self.group_of(&stranger.tag)?;
         match self.router.group(&group).await {
             Ok(None) => Some(stranger),
             Ok(Some(_)) => None,

@@ -81,6 +81,10 @@ impl Entry {
         if !matches!(self.charge, Charge::Open | Charge::Foreign(_)) || now < self.claim_after {
             return false;
         }
+        if self.unreadable.is_some() && self.object.metadata.deletion_timestamp.is_none() {
+            // It is left to a replica that can read it.
+            return false;
+        }
         self.open_beats = self.open_beats.saturating_add(1);
         falls_to(&self.key, living.iter()) == Some(own) || self.open_beats > PATIENT_BEATS
     }

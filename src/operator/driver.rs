@@ -173,7 +173,7 @@ impl Driver {
         let mut gauged = Duration::ZERO;
         loop {
             let now = Monotonic::now();
-            if drained_by.is_some_and(|by| now >= by || !self.is_changing()) {
+            if drained_by.is_some_and(|by| now >= by || !self.is_unfinished()) {
                 break;
             }
             let next = self.timers.first().map_or(IDLE, |(at, _)| at.saturating_sub(now).min(IDLE));
@@ -210,8 +210,8 @@ impl Driver {
         }
     }
 
-    /// Whether a group of ours is between two holders.
-    fn is_changing(&self) -> bool {
+    /// Whether something was begun in a group of ours that should not be left half done.
+    fn is_unfinished(&self) -> bool {
         self.entries.values().any(|entry| {
             entry.charge == Charge::Ours
                 && !matches!(
@@ -295,8 +295,9 @@ impl Driver {
                 metrics: self.parts.voice.metrics.clone(),
             };
             let messages = self.parts.messages.clone();
-            let queue =
-                matches!(effect, Effect::Stamp { .. } | Effect::Read).then(|| self.parts.background.clone());
+            // A stamp that fences a term off is a step of a change, and waits for nothing.
+            let waits = matches!(effect, Effect::Read) || entry.machine.is_stamping(ticket);
+            let queue = waits.then(|| self.parts.background.clone());
             self.tasks.spawn(async move {
                 let _turn = in_turn(queue).await;
                 let done = performer.perform(ticket, effect).await;

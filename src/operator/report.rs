@@ -58,8 +58,8 @@ pub(super) fn status(entry: &Entry, hindrance: Option<&Hindrance>, settles: bool
     }
 }
 
-/// The merge patch that turns the status on the API server into `wanted`; none when it reads so already. Declaration and
-/// token are not in it: they are written by compare-and-set alone.
+/// What turns the status on the API server into `wanted`; none when it reads so already. Declaration and token are not in
+/// it: they are written by compare-and-set alone.
 pub(super) fn patch(entry: &Entry, wanted: &LeaderGroupStatus) -> Option<Value> {
     (entry.status() != Some(wanted)).then(|| {
         json!({

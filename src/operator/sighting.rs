@@ -5,9 +5,17 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{driver::Driver, entry::version, intake::name_of, message::GroupName, report};
+use super::{
+    driver::Driver,
+    entry::{Charge, version},
+    intake::name_of,
+    message::GroupName,
+    report,
+};
 use crate::{
     api::{Sighting, Unreadable},
+    election::Event,
+    health::Monotonic,
     routing::{GroupRef, Router},
 };
 
@@ -47,6 +55,9 @@ impl Driver {
             let known = &mut Arc::make_mut(&mut entry.object).metadata;
             known.resource_version.clone_from(&unreadable.metadata.resource_version);
             self.touched.insert(name.clone());
+            if entry.charge == Charge::Ours {
+                self.pass_on(name);
+            }
         }
         let generation = (uid, unreadable.metadata.generation);
         if self.unreadable.insert(name.clone(), generation.clone()) == Some(generation) {
@@ -57,6 +68,19 @@ impl Driver {
         let Some(status) = report::of_unreadable(&unreadable) else { return };
         let router = self.parts.router.clone();
         self.tasks.spawn(async move { tell_unreadable(&router, &unreadable, &status).await });
+    }
+
+    /// Gives the charge of a group up: another replica may be able to read it.
+    fn pass_on(&mut self, name: &GroupName) {
+        let (Some(own), Some(entry)) = (self.lock.own, self.entries.get_mut(name)) else { return };
+        entry.charge = Charge::Open;
+        let (store, key) = (self.parts.store.clone(), entry.key.clone());
+        self.tasks.spawn(async move {
+            if let Err(error) = store.yield_charge(own, std::slice::from_ref(&key)).await {
+                tracing::warn!(%key, %error, "could not pass on a group that cannot be read");
+            }
+        });
+        self.step(name, Event::Discharged, Monotonic::now());
     }
 
     /// A group that cannot be read, and is to go: with what is left of it, it does. It keeps its mark, so that nothing

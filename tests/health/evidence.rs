@@ -38,15 +38,15 @@ fn facts() -> PodFacts {
         disruption_target: false,
         readiness: Readiness::Ready,
         container_problem: None,
-        restarts: restarts(0),
+        restarts: Some(restarts(0)),
         role: None,
         stamp: None,
         probe: Ok(Some(ResolvedProbe { kind: ProbeKind::TcpSocket, port: 80, timeout: ms(TIMEOUT) })),
     }
 }
 
-fn restarts(count: i32) -> Option<Restarts> {
-    Some(Restarts { container: "web".into(), count })
+fn restarts(count: i32) -> Restarts {
+    Restarts { container: "web".into(), count }
 }
 
 fn ready() -> PodEvidence {
@@ -68,7 +68,7 @@ fn probe(evidence: &mut PodEvidence, at: u64, outcome: ProbeOutcome) {
 /// A container that ends and is started anew within a second may never be shown as ended, nor as unready.
 #[test]
 fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
-    let restarted = |count| PodFacts { restarts: restarts(count), ..facts() };
+    let restarted = |count| PodFacts { restarts: Some(restarts(count)), ..facts() };
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     evidence.kubelet(&restarted(1), ms(1_500));
@@ -89,7 +89,7 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
 
 #[test]
 fn only_a_count_that_grows_is_a_restart() {
-    let of = |container: &str, count| Some(Restarts { container: container.into(), count });
+    let of = |container: &str, count| Some(Restarts { container: container.into(), ..restarts(count) });
     let mut evidence = PodEvidence::new(thresholds());
     for (restarts, what) in [
         (of("web", 3), "what happened before it was first seen"),
