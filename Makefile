@@ -69,7 +69,7 @@ lint: fmt-check ## Formats, clippy, shell scripts, links and line lengths of the
 	scripts/check-files.sh
 
 .PHONY: unit
-unit: ## Unit and integration tests that need no cluster
+unit: build-cluster ## Unit and integration tests that need no running cluster
 	cargo test --workspace --lib --bins $(foreach test,$(TESTS),--test $(test))
 
 .PHONY: e2e

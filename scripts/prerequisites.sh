@@ -71,7 +71,7 @@ elif ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
   echo "error: rustfmt or clippy is missing; run: rustup component add rustfmt clippy" >&2
   failed=1
 fi
-go_wanted=$(sed -n 's/^go \([0-9.]*\)$/\1/p' e2e/modules/*/go.mod 2>/dev/null | sort -V | tail -n 1)
+go_wanted=$(sed -n 's/^go \([0-9.]*\)$/\1/p' e2e/programs/go.mod 2>/dev/null)
 if ! command -v go >/dev/null; then
   echo "error: go is missing; the test cluster is built from source: install Go ${go_wanted} or newer" \
     "(https://go.dev/doc/install)" >&2

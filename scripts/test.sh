@@ -39,7 +39,7 @@ step "the committed CRD is what the types say"
 "$CARGO_TARGET_DIR/debug/leadergroup" crd | diff -u crds/leadergroups.yaml - ||
   { echo "error: crds/leadergroups.yaml is out of date; run: make crd" >&2; exit 1; }
 
-step "unit and integration tests"
+step "building the tests"
 # Always the whole workspace, so that every step has the same features of the dependencies, and none is built twice.
 targets=()
 for path in tests/*.rs tests/*/main.rs; do
@@ -47,8 +47,7 @@ for path in tests/*.rs tests/*/main.rs; do
   name=${name%/main.rs}
   targets+=(--test "${name%.rs}")
 done
-cargo test --workspace --lib --bins "${targets[@]}"
-cargo test --workspace --doc
+cargo test --workspace --no-run
 
 step "the test cluster's programs: waiting for the build"
 tail -n +1 -f --pid="$cluster_build" "$cluster_log" &
@@ -58,6 +57,11 @@ wait "$cluster_build" || status=$?
 wait "$tail_pid" || true
 cluster_build=
 ((status == 0)) || { echo "error: building the test cluster's programs failed; its output is above" >&2; exit "$status"; }
+
+# Some of them start an API server of the test cluster.
+step "unit and integration tests"
+cargo test --workspace --lib --bins "${targets[@]}"
+cargo test --workspace --doc
 
 step "chart"
 scripts/test-chart.sh

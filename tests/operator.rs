@@ -15,12 +15,18 @@ use std::{
 };
 
 use apiserver::ApiServer;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    Api, Client, ResourceExt as _,
+    api::{
+        ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+    },
 };
-use leadergroup::api::LeaderGroup;
+use leadergroup::{
+    api::{FINALIZER, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
+    lock::{Claim, Claimed, Key},
+};
 use postgres::{DEADLINE, PASSWORD, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -34,7 +40,12 @@ struct Operator {
 }
 
 impl Operator {
-    fn start(server: &ApiServer, database_url: &str) -> Self {
+    fn start(server: &ApiServer, namespace: &str, database_url: &str) -> Self {
+        Self::start_with(server, namespace, &[("LEADERGROUP_DATABASE_URL", database_url)])
+    }
+
+    /// It looks after one namespace: other tests have operators of their own on the same API server.
+    fn start_with(server: &ApiServer, namespace: &str, variables: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         // Free now; nobody else on this machine asks for it in the next moments.
@@ -43,7 +54,8 @@ impl Operator {
             .env_clear()
             .args(["run", "--replica", "one", "--listen", &address])
             .env("KUBECONFIG", server.kubeconfig())
-            .env("LEADERGROUP_DATABASE_URL", database_url)
+            .env("LEADERGROUP_NAMESPACES", namespace)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -90,6 +102,9 @@ impl Drop for Operator {
         // It may have ended already.
         let _ = self.child.kill();
         self.child.wait().unwrap();
+        if std::thread::panicking() {
+            eprintln!("what the operator wrote: {}", self.log());
+        }
     }
 }
 
@@ -123,9 +138,10 @@ fn good_spec() -> Value {
 #[tokio::test]
 async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
     let server = ApiServer::shared().await;
-    let groups = groups(server.client().await, &server.namespace("bad-url").await);
+    let namespace = server.namespace("bad-url").await;
+    let groups = groups(server.client().await, &namespace);
     groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
-    let mut operator = Operator::start(server, &format!("postgres:/app:{PASSWORD}@db/locks"));
+    let mut operator = Operator::start(server, &namespace, &format!("postgres:/app:{PASSWORD}@db/locks"));
     eventually("the group says that the database cannot be used", || async {
         condition(&groups, "web", "LockStoreReachable").await.0 == "False"
     })
@@ -149,30 +165,52 @@ async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
 }
 
 #[tokio::test]
+async fn a_wrong_url_in_a_file_is_told_and_heals_without_a_restart() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let namespace = server.namespace("bad-url-file").await;
+    let groups = groups(server.client().await, &namespace);
+    groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    fs::write(&file, database.url().replacen("//", "/", 1)).unwrap();
+    let variable = "LEADERGROUP_DATABASE_URL_FILE";
+    let mut operator = Operator::start_with(server, &namespace, &[(variable, &file.display().to_string())]);
+    eventually("the group says that the database cannot be used", || async {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "False"
+    })
+    .await;
+    let (_, _, message) = condition(&groups, "web", "LockStoreReachable").await;
+    for text in [&message, &operator.get("/readyz"), &operator.log()] {
+        assert!(text.contains(&format!("cannot use {}: it does not start with", file.display())), "{text}");
+        assert!(text.contains("write postgres://") && !text.contains(PASSWORD), "{text}");
+    }
+
+    fs::write(&file, database.url()).unwrap();
+    eventually("the group says that the database can be used", || async {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "True"
+    })
+    .await;
+    eventually("the operator is ready", || async { operator.get("/readyz").starts_with("HTTP/1.1 200") })
+        .await;
+    assert!(operator.is_running());
+    assert!(!operator.log().contains(PASSWORD));
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
 async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     let server = ApiServer::start(&[]).await;
     let client = server.client().await;
-    // As after a definition was replaced by another one, such as that of a newer version.
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut definition = definitions.get("leadergroups.leadergroup.dev").await.unwrap();
-    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let schema = json!({ "type": "object", "properties": { "spec": schema, "status": schema } });
-    definition.spec.versions[0].schema =
-        serde_json::from_value(json!({ "openAPIV3Schema": schema })).unwrap();
-    let params = PatchParams::apply("tests").force();
-    definition.metadata.managed_fields = None;
-    definition.metadata.resource_version = None;
-    definitions.patch("leadergroups.leadergroup.dev", &params, &Patch::Apply(&definition)).await.unwrap();
-    let groups = groups(client, &server.namespace("unreadable").await);
+    server.take_validation_off().await;
+    let namespace = server.namespace("unreadable").await;
+    let groups = groups(client, &namespace);
     let bad = json!({ "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" });
-    eventually("the new definition is in force", || async {
-        groups.create(&PostParams::default(), &group("bad", &bad)).await.is_ok()
-    })
-    .await;
+    groups.create(&PostParams::default(), &group("bad", &bad)).await.unwrap();
     groups.create(&PostParams::default(), &group("good", &good_spec())).await.unwrap();
 
     let database = postgres::database().await;
-    let mut operator = Operator::start(&server, &database.url());
+    let mut operator = Operator::start(&server, &namespace, &database.url());
     eventually("the good one is seen", || async { condition(&groups, "good", "Accepted").await.0 == "True" })
         .await;
     eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
@@ -188,12 +226,135 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     let right = Patch::Merge(json!({ "spec": { "onDelete": "Strip" } }));
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
     eventually("it is put right", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
+    let charged = "select count(*) from leadergroup.lock where key like '%/bad' and session is not null";
+    eventually("it is looked after", || async { database.number(charged).await == 1 }).await;
+
+    let wrong = Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
+    groups.patch("bad", &PatchParams::default(), &wrong).await.unwrap();
+    eventually("it is left to a replica that can read it", || async { database.number(charged).await == 0 })
+        .await;
+    assert_eq!(condition(&groups, "good", "Accepted").await.0, "True");
+    groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
+    eventually("it is looked after again", || async { database.number(charged).await == 1 }).await;
 
     let metrics = operator.get("/metrics");
     for kind in ["status", "finalizer"] {
         let series = format!("leadergroup_api_writes_total{{kind=\"{kind}\",outcome=\"done\"}}");
         assert!(metrics.contains(&series), "{series} in {metrics}");
     }
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+/// A pod as it was labelled: the name of the label, and the stamp.
+fn pod(name: &str, app: &str, label: &str, stamp: Option<&DynamicObject>) -> Pod {
+    let stamp = stamp.map(|group| json!({ STAMP_ANNOTATION: format!("{}/3", group.uid().unwrap()) }));
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "labels": { "app": app, label: "active" }, "annotations": stamp },
+        "spec": { "containers": [{ "name": "main", "image": "none" }] }
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_not_notice() {
+    let server = ApiServer::start(&[]).await;
+    let client = server.client().await;
+    server.take_validation_off().await;
+    let namespace = server.namespace("unreadable").await;
+    let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
+    let create = async |name: &str, spec: &Value, finalizers: &[&str]| {
+        let mut group = group(name, spec);
+        group.metadata.finalizers = Some(finalizers.iter().map(|&it| it.to_owned()).collect());
+        groups.create(&PostParams::default(), &group).await.unwrap()
+    };
+    // The older one. It selects the other's pods, too; its own ones carry a label of its own.
+    let bad = json!({
+        "selector": { "matchLabels": { "app": "good" } },
+        "routing": { "roleLabel": "example.com/role" },
+        "health": 7,
+        "onDelete": "Explode"
+    });
+    let bad = create("bad", &bad, &[FINALIZER]).await;
+    // These cannot be read only later.
+    let late = json!({ "selector": { "matchLabels": { "app": "late" } }, "lock": { "key": "of-late" } });
+    create("late", &late, &[]).await;
+    create("worst", &json!({ "selector": { "matchLabels": { "app": "worst" } } }), &[]).await;
+    let good = json!({ "selector": { "matchLabels": { "app": "good" } } });
+    create("good", &good, &[]).await;
+    for pod in [
+        pod("bad-1", "bad", "example.com/role", Some(&bad)),
+        pod("late-1", "late", "example.com/unrelated", None),
+        pod("good-1", "good", "example.com/role", None),
+    ] {
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    let role_of = async |name: &str| {
+        let pod = pods.get(name).await.unwrap();
+        (pod.labels().get(ROLE_LABEL).cloned(), pod.annotations().contains_key(STAMP_ANNOTATION))
+    };
+    let standby = (Some("standby".to_owned()), true);
+
+    let database = postgres::database().await;
+    let mut operator = Operator::start(&server, &namespace, &database.url());
+    eventually("the good ones are worked for", || async {
+        role_of("good-1").await == standby && role_of("late-1").await == standby
+    })
+    .await;
+    for name in ["good", "late", "worst"] {
+        eventually("they say so", || async { condition(&groups, name, "Accepted").await.0 == "True" }).await;
+    }
+    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
+        .await;
+    for (name, wrong) in
+        [("late", json!({ "routing": 7, "lock": { "ttl": 7 } })), ("worst", json!({ "selector": 7 }))]
+    {
+        let wrong = Patch::Merge(json!({ "spec": wrong }));
+        groups.patch(name, &PatchParams::default(), &wrong).await.unwrap();
+        eventually("it is told", || async { condition(&groups, name, "Accepted").await.0 == "False" }).await;
+    }
+    // What cannot be read is there when a stricter definition comes, as in an upgrade that was taken back.
+    server.put_validation_on().await;
+    let of_good = WatchParams::default().fields("metadata.name=good").timeout(120).disable_bookmarks();
+    let mut watch = groups.watch(&of_good, "0").await.unwrap().boxed();
+    let before = pods.get("good-1").await.unwrap().resource_version();
+    for name in ["bad", "late", "worst"] {
+        groups.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    for name in ["bad", "late"] {
+        eventually("it is gone", || async { groups.get_opt(name).await.unwrap().is_none() }).await;
+    }
+    let bad = pods.get("bad-1").await.unwrap();
+    assert!(!bad.labels().contains_key("example.com/role") && role_of("bad-1").await == (None, false));
+    assert_eq!(role_of("late-1").await, (None, false), "by what was known of it");
+
+    assert_eq!(
+        pods.get("good-1").await.unwrap().resource_version(),
+        before,
+        "nobody touched the other's pod"
+    );
+    let paused = Patch::Merge(json!({ "spec": { "paused": true } }));
+    groups.patch("good", &PatchParams::default(), &paused).await.unwrap();
+    loop {
+        let event = tokio::time::timeout(DEADLINE, watch.try_next()).await.unwrap().unwrap();
+        let Some(WatchEvent::Added(group) | WatchEvent::Modified(group)) = event else {
+            panic!("the watch shows the pause, not {event:?}")
+        };
+        let conditions = group.data.pointer("/status/conditions").and_then(Value::as_array).unwrap();
+        let accepted = conditions.iter().find(|condition| condition["type"] == "Accepted").unwrap();
+        assert_eq!(accepted["status"], "True", "{accepted}");
+        if group.data.pointer("/spec/paused") == Some(&json!(true)) {
+            break;
+        }
+    }
+
+    // What is immutable and of the wrong type lets nobody change anything in the object while the validation is on.
+    eventually("it is said why", || async { operator.log().contains("spec.selector: Invalid value") }).await;
+    assert!(groups.get_opt("worst").await.unwrap().is_some());
+    server.take_validation_off().await;
+    eventually("it is gone", || async { groups.get_opt("worst").await.unwrap().is_none() }).await;
+    let tombstones = "select count(*) from leadergroup.lock where tombstone";
+    assert_eq!(database.number(&format!("{tombstones} and key = 'of-late'")).await, 1);
+    assert_eq!(database.number(tombstones).await, 3);
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }
 
@@ -204,11 +365,80 @@ async fn a_migration_that_waits_does_not_hold_up_the_end() {
     // Somebody else changes the schema, and is not done for as long as this lasts: the number is the migrations' own.
     let mut other = database.admin().await;
     sqlx::query("select pg_advisory_lock(7810769283150411335)").execute(&mut other).await.unwrap();
-    let mut operator = Operator::start(server, &database.url());
+    let namespace = server.namespace("migration").await;
+    let mut operator = Operator::start(server, &namespace, &database.url());
     let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted and database =
                  (select oid from pg_database where datname = current_database())";
     eventually("the migration waits", || async { database.number(waits).await == 1 }).await;
     let (status, took) = operator.end().await;
     assert!(status.success(), "{}", operator.log());
     assert!(took < Duration::from_secs(20), "it took {took:?}: {}", operator.log());
+}
+
+#[tokio::test]
+async fn a_schema_that_is_lost_is_made_anew_without_a_restart() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let namespace = server.namespace("lost-schema").await;
+    let groups = groups(server.client().await, &namespace);
+    groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let reachable = || async { condition(&groups, "web", "LockStoreReachable").await.0 == "True" };
+    eventually("the database can be used", reachable).await;
+    // As when a database without a volume is restarted, or another one takes its place.
+    database.sql("drop schema leadergroup cascade").await;
+    let tables = "select count(*) from pg_tables where schemaname = 'leadergroup' and tablename = 'lock'";
+    eventually("the tables are there again", || async { database.number(tables).await == 1 }).await;
+    let charged = "select count(*) from leadergroup.lock where session is not null";
+    eventually("the group is looked after again", || async { database.number(charged).await == 1 }).await;
+    eventually("the group says so", reachable).await;
+    eventually("the operator is ready", || async { operator.get("/readyz").starts_with("HTTP/1.1 200") })
+        .await;
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (database, store) = postgres::migrated().await;
+    let namespace = server.namespace("unseen").await;
+    let groups = groups(client.clone(), &namespace);
+    let there = groups.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
+    let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
+    let cluster = system.metadata.uid.unwrap();
+    let former = store.register("former", Duration::from_secs(5)).await.unwrap();
+    let rows = [
+        ("gone", format!("{cluster}/{namespace}/gone/u1")),
+        ("replaced", format!("{cluster}/{namespace}/there/u1")),
+        ("elsewhere", format!("c2/{namespace}/gone/u1")),
+        ("job", "reports".to_owned()),
+        ("there", format!("{cluster}/{namespace}/there/{}", there.metadata.uid.unwrap())),
+    ];
+    let claims = rows.map(|(key, group)| Claim {
+        key: Key::new(key).unwrap(),
+        group,
+        may_create: true,
+        supersedes: None,
+    });
+    for claimed in store.claim(former, &claims).await.unwrap() {
+        assert!(matches!(claimed, Claimed::Ours(_)), "{claimed:?}");
+    }
+    store.close(former).await.unwrap();
+    let mut operator = Operator::start_with(
+        server,
+        &namespace,
+        &[
+            ("LEADERGROUP_DATABASE_URL", &database.url()),
+            ("LEADERGROUP_TTL", "1s"),
+            ("LEADERGROUP_RETRY_INTERVAL", "300ms"),
+            ("LEADERGROUP_DATABASE_STATEMENT_TIMEOUT", "500ms"),
+        ],
+    );
+    let buried = "select count(*) from leadergroup.lock where tombstone";
+    eventually("both are buried", || async { database.number(buried).await == 2 }).await;
+    let others = "select count(*) from leadergroup.lock
+                  where key in ('elsewhere', 'job', 'there') and not tombstone";
+    assert_eq!(database.number(others).await, 3);
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
-use std::{collections::BTreeMap, io::Write as _, process::Command, time::Duration};
+use std::{collections::BTreeMap, io::Write as _, path::Path, process::Command, time::Duration};
 
 use leadergroup::cli::{LogFormat, Origin, Settings, Sources};
 use tempfile::NamedTempFile;
@@ -227,6 +227,7 @@ fn the_database_must_be_named_and_its_url_valid() {
         found[0].starts_with("database.url is not set: write --database-url, LEADERGROUP_DATABASE_URL"),
         "{found:?}"
     );
+    assert!(found[0].contains("--database-url-file, LEADERGROUP_DATABASE_URL_FILE"), "{found:?}");
     for url in
         ["mysql://db/locks", "postgres://db/locks?sslmod=disable", "postgres://db:x/locks", "postgres://db"]
     {
@@ -234,6 +235,45 @@ fn the_database_must_be_named_and_its_url_valid() {
         let found = problems(&sources);
         assert!(found[0].starts_with("--database-url: database.url"), "{found:?}");
         assert!(found[0].contains("write"), "{found:?}");
+    }
+}
+
+#[test]
+fn the_url_may_stand_in_a_file_which_need_not_be_there_yet() {
+    let mut sources = enough();
+    sources.flags = [("database.urlFile", "/nonexistent/url".to_owned())].into();
+    // As a manifest does that sets the variable to nothing.
+    sources.environment = environment(&[("LEADERGROUP_DATABASE_URL", "")]);
+    let settings = Settings::load(&sources).unwrap();
+    assert_eq!(settings.database.url_file.as_deref(), Some(Path::new("/nonexistent/url")));
+    assert_eq!(settings.database_problem, None);
+    assert!(settings.store().is_ok());
+    assert!(
+        settings.to_string().contains("  urlFile: \"/nonexistent/url\" # --database-url-file\n"),
+        "{settings}"
+    );
+    sources.flags.insert("database.urlFile", String::new());
+    assert!(problems(&sources)[0].starts_with("--database-url-file: database.urlFile must be the path"));
+}
+
+#[test]
+fn neither_of_url_and_its_file_wins_over_the_other() {
+    let by_file = file("ttl: 4s\ndatabase:\n  urlFile: /url\n");
+    let mut sources = enough();
+    sources.config = Some(by_file.path().to_owned());
+    let found = problems(&sources);
+    let place = format!("{}:3: ", by_file.path().display());
+    assert_eq!(
+        found,
+        [place + "database.urlFile is set, and database.url, too (--database-url): take one of the two out"]
+    );
+    // A wrong one is one, too.
+    sources.flags.clear();
+    for url in [URL, "mysql://lock:s3cret@db/locks"] {
+        sources.environment = environment(&[("LEADERGROUP_DATABASE_URL", url)]);
+        let found = problems(&sources).join("\n");
+        assert!(found.contains("(environment variable LEADERGROUP_DATABASE_URL): take one"), "{found}");
+        assert!(!found.contains("s3cret"), "{found}");
     }
 }
 

@@ -10,7 +10,7 @@ use apiserver::ApiServer;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, PostParams},
 };
 use leadergroup::{
     api::{FINALIZER, HumanDuration, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
@@ -26,7 +26,10 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let server = ApiServer::shared().await;
+        Self::on(ApiServer::shared().await).await
+    }
+
+    async fn on(server: &ApiServer) -> Self {
         let world = Self { client: server.client().await, namespace: server.namespace("uninstall").await };
         let deployment: Deployment = object(json!({
             "metadata": { "name": "operator" },
@@ -50,17 +53,23 @@ impl World {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    async fn group(&self, name: &str, on_delete: &str, finalizers: &[&str]) -> LeaderGroup {
-        let group: LeaderGroup = object(json!({
+    async fn group(&self, name: &str, on_delete: &str, finalizers: &[&str]) -> DynamicObject {
+        let group: DynamicObject = object(json!({
             "apiVersion": "leadergroup.dev/v1alpha1",
             "kind": "LeaderGroup",
             "metadata": { "name": name, "finalizers": finalizers },
             "spec": { "selector": { "matchLabels": { "app": name } }, "onDelete": on_delete }
         }));
-        self.api().create(&PostParams::default(), &group).await.unwrap()
+        self.groups().create(&PostParams::default(), &group).await.unwrap()
     }
 
-    async fn pod(&self, name: &str, role: Option<&str>, stamp: Option<&LeaderGroup>) -> Pod {
+    /// The groups, whatever is in them.
+    fn groups(&self) -> Api<DynamicObject> {
+        let resource = ApiResource::erase::<LeaderGroup>(&());
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
+    }
+
+    async fn pod(&self, name: &str, role: Option<&str>, stamp: Option<&DynamicObject>) -> Pod {
         let pod: Pod = object(json!({
             "metadata": {
                 "name": name,
@@ -77,7 +86,7 @@ impl World {
     }
 
     async fn finalizers(&self, group: &str) -> Vec<String> {
-        self.api::<LeaderGroup>().get(group).await.unwrap().finalizers().to_vec()
+        self.groups().get(group).await.unwrap().finalizers().to_vec()
     }
 
     fn args(&self) -> UninstallArgs {
@@ -142,13 +151,39 @@ async fn labels_can_be_kept_for_an_operator_that_comes_back() {
 async fn a_deletion_that_waits_for_the_finalizer_goes_through() {
     let world = World::new().await;
     world.group("leaving", "Strip", &[FINALIZER]).await;
-    let groups = world.api::<LeaderGroup>();
+    let groups = world.groups();
     assert!(
         groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left(),
         "it waits for the finalizer"
     );
     uninstall(world.client.clone(), &world.args()).await.unwrap();
     assert!(groups.get_opt("leaving").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn groups_that_cannot_be_read_are_let_go_with_the_others() {
+    let server = ApiServer::start(&[]).await;
+    server.take_validation_off().await;
+    let world = World::on(&server).await;
+    for name in ["good", "living", "leaving"] {
+        let on_delete = if name == "good" { "Strip" } else { "Explode" };
+        let group = world.group(name, on_delete, &[FINALIZER]).await;
+        world.pod(&format!("{name}-1"), Some("active"), Some(&group)).await;
+    }
+    let groups = world.groups();
+    assert!(groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left());
+    // The harder case: what is stored would not be accepted.
+    server.put_validation_on().await;
+
+    assert_eq!(uninstall(world.client.clone(), &world.args()).await.unwrap(), 3);
+
+    assert!(groups.get_opt("leaving").await.unwrap().is_none());
+    for name in ["good", "living"] {
+        assert!(world.finalizers(name).await.is_empty(), "{name}");
+    }
+    for pod in ["good-1", "living-1", "leaving-1"] {
+        assert_eq!(world.role(pod).await, None, "{pod}");
+    }
 }
 
 #[tokio::test]

@@ -24,9 +24,9 @@ use crate::credentials::Credentials;
 use crate::database::Database;
 use crate::images::{self, Image};
 use crate::machine::{Machines, wait_until};
-use crate::modules;
 use crate::network::{self, Machine};
 use crate::node::{Node, VOLUMES};
+use crate::programs;
 use crate::state::{self, Lock, RUN_DIR, State, socket};
 use crate::supervisor::{Request, ask};
 
@@ -69,8 +69,8 @@ impl Cluster {
             bail!("a cluster has 1 to {} nodes", network::MAX_NODES);
         }
         let cgroups = crate::cleanup::check_machine().await?;
-        modules::ensure_packages().await?;
-        let programs = modules::build(&state::cache()?).await?;
+        programs::ensure_packages().await?;
+        let programs = programs::build(&state::cache()?).await?;
         // One that is being taken down is no obstacle; about one that runs the lock has a message.
         let gone = async || Ok(Lock::holder()?.is_none() || socket().exists());
         wait_until("an earlier cluster to be taken down", DOWN_LIMIT, gone).await?;

@@ -11,8 +11,8 @@ use tokio::process::Command;
 use crate::command::{output, output_with_input, run};
 use crate::credentials::Credentials;
 use crate::machine::{Machines, wait_until};
-use crate::modules::postgres_bin;
 use crate::network::{DATABASE, DATABASE_ADDRESS};
+use crate::programs::postgres_bin;
 use crate::state::RUN_DIR;
 
 const DAEMON: &str = "postgres";

@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::command::{run, run_with_input};
-use crate::modules::postgres_bin;
+use crate::programs::postgres_bin;
 
 /// The sandbox image of all nodes.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";

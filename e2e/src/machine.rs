@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use crate::cgroup::Cgroups;
 use crate::command::LIMIT;
-use crate::modules::Programs;
 use crate::network::namespace;
+use crate::programs::Programs;
 use crate::state::socket;
 use crate::supervisor::{Answer, Daemon, Listed, Request, ask};
 

@@ -15,7 +15,7 @@ use leadergroup_e2e::command::progress;
 use leadergroup_e2e::demo;
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
-use leadergroup_e2e::modules;
+use leadergroup_e2e::programs;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
 
@@ -117,8 +117,8 @@ fn main() -> ExitCode {
 async fn run(action: Action) -> Result<()> {
     match action {
         Action::Build => {
-            modules::ensure_packages().await?;
-            modules::build(&state::cache()?).await?;
+            programs::ensure_packages().await?;
+            programs::build(&state::cache()?).await?;
             Ok(())
         }
         Action::Up { nodes, operator, operator_image, proxy_min_sync_period_ms } => {

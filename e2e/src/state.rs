@@ -46,7 +46,7 @@ pub struct State {
     /// Its nodes.
     pub nodes: Vec<Machine>,
     /// The folders that hold its programs.
-    pub programs: crate::modules::Programs,
+    pub programs: crate::programs::Programs,
     /// The password of the database's users.
     pub database_password: String,
 }

@@ -26,6 +26,8 @@ pub enum ConditionType {
 pub enum Reason {
     /// Nothing is wrong.
     AsExpected,
+    /// A pod is active, and nothing is wrong.
+    Active,
     /// The operator has not seen the group yet.
     Pending,
     /// The first holder of the group, or the first after there was none.
@@ -38,6 +40,8 @@ pub enum Reason {
     DisruptionTarget,
     /// A container of the pod ended.
     ContainerTerminated,
+    /// A container of the pod ended and was started anew.
+    ContainerRestarted,
     /// The kubelet says that the pod is not ready.
     PodNotReady,
     /// The pod refused its probes or the connections to it.
@@ -74,8 +78,6 @@ pub enum Reason {
     WriteRefused,
     /// The label of the pods' owner would orphan the active pod.
     RoleLabelInOwnerSelector,
-    /// The group is being deleted.
-    Deleting,
 }
 
 impl fmt::Display for ConditionType {

@@ -6,6 +6,7 @@
 mod conditions;
 mod duration;
 mod labels;
+mod reading;
 mod rules;
 mod schema;
 mod selector;
@@ -18,6 +19,7 @@ pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
     ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
 };
+pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
     HealthSpec, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete, ProbePort, ProbeScheme,

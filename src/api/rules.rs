@@ -231,6 +231,8 @@ pub(super) fn routing(schema: &mut Schema) {
                 "{value} must be a label value: 1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit at both ends"
             ).as_str()),
         );
+        // With the two exchanged, every standby would be routed to until it is labelled anew.
+        on(schema, value, immutable(value, "create another LeaderGroup for another value"));
     }
     add(
         schema,

@@ -193,10 +193,10 @@ pub struct RoutingSpec {
     /// the selector of this group or of the pods' owner. Immutable.
     #[schemars(extend("maxLength" = 317))]
     pub role_label: String,
-    /// The role label's value on the active pod.
+    /// The role label's value on the active pod. Immutable.
     #[schemars(extend("maxLength" = 63))]
     pub active_value: String,
-    /// The role label's value on every other pod.
+    /// The role label's value on every other pod. Immutable.
     #[schemars(extend("maxLength" = 63))]
     pub standby_value: String,
 }

@@ -16,7 +16,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    api::{HumanDuration, LeaderGroup},
+    api::{HumanDuration, LeaderGroup, Sighting},
     routing::{GroupRef, Router, RoutingError},
 };
 
@@ -132,7 +132,7 @@ async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Re
 }
 
 async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, UninstallError> {
-    let apis: Vec<Api<LeaderGroup>> = if args.namespaces.is_empty() {
+    let apis: Vec<Api<Sighting>> = if args.namespaces.is_empty() {
         vec![Api::all(client.clone())]
     } else {
         args.namespaces.iter().map(|namespace| Api::namespaced(client.clone(), namespace)).collect()
@@ -155,7 +155,8 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
     if failed.is_empty() { Ok(groups.len()) } else { Err(UninstallError::Groups(failed)) }
 }
 
-async fn list(api: &Api<LeaderGroup>) -> Result<Vec<LeaderGroup>, UninstallError> {
+/// The groups; of one that cannot be read what is left: enough to let it go.
+async fn list(api: &Api<Sighting>) -> Result<Vec<LeaderGroup>, UninstallError> {
     let mut groups = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
@@ -167,7 +168,8 @@ async fn list(api: &Api<LeaderGroup>) -> Result<Vec<LeaderGroup>, UninstallError
                 source: Box::new(source),
             })?,
         };
-        groups.extend(page.items);
+        let remains = |found: Sighting| found.0.unwrap_or_else(|unreadable| unreadable.remains(None));
+        groups.extend(page.items.into_iter().map(remains));
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params.continue_token = Some(next),
             None => return Ok(groups),

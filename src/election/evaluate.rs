@@ -145,8 +145,8 @@ impl Group {
             }
         }
         match (successor, reason) {
-            // Our own probes said so: there is nothing that the API server could add.
-            (Some(successor), Reason::Silent | Reason::ProbeRefused) => {
+            // Our own probes said so, or a count that only grows: there is nothing that the API server could add.
+            (Some(successor), Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted) => {
                 self.change(successor, reason, now, effects);
             }
             (successor, _) => {

@@ -198,6 +198,8 @@ pub struct Group {
     pub(super) stamp_after: Duration,
     /// When a lost label may be put back again.
     pub(super) relabel_after: Duration,
+    /// When the group may go on under a higher token again because the row is behind.
+    pub(super) regain_after: Duration,
     /// What step 1 asks for, until an answer says what became of it.
     pub(super) grant: Option<Grant>,
     /// Whether that may have taken effect, or still may, although an attempt at it failed.
@@ -233,6 +235,7 @@ impl Group {
             stamping: None,
             stamp_after: Duration::ZERO,
             relabel_after: Duration::ZERO,
+            regain_after: Duration::ZERO,
             grant: None,
             in_doubt: false,
             failures: 0,
@@ -273,6 +276,23 @@ impl Group {
     /// Whether this replica is in charge.
     pub fn in_charge(&self) -> bool {
         !matches!(self.phase, Phase::Observing | Phase::Retired)
+    }
+
+    /// Whether a change of holder is under way: decided on, and not yet through.
+    pub fn is_changing(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Verifying { .. }
+                | Phase::Relabelling
+                | Phase::Granting(_)
+                | Phase::Fencing(_)
+                | Phase::Declaring(_)
+                | Phase::Stripping(_)
+                | Phase::Promoting(_)
+                | Phase::Rechecking(_)
+                | Phase::Confirming(_)
+                | Phase::Vacating
+        )
     }
 
     /// Whether this is the ticket of the stamping in the background.

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::api::{Declaration, PodRef, Reason};
 
+/// At most this often does a group go on under a higher token because its row is behind: two databases that both are
+/// believed to be the right one would outbid each other without end.
+const REGAIN_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an unfinished term waits for word from its holder before another is sought.
 const RESUME_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -83,7 +86,12 @@ impl Group {
         let working = |member: &&Member| member.standing == Standing::Eligible;
         let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
         match active.filter(|_| !self.world.deleting) {
+            Some(_) if now < self.regain_after => {
+                self.phase = Phase::BackingOff { until: self.regain_after };
+                self.wake_at(self.regain_after);
+            }
             Some(holder) => {
+                self.regain_after = now + REGAIN_INTERVAL;
                 let from = Some(holder.clone());
                 self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects);
             }
@@ -146,7 +154,10 @@ impl Group {
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
             (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
-            (Some(successor), Some(reason @ (Reason::Silent | Reason::ProbeRefused))) => {
+            (
+                Some(successor),
+                Some(reason @ (Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted)),
+            ) => {
                 self.change(successor, reason, now, effects);
             }
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {

@@ -116,10 +116,11 @@ impl Case {
 }
 
 #[test]
-fn each_reason_replaces_the_holder_and_only_probes_need_no_second_source() {
+fn each_reason_replaces_the_holder_and_what_a_watch_may_show_late_needs_a_second_source() {
     for (standing, reason, asks) in [
         (Standing::Silent, Reason::Silent, false),
         (Standing::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
+        (Standing::Failing(Reason::ContainerRestarted), Reason::ContainerRestarted, false),
         (Standing::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
         (Standing::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
         (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, true),
@@ -512,6 +513,37 @@ fn after_lost_commits_the_active_pod_keeps_the_role_under_a_new_token() {
     }
     let other = Row { grant: Some(Uuid::from_u128(8)), ..row(5, Some("c"), true) };
     assert_eq!(Case::new(settled(), other).grant().holder, pod("a"), "the same token, granted twice");
+}
+
+/// Two replicas with a database each, as while a changed address spreads, would outbid each other without end.
+#[test]
+fn a_group_whose_row_is_behind_again_and_again_waits_in_between() {
+    let mut case = Case::new(settled(), Row::default());
+    assert_eq!(case.grant().reason, Reason::LostCommits);
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped, Outcome::Promoted] {
+        case.answer(outcome);
+    }
+    let under = |token| {
+        let mut world = settled();
+        world.declared = declaration(token, Some("a"), &[]);
+        world.members.iter_mut().for_each(|member| member.stamp = Some(token));
+        world
+    };
+    case.group.refresh(World { declared: case.group.declared().clone(), ..under(6) });
+    case.answer(Outcome::Confirmed);
+    let outbid = under(7);
+    case.world(outbid.clone());
+    assert_eq!(case.effect(), Effect::Read);
+    let (row, declared) = (Some(row(6, Some("a"), true)), Some(outbid.declared.clone()));
+    case.answer(Outcome::Read { row: row.clone(), declared: declared.clone() });
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(5)));
+    case.now = NOW + Duration::from_secs(5);
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Read);
+    case.answer(Outcome::Read { row, declared });
+    let grant = case.grant();
+    assert_eq!((grant.holder, grant.reason, grant.floor), (pod("a"), Reason::LostCommits, 7));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    facts::{PodFacts, Readiness},
+    facts::{PodFacts, Readiness, Restarts},
     node::{LEASE_DURATION, NodeLease, NodeWord},
     prober::{ProbeEvent, ProbeStep},
     probes::{Probes, needed},
@@ -106,6 +106,10 @@ pub struct PodEvidence {
     word: Option<KubeletWord>,
     was_ready: bool,
     gone: bool,
+    /// The most restarts of the main container that were seen: what is older may come later.
+    restarts: Option<Restarts>,
+    /// When a further one was seen.
+    restarted: Option<Duration>,
 }
 
 /// What is kept of [`PodFacts`].
@@ -139,7 +143,8 @@ impl Thresholds {
 impl PodEvidence {
     /// Nothing is known yet.
     pub fn new(thresholds: Thresholds) -> Self {
-        Self { thresholds, probes: Probes::default(), word: None, was_ready: false, gone: false }
+        let (probes, word, restarts, restarted) = (Probes::default(), None, None, None);
+        Self { thresholds, probes, word, was_ready: false, gone: false, restarts, restarted }
     }
 
     /// The group's settings changed.
@@ -183,6 +188,7 @@ impl PodEvidence {
             _ => now,
         };
         self.was_ready |= facts.readiness == Readiness::Ready;
+        self.count_restarts(facts.restarts.as_ref(), now);
         let ended = if facts.deleting {
             Some(Reason::PodDeleted)
         } else if facts.finished() {
@@ -199,6 +205,19 @@ impl PodEvidence {
             container_down: facts.container_problem.is_some(),
             probed: matches!(facts.probe, Ok(Some(_))),
         });
+    }
+
+    fn count_restarts(&mut self, seen: Option<&Restarts>, now: Duration) {
+        let Some(seen) = seen else { return };
+        match &mut self.restarts {
+            Some(known) if known.container == seen.container => {
+                if seen.count > known.count {
+                    known.count = seen.count;
+                    self.restarted = Some(now);
+                }
+            }
+            known => *known = Some(seen.clone()),
+        }
     }
 
     /// The pod is no more: a watch said so, or a read by name found nothing or another UID. This is final.
@@ -218,6 +237,9 @@ impl PodEvidence {
         if word.container_down {
             return Verdict::Failing(Reason::ContainerTerminated);
         }
+        if self.restarting_until().is_some_and(|until| now < until) {
+            return Verdict::Failing(Reason::ContainerRestarted);
+        }
         if word.says_unready(node, now) {
             let counts = standing == Standing::Holder || self.was_ready;
             return if counts { Verdict::Failing(Reason::PodNotReady) } else { Verdict::Unknown };
@@ -230,12 +252,22 @@ impl PodEvidence {
     pub fn next_deadline(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
         let word =
             self.word.as_ref().filter(|word| !self.gone && word.ended.is_none() && !word.container_down)?;
+        let restarting = self.restarting_until();
         let unheard = (word.readiness == Readiness::NodeUnheard).then(|| word.since + NODE_UNHEARD_GRACE);
         let probes = word.probed.then(|| self.probes.turning_points(&self.thresholds)).into_iter().flatten();
         let watch_lease = !word.probed || unheard.is_some();
         let silence = self.lease_silence(node);
         let lease = watch_lease.then(|| node.turning_points().chain(silence)).into_iter().flatten();
-        unheard.into_iter().chain(probes).chain(lease).filter(|point| *point > now).min()
+        let points = restarting.into_iter().chain(unheard).chain(probes).chain(lease);
+        points.filter(|point| *point > now).min()
+    }
+
+    /// Until when a restart of the main container counts, unless the new run proves itself before. Not for ever: where
+    /// somebody else probes the pod, no proof is heard of.
+    fn restarting_until(&self) -> Option<Duration> {
+        let restarted = self.restarted?;
+        let proved = self.probes.proof().is_some_and(|sent_at| sent_at > restarted);
+        (!proved).then(|| restarted + self.thresholds.freshness())
     }
 
     fn by_probes(&self, word: &KubeletWord, now: Duration) -> Verdict {

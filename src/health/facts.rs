@@ -35,14 +35,23 @@ pub struct PodFacts {
     pub readiness: Readiness,
     /// Why its main container does not run, after it did or could have.
     pub container_problem: Option<ContainerProblem>,
-    /// How often its main container was restarted.
-    pub restarts: i32,
+    /// How often its main container was restarted; none before it was started for the first time.
+    pub restarts: Option<Restarts>,
     /// The role label's value.
     pub role: Option<String>,
     /// The stamp of the last role written; none if there is none or it cannot be read.
     pub stamp: Option<Stamp>,
     /// The probe to carry out; none if the kubelet's word has to do.
     pub probe: Result<Option<ResolvedProbe>, ProbeRefusal>,
+}
+
+/// How often a container was restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restarts {
+    /// Its name.
+    pub container: String,
+    /// How often, as the kubelet counts.
+    pub count: i32,
 }
 
 /// Where a pod is in its life.
@@ -115,7 +124,10 @@ impl PodFacts {
             disruption_target: condition(status, "DisruptionTarget").is_some_and(|c| c.status == "True"),
             readiness: readiness(status),
             container_problem: main_status.and_then(problem),
-            restarts: main_status.map_or(0, |container| container.restart_count),
+            restarts: main_status.map(|container| Restarts {
+                container: container.name.clone(),
+                count: container.restart_count,
+            }),
             role: meta.labels.as_ref().and_then(|labels| labels.get(&spec.routing.role_label)).cloned(),
             stamp: meta
                 .annotations

@@ -19,7 +19,7 @@ mod probes;
 
 pub use clock::Monotonic;
 pub use evidence::{PodEvidence, ProbeOutcome, Refusal, Standing, Thresholds, Verdict};
-pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness};
+pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeKind, ProbeRefusal, ResolvedProbe};
 pub use prober::{ProbeEvent, ProbeStep, Prober, Target};

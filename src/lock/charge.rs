@@ -4,7 +4,9 @@ use super::model::check_text;
 use super::pool::Statement;
 use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
 use super::verdict::changed;
-use super::{Changed, Claim, Claimed, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token, Unclaimed};
+use super::{
+    Changed, Claim, Claimed, Held, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token, Unclaimed,
+};
 
 const CLAIM: Statement = Statement { name: "claim", sql: include_str!("sql/claim.sql") };
 const YIELD: Statement = Statement { name: "yield", sql: include_str!("sql/yield_charge.sql") };
@@ -100,11 +102,18 @@ impl Store {
         Ok(all)
     }
 
-    /// All keys that a session is in charge of, with their tokens, in the order of the keys. Reads the whole table: for
-    /// a slow comparison with what one believes, not for every poll.
-    pub async fn rows_of(&self, own: SessionId) -> Result<Vec<(Key, Token)>, LockError> {
+    /// All rows that a session is in charge of, in the order of the keys. Reads the whole table: for a slow comparison
+    /// with what one believes, not for every poll.
+    pub async fn rows_of(&self, own: SessionId) -> Result<Vec<Held>, LockError> {
         let rows = self.rows(ROWS_OF, Bind::new().with(own.as_uuid())?).await?;
-        rows.iter().map(|row| Ok((Key::stored(get(row, "key")?), Token::new(get(row, "token")?)))).collect()
+        let held = rows.iter().map(|row| {
+            Ok(Held {
+                key: Key::stored(get(row, "key")?),
+                token: Token::new(get(row, "token")?),
+                owner: get(row, "owner_uid")?,
+            })
+        });
+        held.collect()
     }
 
     /// Keys of which no living session is in charge, in the order of the keys, beginning after `after`. Tombstones are

@@ -79,8 +79,13 @@ impl From<&str> for Secret {
 pub struct DatabaseConfig {
     /// `postgres://user:password@host:port/database?sslmode=…`, or `postgres:///database?host=/socket/directory`.
     /// Without `sslmode`, a server on another machine must show a certificate for its name that a known CA signed
-    /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless asked for.
+    /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless asked for. Empty with
+    /// `url_file`.
     pub url: Secret,
+    /// Holds the URL and nothing else (a line end is cut off), in place of `url`. Read anew for each connection: what is
+    /// wrong in it is an error of that attempt, and is gone once the file is right. When it leads elsewhere, connections
+    /// to where it led before are given up within seconds.
+    pub url_file: Option<PathBuf>,
     /// Holds the password and nothing else (a line end is cut off). Read anew for each connection, so that a rotated
     /// password is picked up. Wins over a password in the URL.
     pub password_file: Option<PathBuf>,
@@ -104,6 +109,7 @@ impl Default for DatabaseConfig {
     fn default() -> Self {
         Self {
             url: Secret::new(""),
+            url_file: None,
             password_file: None,
             max_open_connections: 8,
             max_idle_connections: 2,
@@ -116,9 +122,8 @@ impl Default for DatabaseConfig {
 }
 
 impl DatabaseConfig {
-    /// Checks all settings and builds what the driver needs. No I/O.
-    pub(super) fn connect_options(&self) -> Result<PgConnectOptions, LockError> {
-        let config = |key, problem: &str| LockError::Config { key, problem: problem.to_owned() };
+    /// Checks all settings, but not the files that they name. No I/O.
+    pub(super) fn check(&self) -> Result<(), LockError> {
         if self.max_open_connections < FEWEST_CONNECTIONS {
             return Err(LockError::Config {
                 key: "maxOpenConnections",
@@ -137,7 +142,15 @@ impl DatabaseConfig {
         if self.connection_max_idle_time.is_zero() {
             return Err(config("connectionMaxIdleTime", "is zero; write a time such as 5m"));
         }
-        let url = self.url.reveal();
+        match (&self.url_file, self.url.reveal()) {
+            (None, url) => self.options(url).map(drop),
+            (Some(_), "") => Ok(()),
+            (Some(_), _) => Err(config("urlFile", "is set, and url, too; leave one of the two out")),
+        }
+    }
+
+    /// What the driver needs to connect by this URL. An error is one of `url`, or of `caFile` together with it.
+    pub(super) fn options(&self, url: &str) -> Result<PgConnectOptions, LockError> {
         let parameters = check_url(url)?;
         // The driver's own complaints about a URL are fixed texts or name a parameter's value; none repeats the URL.
         let mut options = PgConnectOptions::from_str(url).map_err(|error| LockError::Config {
@@ -184,7 +197,13 @@ impl DatabaseConfig {
     }
 }
 
+fn config(key: &'static str, problem: &str) -> LockError {
+    LockError::Config { key, problem: problem.to_owned() }
+}
+
 const URL_REMEDY: &str = "write postgres://user@host:5432/database, optionally with ?sslmode=verify-full";
+
+const ESCAPE: &str = "write / as %2F, ? as %3F, # as %23 and @ as %40 in user, password and database";
 
 /// Checks scheme and parameters, and returns the names of the parameters.
 fn check_url(url: &str) -> Result<Vec<String>, LockError> {
@@ -192,28 +211,36 @@ fn check_url(url: &str) -> Result<Vec<String>, LockError> {
     if url.is_empty() {
         return problem(format!("is not set; {URL_REMEDY}"));
     }
+    // The driver would just leave them out.
+    if url.contains(char::is_control) {
+        return problem(format!("has a line break or another control character in it; {URL_REMEDY}"));
+    }
     let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) else {
         return problem(format!("does not start with postgres://; {URL_REMEDY}"));
     };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let query = query.split('#').next().unwrap_or_default();
+    let (host, database) = place.split_once('/').unwrap_or((place, ""));
     let names: Vec<String> = query
         .split('&')
         .filter(|parameter| !parameter.is_empty())
         .map(|parameter| parameter.split('=').next().unwrap_or_default().to_owned())
         .collect();
+    let has = |wanted: &[&str]| names.iter().any(|name| wanted.contains(&name.as_str()));
+    // Else parts of a password would be taken for the port, the database or a parameter, and shown as such.
+    let cut_off = query.contains('@') && !place.contains('/') && !has(&["dbname"]);
+    if rest.contains('#') || database.contains('@') || cut_off {
+        return problem(format!("has a # in it, or a / or ? before an @; {ESCAPE}"));
+    }
     if let Some(unknown) =
         names.iter().find(|name| !URL_PARAMETERS.contains(&name.as_str()) && !name.starts_with("options["))
     {
         return problem(format!("has the unknown parameter {unknown:?}; {URL_REMEDY}"));
     }
-    let has = |wanted: &[&str]| names.iter().any(|name| wanted.contains(&name.as_str()));
-    let host = place.split('/').next().unwrap_or_default();
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     if host.is_empty() && !has(&["host", "hostaddr"]) {
         return problem(format!("names no host; {URL_REMEDY}"));
     }
-    if place.split_once('/').is_none_or(|(_, database)| database.is_empty()) && !has(&["dbname"]) {
+    if database.is_empty() && !has(&["dbname"]) {
         return problem(format!("names no database; {URL_REMEDY}"));
     }
     Ok(names)
@@ -226,15 +253,6 @@ fn is_local(options: &PgConnectOptions) -> bool {
         || host.starts_with('/')
         || host == "localhost"
         || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// Where the options lead, for error texts.
-pub(super) fn endpoint(options: &PgConnectOptions) -> String {
-    let database = options.get_database().unwrap_or("?");
-    match options.get_socket() {
-        Some(socket) => format!("{}/{database}", socket.display()),
-        None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
-    }
 }
 
 /// The error in one line without the driver's prefix.
@@ -255,7 +273,7 @@ mod tests {
     }
 
     fn problem(config: &DatabaseConfig) -> (&'static str, String) {
-        match config.connect_options() {
+        match config.check() {
             Err(LockError::Config { key, problem }) => (key, problem),
             other => panic!("{other:?}"),
         }
@@ -275,11 +293,16 @@ mod tests {
             ("postgres://app:hunter2@db/app?sslmode=on", "not a valid PostgreSQL URL"),
             ("postgres://app:hunter2@db/app?ssl_mode=verify-full", "unknown parameter \"ssl_mode\""),
             ("postgres://app@db/app?passwort=hunter2", "unknown parameter \"passwort\""),
+            ("postgres://app:hunter2@db/app\npostgres://app@db/other", "line break"),
+            ("postgres://app:12?hunter2@db/app", "as %3F"),
+            ("postgres://app:12?sslmode=hunter2&x@db/app", "as %3F"),
+            ("postgres://app:12/hunter2@db/app", "as %2F"),
+            ("postgres://app:12#hunter2@db/app", "as %23"),
         ] {
             let (key, problem) = problem(&config(url));
             assert_eq!(key, "url", "{url}");
             assert!(problem.contains(expected), "{url}: {problem}");
-            assert!(problem.contains("write postgres://"), "{url}: {problem}");
+            assert!(problem.contains("; write "), "{url}: {problem}");
             assert!(!problem.contains("hunter2"), "{url}: {problem}");
         }
     }
@@ -287,7 +310,7 @@ mod tests {
     #[test]
     fn bad_numbers_are_refused_by_name() {
         let good = config("postgres://app@db/app");
-        assert!(good.connect_options().is_ok());
+        assert_eq!(good.check(), Ok(()));
         let few = DatabaseConfig { max_open_connections: 2, ..good.clone() };
         assert_eq!(problem(&few).0, "maxOpenConnections");
         for timeout in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(1)] {
@@ -301,10 +324,20 @@ mod tests {
     }
 
     #[test]
+    fn the_url_is_given_once() {
+        let file = DatabaseConfig { url_file: Some("/url".into()), ..DatabaseConfig::default() };
+        assert_eq!(file.check(), Ok(()), "what is in it counts when a connection is made");
+        let both = DatabaseConfig { url: "postgres://app@db/app".into(), ..file.clone() };
+        assert_eq!(problem(&both).0, "urlFile");
+        let few = DatabaseConfig { max_open_connections: 2, ..file };
+        assert_eq!(problem(&few).0, "maxOpenConnections");
+    }
+
+    #[test]
     fn another_machine_has_to_prove_who_it_is() {
         let mode = |url: &str, ca: Option<&str>| {
             let config = DatabaseConfig { ca_file: ca.map(PathBuf::from), ..config(url) };
-            config.connect_options().map(|options| format!("{:?}", options.get_ssl_mode()))
+            config.options(url).map(|options| format!("{:?}", options.get_ssl_mode()))
         };
         let is = |mode: &str| Ok(mode.to_owned());
         assert_eq!(mode("postgres://app@db.example/app", None), is("VerifyFull"));

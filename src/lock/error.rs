@@ -25,8 +25,8 @@ pub enum LockError {
     },
     /// No connection could be made, or it broke.
     #[error(
-        "cannot reach PostgreSQL at {endpoint}: {detail}; check database.url, that the server runs and that the \
-         network lets this program through"
+        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (database.url or database.urlFile), that the \
+         server runs and that the network lets this program through"
     )]
     Unreachable {
         /// Host, port and database.
@@ -37,7 +37,7 @@ pub enum LockError {
     /// TLS could not be set up or the certificate was refused.
     #[error(
         "TLS with PostgreSQL at {endpoint} failed: {detail}; set database.caFile to the CA of the server's \
-         certificate, check that the host in database.url is in the certificate, or choose another sslmode"
+         certificate, check that the host in the URL is in the certificate, or choose another sslmode"
     )]
     Tls {
         /// Host, port and database.
@@ -56,14 +56,14 @@ pub enum LockError {
         /// The server's message.
         detail: String,
     },
-    /// A file that the settings name cannot be read.
-    #[error("database.{key}: cannot read {path}: {detail}")]
+    /// A file that the settings name cannot be used. Read anew at the next attempt.
+    #[error("database.{key}: cannot use {path}: {detail}")]
     File {
         /// The setting.
         key: &'static str,
         /// The file.
         path: String,
-        /// The operating system's word.
+        /// What is wrong with it, or the operating system's word.
         detail: String,
     },
     /// The server, or this program's own pool, has no connection left.
@@ -92,7 +92,7 @@ pub enum LockError {
     },
     /// The database takes no writes.
     #[error(
-        "the database is read-only (a standby, or default_transaction_read_only is on); point database.url at the \
+        "the database is read-only (a standby, or default_transaction_read_only is on); let the URL lead to the \
          primary"
     )]
     ReadOnly,

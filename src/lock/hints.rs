@@ -22,6 +22,8 @@ struct Listening {
     pool: Pool,
     channels: &'static [&'static str],
     listener: Option<PgListener>,
+    /// Which place the listener is connected to.
+    generation: u64,
     pause: Duration,
 }
 
@@ -43,7 +45,13 @@ impl Store {
         &self,
         channels: &'static [&'static str],
     ) -> impl Stream<Item = Option<String>> + Send + 'static {
-        let start = Listening { pool: self.pool.clone(), channels, listener: None, pause: SHORTEST_PAUSE };
+        let start = Listening {
+            pool: self.pool.clone(),
+            channels,
+            listener: None,
+            generation: 0,
+            pause: SHORTEST_PAUSE,
+        };
         futures::stream::unfold(start, |mut state| async move {
             let heard = state.next().await;
             Some((heard, state))
@@ -69,7 +77,12 @@ impl Listening {
                 }
                 continue;
             };
-            match timeout(QUIET, listener.try_recv()).await {
+            let heard = timeout(QUIET, listener.try_recv()).await;
+            if self.generation != self.pool.generation() {
+                self.listener = None;
+                continue;
+            }
+            match heard {
                 Ok(Ok(Some(heard))) => return Some(heard.payload().to_owned()),
                 Ok(Ok(None) | Err(_)) => self.listener = None,
                 Err(_) => {
@@ -83,14 +96,16 @@ impl Listening {
         }
     }
 
-    async fn connect(&self) -> Result<PgListener, LockError> {
+    async fn connect(&mut self) -> Result<PgListener, LockError> {
+        let route = self.pool.route().await?;
+        self.generation = route.generation;
         // The driver's listener wants a pool of the driver's; one connection, made anew by us, never by it.
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)
             .idle_timeout(None)
             .acquire_timeout(self.pool.limit())
-            .connect_lazy_with(self.pool.current_options().await?);
+            .connect_lazy_with(route.options.clone());
         let listening = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);
@@ -99,7 +114,7 @@ impl Listening {
             Ok(listener)
         };
         match timeout(self.pool.limit() * 2, listening).await {
-            Ok(result) => result.map_err(|error| self.pool.connect_error(&error)),
+            Ok(result) => result.map_err(|error| route.error(&error)),
             Err(_) => Err(LockError::Timeout { statement: "listen", after: self.pool.limit() * 2 }),
         }
     }

@@ -57,6 +57,7 @@ mod read;
 mod schema;
 mod session;
 mod store;
+mod target;
 mod term;
 mod verdict;
 
@@ -69,7 +70,7 @@ pub use guard::{Guard, Released};
 pub use hold::{Acquired, HOLD_GROUP, Wish};
 pub use inspect::{ChargeInfo, LONGEST_LIST, LockInfo, TermInfo};
 pub use model::{
-    Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Hint, Key, LockRow,
+    Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,
     MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,
     Tombstone, Unclaimed, Vacate,
 };

@@ -389,6 +389,17 @@ pub enum Refusal {
     Missing,
 }
 
+/// A row that a session is in charge of, in short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The key.
+    pub key: Key,
+    /// The token of the current term.
+    pub token: Token,
+    /// The holder's UID; none when the lock is free.
+    pub owner: Option<String>,
+}
+
 /// A key of which no living session is in charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unclaimed {

@@ -6,16 +6,15 @@
 //! their own that no other work can occupy.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::Connection;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::config::endpoint;
+use super::target::{Route, Target};
 use super::{DatabaseConfig, LockError};
 
 /// How much longer than the server the client waits: the server's own word on a timeout says more than ours.
@@ -48,11 +47,7 @@ pub(super) struct Statement {
 pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
-    /// What connections are made with, or why none can be made.
-    options: Result<PgConnectOptions, LockError>,
-    password_file: Option<PathBuf>,
-    ca_file: Option<PathBuf>,
-    endpoint: String,
+    target: Target,
     limit: Duration,
     max_idle: usize,
     max_lifetime: Duration,
@@ -70,6 +65,8 @@ struct Lanes {
 
 struct Live {
     connection: PgConnection,
+    /// Of the route that it was made by.
+    generation: u64,
     born: Instant,
     idle_since: Instant,
 }
@@ -94,32 +91,27 @@ impl Lanes {
 }
 
 impl fmt::Debug for Pool {
-    /// Not derived: the options contain the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("endpoint", &self.0.endpoint).finish_non_exhaustive()
+        f.debug_struct("Pool").field("target", &self.0.target).finish_non_exhaustive()
     }
 }
 
 impl Pool {
     /// Checks the settings; connects later.
     pub(super) fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
-        let options = config.connect_options()?;
-        Ok(Self::with(config, endpoint(&options), Ok(options)))
+        Ok(Self::with(config, Target::of(config)?))
     }
 
     /// Makes no connection, and says why each time.
     pub(super) fn refusing(error: LockError) -> Self {
-        Self::with(&DatabaseConfig::default(), String::new(), Err(error))
+        Self::with(&DatabaseConfig::default(), Target::nowhere(error))
     }
 
-    fn with(config: &DatabaseConfig, endpoint: String, options: Result<PgConnectOptions, LockError>) -> Self {
+    fn with(config: &DatabaseConfig, target: Target) -> Self {
         // One connection is the heartbeats', one the hints'; the settings' check leaves at least one.
         let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
         Self(Arc::new(Inner {
-            endpoint,
-            options,
-            password_file: config.password_file.clone(),
-            ca_file: config.ca_file.clone(),
+            target,
             limit: config.statement_timeout,
             max_idle: config.max_idle_connections as usize,
             max_lifetime: config.connection_max_lifetime,
@@ -154,35 +146,14 @@ impl Pool {
         self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
     }
 
-    /// What the next connection is made with: the files that the settings name are read anew each time.
-    pub(super) async fn current_options(&self) -> Result<PgConnectOptions, LockError> {
-        let mut options = self.0.options.clone()?;
-        if let Some(file) = &self.0.password_file {
-            let password =
-                String::from_utf8(read("passwordFile", file).await?).map_err(|_| LockError::File {
-                    key: "passwordFile",
-                    path: file.display().to_string(),
-                    detail: "is not UTF-8".to_owned(),
-                })?;
-            let password = password.trim_end_matches(['\r', '\n']);
-            if password.is_empty() {
-                return Err(LockError::File {
-                    key: "passwordFile",
-                    path: file.display().to_string(),
-                    detail: "it is empty: write the password into it, or leave the setting out".to_owned(),
-                });
-            }
-            options = options.password(password);
-        }
-        if let Some(file) = &self.0.ca_file {
-            options = options.ssl_root_cert_from_pem(read("caFile", file).await?);
-        }
-        Ok(options)
+    /// What the next connection is made with.
+    pub(super) async fn route(&self) -> Result<Route, LockError> {
+        self.0.target.route().await
     }
 
-    /// Turns an error of connecting into ours.
-    pub(super) fn connect_error(&self, error: &sqlx::Error) -> LockError {
-        LockError::from_connecting(error, &self.0.endpoint)
+    /// Which place new connections lead to; see [`Route::generation`].
+    pub(super) fn generation(&self) -> u64 {
+        self.0.target.generation()
     }
 
     /// How long one step may take.
@@ -210,26 +181,30 @@ impl Pool {
             let detail = format!("all of this program's own are busy for {} ms", self.0.limit.as_millis());
             return Err(LockError::NoConnection { detail });
         };
+        self.0.target.look().await;
         self.sweep();
         let idle = if fresh { None } else { lanes.idle().pop() };
         if let Some(live) = idle {
             return Ok(Lease { live, reused: true, _permit: permit });
         }
-        let connection = self.connect(lane).await?;
-        let now = Instant::now();
-        Ok(Lease { live: Live { connection, born: now, idle_since: now }, reused: false, _permit: permit })
+        let live = self.connect(lane).await?;
+        Ok(Lease { live, reused: false, _permit: permit })
     }
 
-    async fn connect(&self, lane: Lane) -> Result<PgConnection, LockError> {
-        let mut options = self.current_options().await?;
+    async fn connect(&self, lane: Lane) -> Result<Live, LockError> {
+        let route = self.route().await?;
+        let mut options = route.options.clone();
         if lane == Lane::Heartbeat {
             options = options.options([("synchronous_commit", "local")]);
         }
         match timeout(self.0.limit, PgConnection::connect_with(&options)).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(self.connect_error(&error)),
+            Ok(Ok(connection)) => {
+                let now = Instant::now();
+                Ok(Live { connection, generation: route.generation, born: now, idle_since: now })
+            }
+            Ok(Err(error)) => Err(route.error(&error)),
             Err(_) => Err(LockError::Unreachable {
-                endpoint: self.0.endpoint.clone(),
+                endpoint: route.endpoint(),
                 detail: format!("no answer within {} ms", self.0.limit.as_millis()),
             }),
         }
@@ -279,16 +254,19 @@ impl Pool {
         retire(live, Some(permit));
     }
 
-    /// Closes what was idle for too long or is too old. Every statement comes by here, heartbeats included, so that no
-    /// task has to.
+    /// Closes what was idle for too long, is too old, or leads elsewhere than new connections do. Every statement comes by
+    /// here, heartbeats included, so that no task has to.
     fn sweep(&self) {
-        let now = Instant::now();
+        let (now, generation) = (Instant::now(), self.generation());
         for lanes in [&self.0.work, &self.0.heartbeat] {
             let mut idle = lanes.idle();
             let mut position = 0;
             while position < idle.len() {
                 let live = &idle[position];
-                if now - live.idle_since >= self.0.max_idle_time || now - live.born >= self.0.max_lifetime {
+                if now - live.idle_since >= self.0.max_idle_time
+                    || now - live.born >= self.0.max_lifetime
+                    || live.generation != generation
+                {
                     retire(idle.remove(position), None);
                 } else {
                     position += 1;
@@ -296,14 +274,6 @@ impl Pool {
             }
         }
     }
-}
-
-async fn read(key: &'static str, file: &Path) -> Result<Vec<u8>, LockError> {
-    tokio::fs::read(file).await.map_err(|error| LockError::File {
-        key,
-        path: file.display().to_string(),
-        detail: error.to_string(),
-    })
 }
 
 /// Says goodbye to the server in the background; the permit is kept until then.

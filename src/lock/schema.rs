@@ -118,14 +118,14 @@ impl Store {
         }
         // A connection of its own: a change of the schema may take longer than any other statement.
         let limit = MIGRATION_LIMIT.as_millis().to_string();
-        let options = self.pool.current_options().await?;
-        let options =
-            options.options([("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())]);
+        let route = self.pool.route().await?;
+        let limits = [("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())];
+        let options = route.options.clone().options(limits);
         let migration = async {
             let mut connection = timeout(self.pool.limit(), PgConnection::connect_with(&options))
                 .await
                 .map_err(|_| LockError::Timeout { statement: "migrate", after: self.pool.limit() })?
-                .map_err(|error| self.pool.connect_error(&error))?;
+                .map_err(|error| route.error(&error))?;
             apply(&mut connection)
                 .await
                 .map_err(|error| LockError::from_statement(&error, "migrate", MIGRATION_LIMIT))?;

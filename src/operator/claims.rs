@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 
 use super::{
     entry::{Charge, Entry, same_place},
@@ -79,6 +79,10 @@ impl Entry {
             self.open_beats = 0;
         }
         if !matches!(self.charge, Charge::Open | Charge::Foreign(_)) || now < self.claim_after {
+            return false;
+        }
+        if self.unreadable.is_some() && self.object.metadata.deletion_timestamp.is_none() {
+            // It is left to a replica that can read it.
             return false;
         }
         self.open_beats = self.open_beats.saturating_add(1);
@@ -214,11 +218,13 @@ async fn bury(store: &Store, session: SessionId, wish: &Wish, floor: i64) -> Res
 
 /// Whether the group is there, by a quorum read.
 async fn confirm(router: &Router, wish: &Wish) -> Result<Presence, Trouble> {
-    let found = router.group(&wish.group).await.map_err(|error| Trouble::from(&error))?;
+    let found = router.sight(&wish.group).await.map_err(|error| Trouble::from(&error))?;
     let Some(found) = found else { return Ok(Presence::Gone) };
-    if found.metadata.deletion_timestamp.is_some() {
-        return Ok(Presence::Deleting(found.status.map_or(0, |status| status.declaration.token)));
+    if found.meta().deletion_timestamp.is_some() {
+        return Ok(Presence::Deleting(found.declaration().token));
     }
+    // A replica that cannot read it leaves it to one that can.
+    let found = found.0.map_err(|unreadable| Trouble::Unreachable(unreadable.problem))?;
     if !found.finalizers().iter().any(|name| name == FINALIZER) {
         router.set_finalizer(&wish.group, true).await.map_err(|error| Trouble::from(&error))?;
     }

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::{
     announce::Voice,
+    audit::Schedule,
     claims::{self, LARGEST_CLAIM, falls_to},
     desk::Desk,
     effects::Performer,
@@ -46,6 +47,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const BURST: usize = 256;
 /// Changes of holder kept in the status.
 const KEPT_HISTORY: usize = 10;
+/// How long a change of holder may go on before it is reported: a report on each of its steps would only compete with
+/// the next one for the API server.
+const QUICK_CHANGE: Duration = Duration::from_millis(500);
 /// After a failed report.
 pub(super) const REPORT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -58,8 +62,8 @@ pub(super) struct Parts {
     pub(super) prober: Prober,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) voice: Voice,
-    /// How many scopes the watches of groups and of pods have.
-    pub(super) scopes: usize,
+    /// The namespaces that are watched, each for itself; empty: all, together.
+    pub(super) namespaces: Vec<String>,
     /// After how long without a heartbeat this replica no longer believes to be in charge of anything.
     pub(super) session_ttl: Duration,
     /// What may be on its way to the API server besides changes of holder: they must not wait behind thousands of reports.
@@ -129,6 +133,7 @@ pub(super) struct Driver {
     timers: BTreeSet<(Duration, GroupName)>,
     deadlines: HashMap<GroupName, Duration>,
     pub(super) claiming: bool,
+    pub(super) audits: Schedule,
     draining: bool,
     pub(super) tasks: JoinSet<()>,
 }
@@ -151,6 +156,7 @@ impl Driver {
             timers: BTreeSet::new(),
             deadlines: HashMap::new(),
             claiming: false,
+            audits: Schedule::default(),
             draining: false,
             tasks: JoinSet::new(),
         }
@@ -167,7 +173,7 @@ impl Driver {
         let mut gauged = Duration::ZERO;
         loop {
             let now = Monotonic::now();
-            if drained_by.is_some_and(|by| now >= by || !self.is_changing()) {
+            if drained_by.is_some_and(|by| now >= by || !self.is_unfinished()) {
                 break;
             }
             let next = self.timers.first().map_or(IDLE, |(at, _)| at.saturating_sub(now).min(IDLE));
@@ -204,8 +210,8 @@ impl Driver {
         }
     }
 
-    /// Whether a group of ours is between two holders.
-    fn is_changing(&self) -> bool {
+    /// Whether something was begun in a group of ours that should not be left half done.
+    fn is_unfinished(&self) -> bool {
         self.entries.values().any(|entry| {
             entry.charge == Charge::Ours
                 && !matches!(
@@ -233,6 +239,7 @@ impl Driver {
             self.look(&name, now);
         }
         self.claim(now);
+        self.audit(now);
     }
 
     /// Whether the database has been away for so long that nothing waits for it any more.
@@ -243,7 +250,7 @@ impl Driver {
     /// Whether everything that this watches has been listed.
     pub(super) fn is_synced(&self, watched: Watched) -> bool {
         let scopes = self.synced.iter().filter(|(synced, _)| *synced == watched).count();
-        scopes >= if watched == Watched::NodeLeases { 1 } else { self.parts.scopes }
+        scopes >= if watched == Watched::NodeLeases { 1 } else { self.parts.namespaces.len().max(1) }
     }
 
     /// Shows one group the world, and does what it says.
@@ -288,8 +295,9 @@ impl Driver {
                 metrics: self.parts.voice.metrics.clone(),
             };
             let messages = self.parts.messages.clone();
-            let queue =
-                matches!(effect, Effect::Stamp { .. } | Effect::Read).then(|| self.parts.background.clone());
+            // A stamp that fences a term off is a step of a change, and waits for nothing.
+            let waits = matches!(effect, Effect::Read) || entry.machine.is_stamping(ticket);
+            let queue = waits.then(|| self.parts.background.clone());
             self.tasks.spawn(async move {
                 let _turn = in_turn(queue).await;
                 let done = performer.perform(ticket, effect).await;
@@ -306,8 +314,10 @@ impl Driver {
         if matches!(entry.machine.phase(), Phase::Retired) {
             entry.charge = Charge::Open;
         }
-        let deadline = entry.deadline(&self.leases, now);
-        let deadline = deadline.into_iter().chain(Some(entry.report_after).filter(|at| *at > now)).min();
+        entry.quiet_until =
+            entry.machine.is_changing().then(|| entry.quiet_until.unwrap_or(now + QUICK_CHANGE));
+        let later = entry.quiet_until.into_iter().chain([entry.report_after]).filter(|at| *at > now);
+        let deadline = entry.deadline(&self.leases, now).into_iter().chain(later).min();
         self.set_timer(name, deadline);
         self.report(name, now);
     }
@@ -342,8 +352,11 @@ impl Driver {
             _ => hindrance.is_some() && !entry.hindrance_reported,
         };
         let Some(entry) = self.entries.get_mut(name) else { return };
-        if !ours || entry.unreadable.is_some() || entry.reporting || now < entry.report_after || self.draining
-        {
+        let quiet = entry.quiet_until.is_some_and(|until| now < until);
+        if !ours || quiet || entry.unreadable.is_some() || entry.reporting || now < entry.report_after {
+            return;
+        }
+        if self.draining {
             return;
         }
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {

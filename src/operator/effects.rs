@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 use tokio::time::sleep;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     message::{Done, GroupName, Trouble},
 };
 use crate::{
-    api::{FINALIZER, LeaderGroup, PodRef, Reason},
+    api::{FINALIZER, LeaderGroup, PodRef, Reason, Sighting},
     election::{Effect, Grant, Outcome, Refusal, Row, Ticket},
     health::{PodFacts, Readiness},
     lock::{
@@ -46,7 +46,7 @@ pub(super) struct Performer {
 #[derive(Default)]
 struct Learned {
     pods: Vec<Pod>,
-    object: Option<Box<LeaderGroup>>,
+    object: Option<Box<Sighting>>,
 }
 
 /// Why there is no proper outcome.
@@ -194,15 +194,19 @@ impl Performer {
 
     async fn read(&self, learned: &mut Learned) -> Result<Outcome, Failure> {
         let row = self.row().await?;
-        let object = self.router.group(&self.group).await?;
+        let object = self.router.sight(&self.group).await?;
         if let Some(object) = &object
-            && object.metadata.deletion_timestamp.is_none()
-            && !object.finalizers().iter().any(|name| name == FINALIZER)
+            && object.meta().deletion_timestamp.is_none()
         {
-            // Without it the group could go away and leave its labels behind.
-            self.router.set_finalizer(&self.group, true).await?;
+            if let Err(unreadable) = &object.0 {
+                return Err(Failure::Trouble(Trouble::Unreachable(unreadable.problem.clone())));
+            }
+            if !object.finalizers().iter().any(|name| name == FINALIZER) {
+                // Without it the group could go away and leave its labels behind.
+                self.router.set_finalizer(&self.group, true).await?;
+            }
         }
-        let declared = object.as_ref().map(|object| object.status.clone().unwrap_or_default().declaration);
+        let declared = object.as_ref().map(Sighting::declaration);
         learned.object = object.map(Box::new);
         Ok(Outcome::Read { row: Some(row), declared })
     }

@@ -83,6 +83,8 @@ pub(super) struct Entry {
     pub(super) history: Vec<HistoryEntry>,
     pub(super) reporting: bool,
     pub(super) report_after: Duration,
+    /// While a change of holder is under way and may soon be over.
+    pub(super) quiet_until: Option<Duration>,
     /// What keeps all groups from being worked for was reported by a replica that is not in charge; once is enough.
     pub(super) hindrance_reported: bool,
     /// The last failure of a report, and of stamping standbys: each is logged once.
@@ -95,15 +97,20 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// A group just seen; none for an object without name, namespace or UID, which no API server sends.
+    /// A group just seen; none for an object without name, namespace or UID, which no API server sends, and for one whose
+    /// lock's key cannot be used.
     pub(super) fn new(object: LeaderGroup, name: GroupName, cluster: &str) -> Option<Self> {
         let group = GroupRef::of(&object)?;
-        let key = object.spec.lock.key.clone();
-        let key = key.unwrap_or_else(|| format!("{cluster}/{}/{}", group.namespace, group.name));
+        let default_key = Key::new(format!("{cluster}/{}/{}", group.namespace, group.name));
+        let key = match object.spec.lock.key.clone().map(Key::new) {
+            // It never had a row, and is not kept from going.
+            Some(Err(_)) if object.metadata.deletion_timestamp.is_some() => default_key,
+            key => key.unwrap_or(default_key),
+        };
         let mut entry = Self {
             uid: group.uid.as_str().into(),
             tag: tag(cluster, &group.namespace, &group.name, &group.uid),
-            key: Key::new(key).ok()?,
+            key: key.ok()?,
             machine: election::Group::new(World::default()),
             charge: Charge::Open,
             claim_due: true,
@@ -118,6 +125,7 @@ impl Entry {
             history: Vec::new(),
             reporting: false,
             report_after: Duration::ZERO,
+            quiet_until: None,
             hindrance_reported: false,
             report_trouble: None,
             stamp_trouble: None,

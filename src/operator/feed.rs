@@ -17,11 +17,8 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::{
-    message::{Message, Scope, Watched},
-    sighting::Sighting,
-};
-use crate::health::Monotonic;
+use super::message::{Message, Scope, Watched};
+use crate::{api::Sighting, health::Monotonic};
 
 /// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
 pub(super) const WATCH_SECONDS: u32 = 20;

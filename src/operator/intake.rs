@@ -14,10 +14,9 @@ use super::{
     network::Peer,
     roster::Selected,
     session::LockNews,
-    sighting::Sighting,
 };
 use crate::{
-    api::LeaderGroup,
+    api::{LeaderGroup, Sighting},
     election::{Event, Outcome},
     health::{Monotonic, ProbeEvent, ProbeStep},
     lock::{Claimed, LockError, Token},
@@ -65,6 +64,7 @@ impl Driver {
                     self.touched.insert(group);
                 }
             }
+            Message::Audited(audit) => self.audited(audit, now),
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
             Message::ApiServer { reachable } => {
                 self.heard(Peer::ApiServer, reachable, now);
@@ -434,7 +434,7 @@ impl Driver {
             return;
         }
         if let Some(object) = done.object {
-            self.group_seen(*object);
+            self.sighted(*object);
         }
         let Some(entry) = self.entries.get_mut(&done.group).filter(|entry| entry.uid == done.uid) else {
             return;
@@ -462,7 +462,7 @@ impl Driver {
         &mut self,
         name: GroupName,
         uid: &str,
-        object: Result<Box<LeaderGroup>, Trouble>,
+        object: Result<Box<Sighting>, Trouble>,
         now: Duration,
     ) {
         let Some(entry) = self.entries.get_mut(&name).filter(|entry| *entry.uid == *uid) else { return };
@@ -470,7 +470,7 @@ impl Driver {
         match object {
             Ok(object) => {
                 entry.report_trouble = None;
-                self.group_seen(*object);
+                self.sighted(*object);
             }
             Err(trouble) => {
                 if entry.report_trouble.as_ref() != Some(&trouble) {
@@ -503,6 +503,6 @@ fn is_over(trouble: &Trouble, outcome: &Outcome) -> bool {
     }
 }
 
-fn name_of(object: &impl kube::ResourceExt) -> Option<GroupName> {
+pub(super) fn name_of(object: &impl kube::ResourceExt) -> Option<GroupName> {
     Some(GroupName { namespace: object.namespace()?.into(), name: object.meta().name.as_deref()?.into() })
 }

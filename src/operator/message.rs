@@ -8,9 +8,9 @@ use k8s_openapi::{
 };
 use kube::runtime::watcher;
 
-use super::{claims::Answer, session::LockNews, sighting::Sighting};
+use super::{audit::Audit, claims::Answer, session::LockNews};
 use crate::{
-    api::LeaderGroup,
+    api::Sighting,
     election::{Outcome, Ticket},
     lock::SessionId,
 };
@@ -50,7 +50,7 @@ pub(super) struct Done {
     /// Pods as the API server returned them, newer than what the watch has shown.
     pub(super) pods: Vec<Pod>,
     /// The group as a quorum read returned it.
-    pub(super) object: Option<Box<LeaderGroup>>,
+    pub(super) object: Option<Box<Sighting>>,
     /// What a user should know about a failure.
     pub(super) trouble: Option<Trouble>,
 }
@@ -83,7 +83,7 @@ pub(super) enum Message {
     Reported {
         group: GroupName,
         uid: Arc<str>,
-        object: Result<Box<LeaderGroup>, Trouble>,
+        object: Result<Box<Sighting>, Trouble>,
     },
     /// Whether the owner of some pods selects them by the group's role label.
     Owner {
@@ -95,4 +95,5 @@ pub(super) enum Message {
     ApiServer {
         reachable: bool,
     },
+    Audited(Audit),
 }

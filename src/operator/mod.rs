@@ -6,6 +6,7 @@
 //! message, so one bad group never holds up another.
 
 mod announce;
+mod audit;
 mod claims;
 mod desk;
 mod driver;
@@ -147,7 +148,7 @@ async fn operate(
         prober: Prober::new(probes, PROBES),
         messages,
         voice,
-        scopes: settings.namespaces.len().max(1),
+        namespaces: settings.namespaces.clone(),
         session_ttl: settings.ttl,
         background: Arc::new(Semaphore::new(BACKGROUND)),
     };

@@ -9,10 +9,9 @@ use serde_json::{Value, json};
 use super::{
     entry::{Charge, Entry},
     message::Trouble,
-    sighting::Unreadable,
 };
 use crate::{
-    api::{ActivePod, ConditionType, LeaderGroupStatus, Reason},
+    api::{ActivePod, ConditionType, LeaderGroupStatus, Reason, Unreadable},
     election::{Member, Phase, Role, Standing},
 };
 
@@ -59,8 +58,8 @@ pub(super) fn status(entry: &Entry, hindrance: Option<&Hindrance>, settles: bool
     }
 }
 
-/// The merge patch that turns the status on the API server into `wanted`; none when it reads so already. Declaration and
-/// token are not in it: they are written by compare-and-set alone.
+/// What turns the status on the API server into `wanted`; none when it reads so already. Declaration and token are not in
+/// it: they are written by compare-and-set alone.
 pub(super) fn patch(entry: &Entry, wanted: &LeaderGroupStatus) -> Option<Value> {
     (entry.status() != Some(wanted)).then(|| {
         json!({
@@ -193,7 +192,7 @@ fn activity(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindr
                 Reason::Paused,
                 format!("{name} is active with token {token}; elections are paused"),
             ),
-            _ => finding(Active, true, Reason::AsExpected, format!("{name} is active with token {token}")),
+            _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
         };
     }
     if entry.object.spec.paused {
@@ -249,11 +248,12 @@ pub(super) fn of_unreadable(unreadable: &Unreadable) -> Option<Value> {
     let findings = [(C::Accepted, false), (C::Ready, false), (C::Stalled, true)]
         .map(|(kind, status)| finding(kind, status, Reason::InvalidSpec, unreadable.problem.clone()));
     let kinds = findings.each_ref().map(|finding| finding.kind.to_string());
-    let told = conditions(findings.into(), generation, &unreadable.conditions);
-    if told.iter().all(|condition| unreadable.conditions.contains(condition)) {
+    let before = unreadable.conditions();
+    let told = conditions(findings.into(), generation, &before);
+    if told.iter().all(|condition| before.contains(condition)) {
         return None;
     }
-    let others = unreadable.conditions.iter().filter(|other| !kinds.contains(&other.type_)).cloned();
+    let others = before.into_iter().filter(|other| !kinds.contains(&other.type_));
     let all: Vec<Condition> = told.into_iter().chain(others).collect();
     Some(json!({ "observedGeneration": generation, "conditions": all }))
 }

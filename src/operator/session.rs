@@ -114,7 +114,14 @@ impl Keeper {
                     ticks.reset_immediately();
                     self.tell(LockNews::Lost).await;
                 }
-                Err(error) => self.tell(LockNews::Down(error)).await,
+                Err(error) => {
+                    // The tables are gone, and the session with them: opening another one makes them anew.
+                    if matches!(error, LockError::SchemaOld { .. }) {
+                        session = None;
+                        self.tell(LockNews::Lost).await;
+                    }
+                    self.tell(LockNews::Down(error)).await;
+                }
             }
         }
         if let Some(own) = session {

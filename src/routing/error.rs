@@ -31,6 +31,14 @@ pub enum RoutingError {
         /// The client's words.
         source: Box<kube::Error>,
     },
+    /// The group is stored in a form that this version of the program does not understand.
+    #[error("could not {what}: {problem}")]
+    Unreadable {
+        /// What was being done.
+        what: &'static str,
+        /// Which field, why, and what to do.
+        problem: String,
+    },
     /// The object kept changing under our hands.
     #[error("could not {what}: it changed at every attempt; another controller may be fighting over it")]
     Contended {

@@ -1,13 +1,15 @@
 //! Reads and writes of the `LeaderGroup` itself: declaration, status, finalizer.
 
 use kube::{
-    Api, ResourceExt,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    ResourceExt,
+    api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
 use super::{GroupRef, Router, RoutingError};
-use crate::api::{Declaration, FINALIZER, LeaderGroup};
+use crate::api::{Declaration, FINALIZER, LeaderGroup, Sighting};
+
+const READ: &str = "read the LeaderGroup";
 
 /// How a compare-and-set of the declaration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +23,15 @@ pub enum Declared {
 }
 
 impl Router {
-    /// A quorum read of the group: none when it is gone or another one of the same name.
+    /// A quorum read of the group: none when it is gone or another one of the same name. One that cannot be read is an
+    /// error: nothing is decided on it.
     pub async fn group(&self, group: &GroupRef) -> Result<Option<LeaderGroup>, RoutingError> {
-        let found = self.get("read the LeaderGroup", &self.groups(group), &group.name).await?;
+        self.sight(group).await?.map(|found| understood(READ, found)).transpose()
+    }
+
+    /// The same, of a group that perhaps cannot be read.
+    pub async fn sight(&self, group: &GroupRef) -> Result<Option<Sighting>, RoutingError> {
+        let found = self.get(READ, &self.groups(group), &group.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&group.uid)))
     }
 
@@ -46,8 +54,10 @@ impl Router {
             { "op": "replace", "path": "/status/declaration", "value": next },
             { "op": "add", "path": "/status/token", "value": next.token },
         ]);
-        match self.patch_group(group, "declaration", "declare the new term in the status", steps).await {
-            Ok(_) => return Ok(Declared::Done),
+        let what = "declare the new term in the status";
+        match self.patch_group(group, "declaration", what, steps).await {
+            // What became unreadable meanwhile is no reason to go on.
+            Ok(found) => return understood(what, found).map(|_| Declared::Done),
             Err(refused) if matches!(refused.code(), Some(404 | 422)) => {}
             Err(other) => return Err(other),
         }
@@ -65,11 +75,13 @@ impl Router {
     ///
     /// A JSON Patch, too: of a merge patch of the status the API server drops the UID without a look at it, and a late
     /// one would be written to another group of the same name.
-    pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<LeaderGroup, RoutingError> {
+    pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<Sighting, RoutingError> {
         let what = "write the LeaderGroup's status";
         match self.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
             Err(refused) if refused.code() == Some(422) => {
-                match self.without_status(&group.namespace, &group.name).await? {
+                // A group that has no status at all: there is nothing yet that a JSON Patch could add fields to.
+                let bare = self.sight(group).await?.filter(Sighting::is_without_status);
+                match bare.and_then(|found| found.resource_version()) {
                     Some(version) => {
                         let steps = status_steps(&group.uid, status, Some(&version));
                         self.patch_group(group, "status", what, steps).await
@@ -81,50 +93,40 @@ impl Router {
         }
     }
 
-    /// The version of a group that has no status at all, as when its definition sets no defaults: there is nothing yet
-    /// that a JSON Patch could add fields to.
-    async fn without_status(&self, namespace: &str, name: &str) -> Result<Option<String>, RoutingError> {
-        let found = self.call("read the LeaderGroup", self.untyped(namespace).get(name)).await?;
-        Ok(found.data.get("status").is_none().then_some(found.metadata.resource_version).flatten())
-    }
-
-    fn untyped(&self, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<LeaderGroup>(&()))
-    }
-
-    /// Writes conditions into a group that cannot be read, whose status is thus known only by its name.
-    pub async fn report_unreadable(
-        &self,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-        status: &Value,
-    ) -> Result<(), RoutingError> {
-        let what = "write the LeaderGroup's status";
-        let version = self.without_status(namespace, name).await?;
-        let patch = json_patch(what, status_steps(uid, status, version.as_deref()))?;
-        let (api, params) = (self.untyped(namespace), PatchParams::default());
-        self.send("status", what, api.patch_status(name, &params, &patch)).await.map(drop)
-    }
-
-    /// Puts the finalizer on, or takes it off, if that is still needed.
+    /// Puts the finalizer on, or takes it off, if that is still needed. The rest of the group need not be readable.
     pub async fn set_finalizer(&self, group: &GroupRef, wanted: bool) -> Result<(), RoutingError> {
         let what = "change the LeaderGroup's finalizers";
+        let (mut refusal, mut replaced) = (None, false);
         for _ in 0..5 {
-            let Some(found) = self.group(group).await? else { return Ok(()) };
+            let Some(found) = self.sight(group).await? else { return Ok(()) };
             let mut finalizers = found.finalizers().to_vec();
             if finalizers.iter().any(|name| name == FINALIZER) == wanted {
                 return Ok(());
             }
             finalizers.retain(|name| name != FINALIZER);
             finalizers.extend(wanted.then(|| FINALIZER.to_owned()));
-            let steps = json!([
-                { "op": "test", "path": "/metadata/uid", "value": group.uid },
-                { "op": "test", "path": "/metadata/resourceVersion", "value": found.resource_version() },
-                { "op": "add", "path": "/metadata/finalizers", "value": finalizers },
-            ]);
-            match self.patch_group(group, "finalizer", what, steps).await {
-                Err(refused) if matches!(refused.code(), Some(404 | 409 | 422)) => {}
+            let version = found.resource_version();
+            let mut steps = vec![
+                json!({ "op": "test", "path": "/metadata/uid", "value": group.uid }),
+                json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }),
+                json!({ "op": "add", "path": "/metadata/finalizers", "value": finalizers }),
+            ];
+            let is_of_this = |(at, refused): &mut (Option<String>, RoutingError)| {
+                *at == version && refused.code() == Some(422)
+            };
+            if let Some((_, refused)) = refusal.take_if(is_of_this) {
+                // Nobody changed it in between: what is stored is no longer accepted, so that nothing of it can be
+                // changed unless what is wrong is, too. Who has ordered its end does not miss it.
+                match found.acceptable_spec().filter(|_| !wanted && !replaced) {
+                    Some(spec) => steps.push(json!({ "op": "add", "path": "/spec", "value": spec })),
+                    None => return Err(refused),
+                }
+                replaced = true;
+            }
+            match self.patch_group(group, "finalizer", what, Value::Array(steps)).await {
+                Err(refused) if matches!(refused.code(), Some(404 | 409 | 422)) => {
+                    refusal = Some((version, refused));
+                }
                 answer => return answer.map(drop),
             }
         }
@@ -137,7 +139,7 @@ impl Router {
         kind: &'static str,
         what: &'static str,
         steps: Value,
-    ) -> Result<LeaderGroup, RoutingError> {
+    ) -> Result<Sighting, RoutingError> {
         let (api, params) = (self.groups(group), PatchParams::default());
         let patch = json_patch(what, steps)?;
         if kind == "finalizer" {
@@ -146,6 +148,11 @@ impl Router {
             self.send(kind, what, api.patch_status(&group.name, &params, &patch)).await
         }
     }
+}
+
+/// A group to decide on.
+fn understood(what: &'static str, found: Sighting) -> Result<LeaderGroup, RoutingError> {
+    found.0.map_err(|unreadable| RoutingError::Unreadable { what, problem: unreadable.problem })
 }
 
 /// What sets fields of the status of the group of this UID. A field that is null goes. `bare` is the version of a group

@@ -20,7 +20,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 use kube::{Api, Client, Resource, core::Status};
 use serde::de::DeserializeOwned;
 
-use crate::api::LeaderGroup;
+use crate::api::Sighting;
 use k8s_openapi::api::core::v1::Pod;
 
 /// Performs the writes. Cheap to clone.
@@ -53,7 +53,7 @@ impl Router {
         Api::namespaced(self.client.clone(), &group.namespace)
     }
 
-    fn groups(&self, group: &GroupRef) -> Api<LeaderGroup> {
+    fn groups(&self, group: &GroupRef) -> Api<Sighting> {
         Api::namespaced(self.client.clone(), &group.namespace)
     }
 

@@ -168,8 +168,12 @@ impl Router {
         let mut pods = pods.to_vec();
         // What no longer is one of the group's pods may carry its label still.
         let labelled = ListParams::default().labels(&group.marks.label);
-        let found = self.call("list the pods with a role", self.pods(group).list(&labelled)).await?;
-        let stamped = found.items.into_iter().filter(|pod| {
+        let found = match self.call("list the pods with a role", self.pods(group).list(&labelled)).await {
+            // What can be no label is on no pod: a group with such a spec goes all the same.
+            Err(refused) if refused.code() == Some(400) => Vec::new(),
+            found => found?.items,
+        };
+        let stamped = found.into_iter().filter(|pod| {
             stamp_of(pod).is_some_and(|stamp| stamp.group == group.uid)
                 && !pods.iter().any(|known| pod.uid().as_deref() == Some(&known.uid))
         });

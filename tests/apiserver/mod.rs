@@ -15,8 +15,8 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Mutex,
     sync::atomic::{AtomicU16, Ordering},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,9 +24,10 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, Config,
-    api::{Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use leadergroup::api::LeaderGroup;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 
@@ -177,13 +178,47 @@ impl ApiServer {
         client.request_text(request).await.is_ok_and(|answer| answer == "ok")
     }
 
-    async fn install_definition(&self) {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds/leadergroups.yaml");
-        let manifest = fs::read_to_string(&manifest).unwrap();
-        let definition: CustomResourceDefinition = serde_saphyr::from_str(&manifest).unwrap();
+    /// Takes all validation off the custom resource definition: from now on this server stores anything as a group, as
+    /// with a definition of a newer version. Not for the shared server.
+    pub async fn take_validation_off(&self) {
+        let anything = serde_json::json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let mut definition = definition();
+        let version = &mut definition.spec.versions[0];
+        version.schema =
+            Some(serde_json::from_value(serde_json::json!({ "openAPIV3Schema": anything })).unwrap());
+        self.apply_definition(definition).await;
+        self.until_anything_is_stored(true).await;
+    }
+
+    /// Puts the validation on again; what is stored stays.
+    pub async fn put_validation_on(&self) {
+        self.apply_definition(definition()).await;
+        self.until_anything_is_stored(false).await;
+    }
+
+    /// Until a group that makes no sense is accepted, or refused.
+    async fn until_anything_is_stored(&self, accepted: bool) {
+        let resource = ApiResource::erase::<LeaderGroup>(&());
+        let group = DynamicObject::new("odd", &resource);
+        let group = group.data(serde_json::json!({ "spec": { "onDelete": "Explode" } }));
+        let groups: Api<DynamicObject> = Api::namespaced_with(self.client().await, "default", &resource);
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let start = Instant::now();
+        while groups.create(&params, &group).await.is_ok() != accepted {
+            assert!(start.elapsed() < DEADLINE, "the definition is not in force within {DEADLINE:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn apply_definition(&self, definition: CustomResourceDefinition) {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client().await);
         let name = definition.metadata.name.clone().unwrap();
-        definitions.patch(&name, &PatchParams::apply("tests"), &Patch::Apply(definition)).await.unwrap();
+        let params = PatchParams::apply("tests").force();
+        definitions.patch(&name, &params, &Patch::Apply(definition)).await.unwrap();
+    }
+
+    async fn install_definition(&self) {
+        self.apply_definition(definition()).await;
         let client = self.client().await;
         let start = Instant::now();
         // The condition Established comes first; only then are requests served.
@@ -280,13 +315,19 @@ impl Drop for ApiServer {
             drop(watcher.stdin.take());
             // Reaped here, so that the watcher sees them end.
             for child in [&self.server, &self.etcd] {
-                if let Some(mut child) = child.lock().unwrap().take() {
+                if let Some(mut child) = child.lock().unwrap_or_else(PoisonError::into_inner).take() {
                     child.wait().unwrap();
                 }
             }
             watcher.wait().unwrap();
         }
     }
+}
+
+/// The definition of the custom resource, as it is shipped.
+fn definition() -> CustomResourceDefinition {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds/leadergroups.yaml");
+    serde_saphyr::from_str(&fs::read_to_string(manifest).unwrap()).unwrap()
 }
 
 /// A loopback address that no other process uses: it is made of this process's number.

@@ -19,15 +19,16 @@ pub fn find(names: &[&str]) -> PathBuf {
     })
 }
 
-/// The cache holds a folder for each version of each family of programs.
+/// The cache holds a folder for each version of the programs, and perhaps one that is being built.
 fn newest_in_cache(names: &[&str]) -> Option<PathBuf> {
     let set = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("LEADERGROUP_CACHE")
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("leadergroup")))
         .or_else(|| Some(set("HOME")?.join(".cache/leadergroup")))?;
     let folders = fs::read_dir(cache.join("bin")).ok()?;
+    let folders = folders.flatten().map(|folder| folder.path()).filter(|folder| folder.extension().is_none());
     let programs =
-        folders.flatten().flat_map(|folder| names.iter().map(move |name| folder.path().join(name)));
+        folders.flat_map(|folder| names.iter().map(|name| folder.join(name)).collect::<Vec<PathBuf>>());
     let built = |path: &PathBuf| {
         path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
     };

@@ -6,7 +6,7 @@ use leadergroup::{
     api::{LeaderGroupSpec, Reason},
     health::{
         NodeLease, NodeLeases, PodEvidence, PodFacts, PodPhase, ProbeKind, ProbeOutcome, Readiness, Refusal,
-        ResolvedProbe, Standing, Thresholds, Verdict,
+        ResolvedProbe, Restarts, Standing, Thresholds, Verdict,
     },
 };
 use proptest::prelude::*;
@@ -38,11 +38,15 @@ fn facts() -> PodFacts {
         disruption_target: false,
         readiness: Readiness::Ready,
         container_problem: None,
-        restarts: 0,
+        restarts: Some(restarts(0)),
         role: None,
         stamp: None,
         probe: Ok(Some(ResolvedProbe { kind: ProbeKind::TcpSocket, port: 80, timeout: ms(TIMEOUT) })),
     }
+}
+
+fn restarts(count: i32) -> Restarts {
+    Restarts { container: "web".into(), count }
 }
 
 fn ready() -> PodEvidence {
@@ -59,6 +63,47 @@ fn of_holder(evidence: &PodEvidence, now: u64) -> Verdict {
 fn probe(evidence: &mut PodEvidence, at: u64, outcome: ProbeOutcome) {
     evidence.probe_sent(at / R, ms(at));
     evidence.probe_answered(at / R, ms(at), outcome);
+}
+
+/// A container that ends and is started anew within a second may never be shown as ended, nor as unready.
+#[test]
+fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
+    let restarted = |count| PodFacts { restarts: Some(restarts(count)), ..facts() };
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    evidence.kubelet(&restarted(1), ms(1_500));
+    let failing = Verdict::Failing(Reason::ContainerRestarted);
+    for standing in [Standing::Holder, Standing::Candidate] {
+        assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_500)), failing);
+    }
+    evidence.kubelet(&restarted(1), ms(1_600));
+    assert_eq!(of_holder(&evidence, 1_999), failing, "the success was the former run's");
+    let mut proved = evidence.clone();
+    probe(&mut proved, 2_000, ProbeOutcome::Success);
+    assert_eq!(of_holder(&proved, 2_010), Verdict::Eligible { since: ms(2_000) });
+    // A replica that does not probe the pod hears of no proof, and must not hold it against the pod later.
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(1_600)), Some(ms(4_000)));
+    assert_eq!(of_holder(&evidence, 4_499), failing);
+    assert_eq!(of_holder(&evidence, 4_500), Verdict::Unknown);
+}
+
+#[test]
+fn only_a_count_that_grows_is_a_restart() {
+    let of = |container: &str, count| Some(Restarts { container: container.into(), ..restarts(count) });
+    let mut evidence = PodEvidence::new(thresholds());
+    for (restarts, what) in [
+        (of("web", 3), "what happened before it was first seen"),
+        (of("web", 3), "the same again"),
+        (of("web", 1), "an older version of the pod"),
+        (of("web", 3), "and back"),
+        (None, "no word"),
+        (of("sidecar", 9), "another container is the main one now"),
+    ] {
+        evidence.kubelet(&PodFacts { restarts, ..facts() }, ms(10));
+        assert_eq!(of_holder(&evidence, 10), Verdict::Unknown, "{what}");
+    }
+    evidence.kubelet(&PodFacts { restarts: of("sidecar", 10), ..facts() }, ms(20));
+    assert_eq!(of_holder(&evidence, 20), Verdict::Failing(Reason::ContainerRestarted));
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::{net::IpAddr, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use leadergroup::{
     api::{LeaderGroupSpec, ProbeScheme, Stamp},
-    health::{ContainerProblem, PodFacts, PodPhase, ProbeKind, ProbeRefusal, Readiness, ResolvedProbe},
+    health::{
+        ContainerProblem, PodFacts, PodPhase, ProbeKind, ProbeRefusal, Readiness, ResolvedProbe, Restarts,
+    },
 };
 use serde_json::{Value, json};
 
@@ -76,7 +78,7 @@ fn a_working_pod_is_read_whole() {
         disruption_target: false,
         readiness: Readiness::Ready,
         container_problem: None,
-        restarts: 2,
+        restarts: Some(Restarts { container: "web".into(), count: 2 }),
         role: Some("standby".into()),
         stamp: Some(Stamp { group: "g1".into(), token: 7 }),
         probe: Ok(Some(ResolvedProbe {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use leadergroup::lock::{Changed, Claim, Claimed, Key, Refusal, Token};
+use leadergroup::lock::{Changed, Claim, Claimed, Held, Key, Refusal, Token};
 use sqlx::{Connection, Executor};
 
 use crate::cast::{
@@ -267,7 +267,11 @@ async fn what_nobody_is_in_charge_of_is_listed_page_by_page() {
     let rest = store.unclaimed(Some(&keys[3]), 3).await.unwrap();
     assert_eq!(rest.iter().map(|row| &row.key).collect::<Vec<_>>(), [&keys[4]]);
     let charged = store.rows_of(own).await.unwrap();
-    assert_eq!(charged, [(keys[5].clone(), Token::ZERO), (keys[6].clone(), Token::ZERO)]);
+    let held = |key: &Key| Held { key: key.clone(), token: Token::ZERO, owner: None };
+    assert_eq!(charged, [held(&keys[5]), held(&keys[6])]);
+    assert_eq!(grant_one(&store, own, grant(&keys[5], 0, "p0")).await, granted(1));
+    let charged = store.rows_of(own).await.unwrap();
+    assert_eq!((charged[0].token, charged[0].owner.as_deref()), (Token::new(1), Some("uid-p0")));
 }
 
 #[tokio::test]

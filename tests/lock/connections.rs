@@ -9,7 +9,7 @@ use crate::cast::{Gate, TTL, grant, grant_one, granted, key, keys, row, session,
 use crate::postgres::{Database, Server, eventually, migrated};
 
 /// Connections of the program under test.
-async fn connections(database: &Database) -> i64 {
+pub async fn connections(database: &Database) -> i64 {
     database
         .number(
             "select count(*) from pg_stat_activity \

@@ -20,3 +20,4 @@ mod postgres;
 mod sessions;
 mod terms;
 mod trouble;
+mod url_file;

@@ -60,7 +60,10 @@ async fn the_password_file_wins_and_is_read_anew() {
     assert!(matches!(missing, LockError::File { key: "passwordFile", .. }), "{missing}");
     std::fs::write(&file, "\n").unwrap();
     let empty = error(&store).await.to_string();
-    assert!(empty.starts_with("database.passwordFile: ") && empty.contains("empty: write"), "{empty}");
+    assert!(
+        empty.starts_with("database.passwordFile: ") && empty.contains("it is empty; write the password"),
+        "{empty}"
+    );
     std::fs::write(&file, "wrong-secret\n").unwrap();
     assert!(matches!(error(&store).await, LockError::Login { .. }));
     std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();

@@ -2,11 +2,14 @@
 
 use leadergroup::{
     api::{Declaration, FINALIZER},
-    routing::Declared,
+    routing::{Declared, RoutingError},
 };
 use serde_json::json;
 
-use crate::stage::{Stage, term};
+use crate::{
+    apiserver::ApiServer,
+    stage::{Stage, term},
+};
 
 #[tokio::test]
 async fn a_declaration_replaces_only_the_one_that_was_read() {
@@ -39,11 +42,11 @@ async fn a_report_does_not_collide_with_a_declaration() {
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::Done);
     let active = json!({ "pod": "a", "uid": "u", "node": "n", "since": "2026-01-01T00:00:00Z" });
     let reported = stage.router.report(&stage.group, &json!({ "active": active })).await.unwrap();
-    assert_eq!(reported.status.unwrap().active.unwrap().pod, "a");
+    assert_eq!(reported.0.unwrap().status.unwrap().active.unwrap().pod, "a");
     for _ in 0..2 {
         let patch = json!({ "eligible": 2, "active": null });
         let reported = stage.router.report(&stage.group, &patch).await.unwrap();
-        assert_eq!(reported.status.unwrap().active, None);
+        assert_eq!(reported.0.unwrap().status.unwrap().active, None);
     }
     let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
     assert_eq!((status.eligible, status.members, status.declaration), (2, 3, next));
@@ -84,4 +87,74 @@ async fn the_finalizer_comes_and_goes_among_others() {
     let none = json!({ "metadata": { "finalizers": [] } });
     let patch = kube::api::Patch::Merge(&none);
     stage.groups().patch("orders", &kube::api::PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
+    let server = ApiServer::start(&[]).await;
+    let stage = Stage::on(&server, "unreadable").await;
+    let a = stage.pod("a").await;
+    let first = stage.declare(1, &a).await;
+    server.take_validation_off().await;
+    let wrong = kube::api::Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
+    let changed = stage.sighted().patch("orders", &kube::api::PatchParams::default(), &wrong).await.unwrap();
+    assert!(changed.0.is_err());
+    // With validation back, too: what is stored is stored.
+    for strict in [false, true] {
+        if strict {
+            server.put_validation_on().await;
+        }
+        assert!(matches!(stage.router.group(&stage.group).await, Err(RoutingError::Unreadable { .. })));
+        let sighted = stage.router.sight(&stage.group).await.unwrap().unwrap();
+        assert_eq!(sighted.declaration(), first);
+        let next = term(2, &a, &[]);
+        let declared = stage.router.declare(&stage.group, &first, &next).await;
+        assert!(matches!(declared, Err(RoutingError::Unreadable { .. })), "{declared:?}");
+        // Its status and its finalizers are another matter.
+        stage.router.report(&stage.group, &json!({ "eligible": 1 })).await.unwrap();
+        for wanted in [false, true] {
+            stage.router.set_finalizer(&stage.group, wanted).await.unwrap();
+            assert_eq!(stage.finalizers().await.len(), usize::from(wanted));
+        }
+        let back = json!([{ "op": "replace", "path": "/status/declaration", "value": first }]);
+        let back = kube::api::Patch::Json::<()>(serde_json::from_value(back).unwrap());
+        stage.sighted().patch_status("orders", &kube::api::PatchParams::default(), &back).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_finalizer_goes_from_what_the_api_server_would_not_accept() {
+    let server = ApiServer::start(&[]).await;
+    server.take_validation_off().await;
+    let wrong = [
+        (json!({ "onDelete": "Explode" }), true),
+        (json!({ "health": 7, "lock": { "ttl": 7 } }), true),
+        (json!({ "health": [] }), true),
+        (json!({ "routing": 7 }), true),
+        // What is immutable cannot be put right, by anybody.
+        (json!({ "routing": { "roleLabel": 7 } }), false),
+        (json!({ "routing": { "activeValue": 7 } }), false),
+        (json!({ "lock": 7 }), false),
+        (json!({ "selector": 7 }), false),
+    ];
+    let mut stages = Vec::new();
+    for (spec, goes) in wrong {
+        let stage = Stage::on(&server, "wrong").await;
+        let patch = kube::api::Patch::Merge(json!({ "spec": &spec }));
+        stage.sighted().patch("orders", &kube::api::PatchParams::default(), &patch).await.unwrap();
+        stages.push((spec, goes, stage));
+    }
+    server.put_validation_on().await;
+    for (spec, goes, stage) in stages {
+        stage.sighted().delete("orders", &kube::api::DeleteParams::default()).await.unwrap();
+        let answer = stage.router.set_finalizer(&stage.group, false).await;
+        match answer {
+            Ok(()) => assert!(goes, "{spec}"),
+            Err(error) => {
+                assert!(!goes && error.code() == Some(422), "{spec}: {error}");
+                assert!(error.to_string().contains("is immutable"), "{error}");
+            }
+        }
+        assert_eq!(stage.sighted().get_opt("orders").await.unwrap().is_none(), goes, "{spec}");
+    }
 }

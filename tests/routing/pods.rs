@@ -131,3 +131,15 @@ async fn clearing_leaves_alone_what_is_not_the_groups() {
         assert_eq!(stage.mark(&foreign).await, (Role::None, Some(7)));
     }
 }
+
+#[tokio::test]
+async fn a_label_that_none_can_be_holds_no_deletion_up() {
+    let mut stage = Stage::new("clear").await;
+    let pod = stage.pod("a").await;
+    let before = stage.version(&pod).await;
+    for label in ["no label", "", "a/b/c"] {
+        label.clone_into(&mut stage.group.marks.label);
+        stage.router.clear(&stage.group, OnDelete::Strip, std::slice::from_ref(&pod)).await.unwrap();
+    }
+    assert_eq!(stage.version(&pod).await, before);
+}

@@ -6,7 +6,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
-    api::{Declaration, FINALIZER, LeaderGroup, PodRef, STAMP_ANNOTATION},
+    api::{Declaration, FINALIZER, LeaderGroup, PodRef, STAMP_ANNOTATION, Sighting},
     election::Role,
     routing::{GroupRef, Router, stamp_of},
 };
@@ -23,7 +23,10 @@ pub struct Stage {
 
 impl Stage {
     pub async fn new(name: &str) -> Self {
-        let server = ApiServer::shared().await;
+        Self::on(ApiServer::shared().await, name).await
+    }
+
+    pub async fn on(server: &ApiServer, name: &str) -> Self {
         let client = server.client().await;
         let namespace = server.namespace(name).await;
         let group = create_group(&client, &namespace).await;
@@ -35,6 +38,11 @@ impl Stage {
     }
 
     pub fn groups(&self) -> Api<LeaderGroup> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The groups, whatever is in them.
+    pub fn sighted(&self) -> Api<Sighting> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -107,7 +115,7 @@ impl Stage {
     }
 
     pub async fn finalizers(&self) -> Vec<String> {
-        self.groups().get("orders").await.unwrap().finalizers().to_vec()
+        self.sighted().get("orders").await.unwrap().finalizers().to_vec()
     }
 }
 

@@ -92,21 +92,17 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAc
 {{- end -}}
 {{- end -}}
 
-{{/* Where the database's URL is to be had: the bundled database's carries no secret and stands in the pod itself. */}}
+{{/*
+Where the database's URL is to be had: the bundled database's carries no secret and stands in the pod itself. Any other's
+is mounted, so that a change of the Secret needs no restart.
+*/}}
 {{- define "leadergroup.database.env" -}}
+{{- if .Values.postgresql.enabled -}}
 - name: LEADERGROUP_DATABASE_URL
-{{- if .Values.postgresql.enabled }}
   value: {{ printf "postgres://%s@%s.%s.svc:5432/%s?sslmode=disable" .Values.postgresql.auth.username (include "leadergroup.postgresql.fullname" .) .Release.Namespace .Values.postgresql.auth.database | quote }}
-{{- else }}
-  valueFrom:
-    secretKeyRef:
-      {{- if .Values.database.existingSecret.name }}
-      name: {{ .Values.database.existingSecret.name }}
-      key: {{ .Values.database.existingSecret.key }}
-      {{- else }}
-      name: {{ include "leadergroup.fullname" . }}-database
-      key: url
-      {{- end }}
+{{- else -}}
+- name: LEADERGROUP_DATABASE_URL_FILE
+  value: /etc/leadergroup/database-url/url
 {{- end }}
 {{- if or .Values.postgresql.enabled .Values.database.passwordSecret.name }}
 - name: LEADERGROUP_DATABASE_PASSWORD_FILE
@@ -119,6 +115,11 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAc
 {{- end -}}
 
 {{- define "leadergroup.database.volumeMounts" -}}
+{{- if not .Values.postgresql.enabled }}
+- name: database-url
+  mountPath: /etc/leadergroup/database-url
+  readOnly: true
+{{- end }}
 {{- if or .Values.postgresql.enabled .Values.database.passwordSecret.name }}
 - name: database
   mountPath: /etc/leadergroup/database
@@ -132,6 +133,21 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAc
 {{- end -}}
 
 {{- define "leadergroup.database.volumes" -}}
+{{- if not .Values.postgresql.enabled }}
+- name: database-url
+  secret:
+    {{- if .Values.database.existingSecret.name }}
+    secretName: {{ .Values.database.existingSecret.name }}
+    items:
+      - key: {{ .Values.database.existingSecret.key }}
+        path: url
+    {{- else }}
+    secretName: {{ include "leadergroup.fullname" . }}-database
+    items:
+      - key: url
+        path: url
+    {{- end }}
+{{- end }}
 {{- if .Values.postgresql.enabled }}
 - name: database
   secret:

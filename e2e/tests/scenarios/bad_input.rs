@@ -1,18 +1,20 @@
-//! What a user may get wrong: the database's password, a database that takes no writes, rights that are missing. Each
-//! is told in the log and in the group's conditions, nothing crashes, and it heals by itself when it is put right.
+//! What a user may get wrong: the database's URL, its password, a database that takes no writes, rights that are missing.
+//! Each is told in the log and in the group's conditions, nothing crashes, and it heals by itself when it is put right.
 
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::{core::v1::Secret, rbac::v1::ClusterRole};
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup_e2e::{
     database::Database,
-    scenario::{Active, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
+    moment::Moment,
+    scenario::{Active, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
 };
+use serde_json::json;
 
 use crate::trouble::{says, store_reachable};
 
@@ -36,6 +38,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         with_broken_database(s, &database, &active, [wrong, right], "read-only")
             .await
             .context("read-only")?;
+
+        with_wrong_url(s, &active, password).await.context("wrong URL")?;
 
         s.no_role_changed(revision).await?;
         without_right_to_label(s).await.context("without the right to patch pods")?;
@@ -77,6 +81,52 @@ async fn with_broken_database(
 /// Ends the operator's connections, so that what was changed counts at once.
 const DISCONNECT: &str =
     "select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = 'leadergroup'";
+
+/// Starts the operator with a URL in the chart's Secret that is none, looks for that in what it says, and puts the Secret
+/// right under the running operator.
+async fn with_wrong_url(s: &mut Scenario, active: &Active, password: &str) -> Result<()> {
+    let operator = &s.stage.operator;
+    let right = s.stage.own()?.database_url_in_cluster();
+    let wrong = right.replacen("//", "/", 1);
+    let word = "it does not start with postgres://";
+    write_url(s, &wrong).await?;
+    let story = async {
+        let replicas = operator.replace().await?;
+        says(s, &replicas, word).await?;
+        store_reachable(s, "False", word).await?;
+        let (_, _, message) = s.condition(&s.workload.name, "LockStoreReachable").await?;
+        ensure!(!message.contains(password), "the group's condition shows the password");
+        ensure!(!operator.logs(1000).await?.contains(password), "the log shows the password");
+        ensure!(s.active().await? == *active, "the active pod changed");
+        Ok(replicas)
+    };
+    let told = story.await;
+    let at = Moment::now();
+    write_url(s, &right).await?;
+    let replicas = told?;
+    // The kubelet looks for changed Secrets about once a minute, and when something of the pod changes.
+    let look = Patch::Merge(json!({ "metadata": { "annotations": { "example.com/database": "changed" } } }));
+    for replica in &replicas {
+        operator.pods().patch(replica, &PatchParams::default(), &look).await?;
+    }
+    store_reachable(s, "True", "").await.context("when it was put right")?;
+    let healed = Moment::now().since(at);
+    let ready = operator.ready(STARTED).await?;
+    ensure!(replicas.iter().all(|name| ready.contains_key(name)), "{replicas:?} became {ready:?}");
+    let restarts = operator.restarts().await?;
+    ensure!(restarts == 0, "the operator was restarted {restarts} times");
+    ensure!(s.settled(STARTED).await? == *active, "the active pod changed");
+    s.note(format!("a wrong URL put right counts after {:.1} s", healed.as_secs_f64()));
+    Ok(())
+}
+
+/// Writes the URL into the Secret that the chart made of its values.
+async fn write_url(s: &Scenario, url: &str) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(s.stage.kube.clone(), OPERATOR_NAMESPACE);
+    let url = Patch::Merge(json!({ "stringData": { "url": url } }));
+    secrets.patch(&format!("{RELEASE}-database"), &PatchParams::default(), &url).await?;
+    Ok(())
+}
 
 /// Takes the right to patch pods away, has a group made anew, and gives the right back.
 async fn without_right_to_label(s: &Scenario) -> Result<()> {

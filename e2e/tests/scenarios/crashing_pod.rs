@@ -19,7 +19,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 .await?;
             let at = Moment::now();
             s.order(&active.pod, "crash").await?;
-            let evidence = ["ContainerTerminated", "ProbeRefused", "PodNotReady"];
+            let evidence = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
             s.failover(&format!("crash {round}"), &active, at, Some(&client), &evidence).await?;
             active = s.settled(STARTED).await?;
         }

@@ -40,7 +40,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let at = Moment::from(
                 std::time::Instant::now().checked_sub(ago).context("before the machine's start")?,
             );
-            let evidence = ["ContainerTerminated", "ProbeRefused", "PodNotReady"];
+            let evidence = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
             s.failover(&format!("leak {round}"), &active, at, Some(&client), &evidence).await?;
             active = s.settled(STARTED).await?;
         }

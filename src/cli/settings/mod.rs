@@ -59,6 +59,8 @@ pub struct LogSettings {
 
 /// The setting that may turn out wrong without ending the program.
 const URL: &str = "database.url";
+/// The setting in whose place the former may be given.
+const URL_FILE: &str = "database.urlFile";
 /// The variable that names the settings file.
 const CONFIG_VARIABLE: &str = "LEADERGROUP_CONFIG";
 /// The variable that names the replica by default, as set by the pod's manifest.
@@ -108,7 +110,7 @@ impl Settings {
             }
         }
         if errors.is_empty() {
-            settings.check_together(&mut errors);
+            settings.check_together(&sources.environment, &mut errors);
         }
         if errors.is_empty() { Ok(settings) } else { Err(SettingsErrors(errors)) }
     }
@@ -130,7 +132,7 @@ impl Settings {
             key,
             problem: format!(
                 "{problem} ({origin}). It is read at the start only: put it, or the Secret that it comes from, right, and \
-                 restart the operator's pods (kubectl rollout restart)"
+                 restart the operator's pods (kubectl rollout restart). With {URL_FILE} in its place no restart is needed"
             ),
         }))
     }
@@ -184,10 +186,6 @@ impl Settings {
             // Manifests set variables to nothing where they mean not at all.
             if let Some(text) = environment.get(&variable).filter(|text| !text.is_empty()) {
                 self.take(setting, text, Origin::Environment(variable), errors);
-            } else if setting.key == URL && environment.contains_key(&variable) && self.url_is_unset() {
-                let problem = format!("{URL} is empty: write a URL like postgres://user@host:5432/name");
-                self.database_problem =
-                    Some(SettingsError { origin: Origin::Environment(variable), problem });
             }
         }
         let known: Vec<String> = table::ALL.iter().map(Setting::variable).collect();
@@ -204,9 +202,44 @@ impl Settings {
         }
     }
 
+    /// The URL stands in a setting or in a file. Were one of them to win, a stronger source of the one could lose against
+    /// a weaker source of the other without a word.
+    fn check_url_is_given_once(
+        &mut self,
+        environment: &BTreeMap<String, String>,
+        errors: &mut Vec<SettingsError>,
+    ) {
+        let by_problem = self.database_problem.as_ref().map(|problem| &problem.origin);
+        let by_url = by_problem.or((!self.url_is_unset()).then(|| self.origin(URL)));
+        match (by_url, &self.database.url_file) {
+            (Some(_), None) | (None, Some(_)) => {}
+            (Some(other), Some(_)) => errors.push(SettingsError {
+                origin: self.origin(URL_FILE).clone(),
+                problem: format!("{URL_FILE} is set, and {URL}, too ({other}): take one of the two out"),
+            }),
+            (None, None) => {
+                let variable = table::by_key(URL).map(Setting::variable).unwrap_or_default();
+                if environment.contains_key(&variable) {
+                    let problem = format!("{URL} is empty: write a URL like postgres://user@host:5432/name");
+                    let origin = Origin::Environment(variable);
+                    self.database_problem = Some(SettingsError { origin, problem });
+                } else {
+                    let problem = format!(
+                        "{URL} is not set: write --database-url, LEADERGROUP_DATABASE_URL, or `database: {{url: ...}}` \
+                         in the settings file, like postgres://user@host:5432/name, or name a file that holds it: \
+                         --database-url-file, LEADERGROUP_DATABASE_URL_FILE, or `database: {{urlFile: ...}}`"
+                    );
+                    errors.push(SettingsError { origin: Origin::Default, problem });
+                }
+            }
+        }
+    }
+
     /// What only several settings together can get wrong.
-    fn check_together(&mut self, errors: &mut Vec<SettingsError>) {
-        if !self.url_is_unset()
+    fn check_together(&mut self, environment: &BTreeMap<String, String>, errors: &mut Vec<SettingsError>) {
+        self.check_url_is_given_once(environment, errors);
+        if errors.is_empty()
+            && self.database_problem.is_none()
             && let Err(LockError::Config { key, problem }) = Store::new(&self.database)
         {
             let key = format!("database.{key}");
@@ -225,13 +258,6 @@ impl Settings {
                 problem: format!("{key} {problem}"),
             });
         };
-        if self.url_is_unset() && self.database_problem.is_none() {
-            refuse(
-                URL,
-                "is not set: write --database-url, LEADERGROUP_DATABASE_URL, or `database: {url: ...}` in the settings \
-                 file, like postgres://user@host:5432/name",
-            );
-        }
         if self.retry_interval * 3 > self.ttl {
             refuse(
                 "retryInterval",

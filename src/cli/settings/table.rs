@@ -52,7 +52,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 15] = [
+pub(super) static ALL: [Setting; 16] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -78,7 +78,7 @@ pub(super) static ALL: [Setting; 15] = [
         flag: "database-url",
         value_name: "URL",
         help: "The PostgreSQL database: postgres://user@host:5432/name. Keep passwords out of arguments, which others on \
-               the machine can see: give database.passwordFile instead",
+               the machine can see: give database.passwordFile or database.urlFile instead",
         secret: true,
         read: |s, text| {
             if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
@@ -90,6 +90,15 @@ pub(super) static ALL: [Setting; 15] = [
             Ok(())
         },
         show: |s| redacted(s.database.url.reveal()),
+        ..BASIC
+    },
+    Setting {
+        key: "database.urlFile",
+        flag: "database-url-file",
+        value_name: FILE,
+        help: "A file with the database's URL, in place of database.url; read anew for each connection",
+        read: |s, text| path(&mut s.database.url_file, text),
+        show: |s| shown_path(s.database.url_file.as_deref()),
         ..BASIC
     },
     Setting {

@@ -1,11 +1,11 @@
-//! The programs of the cluster: Go programs built once from pinned modules into the cache, and Debian packages.
+//! The programs of the cluster: Go programs built once from a module with pinned versions into the cache, and Debian packages.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -14,57 +14,36 @@ use tokio::process::Command;
 
 use crate::command::{output, progress};
 
-/// The version of Kubernetes that the modules build, as its programs report it.
+/// The version of Kubernetes that the module builds, as its programs report it.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 /// How often the long build says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// The longest that one family may take to build.
+/// The longest that the build may take.
 const BUILD_LIMIT: Duration = Duration::from_hours(1);
-/// The oldest Go that builds the modules.
+/// The oldest Go that builds them.
 const GO_MINIMUM: (u32, u32) = (1, 26);
 
-/// Programs that are built from one go.mod.
-struct Family {
-    name: &'static str,
-    /// The files that decide what comes out.
-    files: &'static [&'static str],
-    tags: &'static str,
-    programs: &'static [&'static str],
-    /// What is built: `tool` for go.mod's tools, `.` for a program of our own.
-    target: &'static str,
-}
-
-const FAMILIES: [Family; 5] = [
-    Family { name: "etcd", files: &["go.mod", "go.sum"], tags: "", programs: &["server"], target: "tool" },
-    Family {
-        name: "kubernetes",
-        files: &["go.mod", "go.sum"],
-        tags: "",
-        programs: &[
-            "kube-apiserver",
-            "kube-controller-manager",
-            "kube-scheduler",
-            "kubelet",
-            "kube-proxy",
-            "kubectl",
-        ],
-        target: "tool",
-    },
-    Family {
-        name: "containerd",
-        files: &["go.mod", "go.sum"],
-        tags: "no_btrfs,no_devmapper,no_zfs",
-        programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
-        target: "tool",
-    },
-    Family {
-        name: "coredns",
-        files: &["go.mod", "go.sum", "main.go"],
-        tags: "",
-        programs: &["coredns"],
-        target: ".",
-    },
-    Family { name: "helm", files: &["go.mod", "go.sum"], tags: "", programs: &["helm"], target: "tool" },
+/// What decides what comes out of a build, in the folder of the Go module. One module for all of them, so that what they
+/// have in common, which is most of it, is compiled once.
+const FILES: [&str; 3] = ["go.mod", "go.sum", "coredns/main.go"];
+/// What is built: go.mod's tools, and a program of our own.
+const TARGETS: [&str; 2] = ["tool", "./coredns"];
+/// Parts of containerd that need libraries in C.
+const TAGS: &str = "no_btrfs,no_devmapper,no_zfs";
+/// What the build has to make; `server` is etcd.
+const PROGRAMS: [&str; 12] = [
+    "containerd",
+    "containerd-shim-runc-v2",
+    "coredns",
+    "ctr",
+    "helm",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+    "server",
 ];
 
 /// Debian packages and a file by which each is known to be there. `*` stands for one folder of any name.
@@ -86,40 +65,31 @@ const PACKAGES: [(&str, &str); 12] = [
 /// Where the built programs are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Programs {
-    folders: Vec<PathBuf>,
+    folder: PathBuf,
 }
 
 impl Programs {
     /// The path of a program, by the name under which it was built.
     pub fn path(&self, program: &str) -> Result<PathBuf> {
-        let mut all = self.folders.iter().map(|folder| folder.join(program));
-        all.find(|path| path.exists())
-            .with_context(|| format!("{program} is not built: run `leadergroup-e2e build`"))
+        let path = self.folder.join(program);
+        ensure!(path.exists(), "{program} is not built: run `leadergroup-e2e build`");
+        Ok(path)
     }
 
     /// A value for PATH that finds these programs first.
     pub fn search_path(&self) -> String {
-        let mut folders: Vec<String> =
-            self.folders.iter().map(|folder| folder.display().to_string()).collect();
-        folders.push("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
-        folders.join(":")
+        format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", self.folder.display())
     }
 }
 
-/// The built programs, without building. Fails when one is missing.
+/// The built programs, without building. Fails when they are missing.
 pub fn built(cache: &Path) -> Result<Programs> {
-    let mut folders = Vec::new();
-    for family in &FAMILIES {
-        let folder = folder(cache, family)?;
-        if !folder.exists() {
-            bail!(
-                "{} is not built yet: run `leadergroup-e2e build` (takes minutes the first time)",
-                family.name
-            );
-        }
-        folders.push(folder);
-    }
-    Ok(Programs { folders })
+    let folder = folder(cache)?;
+    ensure!(
+        folder.exists(),
+        "the programs of the cluster are not built yet: run `leadergroup-e2e build` (takes minutes the first time)"
+    );
+    Ok(Programs { folder })
 }
 
 /// Builds what is missing and returns where everything is. Two processes that build at once take turns.
@@ -128,6 +98,7 @@ pub async fn build(cache: &Path) -> Result<Programs> {
         return Ok(programs);
     }
     check_go().await?;
+    let folder = folder(cache)?;
     let bin = cache.join("bin");
     fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
     let lock = File::create(bin.join("build.lock")).context("cannot create the build's lock file")?;
@@ -136,39 +107,22 @@ pub async fn build(cache: &Path) -> Result<Programs> {
         tokio::task::spawn_blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
             .await?
             .context("cannot take the build's lock")?;
-    for (index, family) in FAMILIES.iter().enumerate() {
-        let folder = folder(cache, family)?;
-        if !folder.exists() {
-            progress(&format!(
-                "building {} ({} of {}) from its pinned Go modules",
-                family.name,
-                index + 1,
-                FAMILIES.len()
-            ));
-            build_family(family, &folder).await.with_context(|| format!("building {}", family.name))?;
-        }
+    if !folder.exists() {
+        progress("building Kubernetes, etcd, containerd, CoreDNS and Helm from their pinned Go modules");
+        build_into(&folder).await.context("building the programs of the cluster")?;
     }
     built(cache)
 }
 
-async fn build_family(family: &Family, folder: &Path) -> Result<()> {
+async fn build_into(folder: &Path) -> Result<()> {
     let unfinished = folder.with_extension("unfinished");
     let _ = fs::remove_dir_all(&unfinished);
     fs::create_dir_all(&unfinished)?;
     let started = Instant::now();
     let mut child = Command::new("go")
-        .current_dir(modules().join(family.name))
-        .args([
-            "install",
-            "-v",
-            "-trimpath",
-            "-mod=readonly",
-            "-tags",
-            family.tags,
-            "-ldflags",
-            &linker_flags(family),
-        ])
-        .arg(family.target)
+        .current_dir(module())
+        .args(["install", "-v", "-trimpath", "-mod=readonly", "-tags", TAGS, "-ldflags", &linker_flags()])
+        .args(TARGETS)
         .env("CGO_ENABLED", "0")
         .env("GOBIN", &unfinished)
         .env("GOWORK", "off")
@@ -185,11 +139,7 @@ async fn build_family(family: &Family, folder: &Path) -> Result<()> {
         loop {
             let line = tokio::time::timeout_at(next.into(), lines.next_line()).await;
             if next <= Instant::now() {
-                progress(&format!(
-                    "  {}: {packages} packages compiled, {} s",
-                    family.name,
-                    started.elapsed().as_secs()
-                ));
+                progress(&format!("  {packages} packages compiled, {} s", started.elapsed().as_secs()));
                 next = Instant::now() + PROGRESS_EVERY;
             }
             match line {
@@ -211,46 +161,43 @@ async fn build_family(family: &Family, folder: &Path) -> Result<()> {
     if !status.success() {
         bail!("go install failed ({status}):\n{}", last_words.join("\n"));
     }
-    for program in family.programs {
-        if !unfinished.join(program).exists() {
-            bail!("the build made no {program}");
-        }
+    for program in PROGRAMS {
+        ensure!(unfinished.join(program).exists(), "the build made no {program}");
     }
     fs::rename(&unfinished, folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    progress(&format!("  {}: built in {} s", family.name, started.elapsed().as_secs()));
+    progress(&format!("  built in {} s", started.elapsed().as_secs()));
     Ok(())
 }
 
-fn linker_flags(family: &Family) -> String {
+fn linker_flags() -> String {
     let mut flags = "-s -w".to_owned();
-    if family.name == "kubernetes" {
-        // Without these the programs call themselves v0.0.0, and clients that look at the version misjudge them.
-        let mut numbers = KUBERNETES_VERSION.trim_start_matches('v').split('.');
-        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-        for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
-            flags.push_str(&format!(
-                " -X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
-            ));
-        }
+    // Without these the programs call themselves v0.0.0, and clients that look at the version misjudge them.
+    let mut numbers = KUBERNETES_VERSION.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
+        flags.push_str(&format!(
+            " -X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        ));
     }
     flags
 }
 
-/// The folder of a family's programs; its name changes with everything that decides what is in it.
-fn folder(cache: &Path, family: &Family) -> Result<PathBuf> {
+/// The folder of the programs; its name changes with everything that decides what is in it.
+fn folder(cache: &Path) -> Result<PathBuf> {
     let mut hash = Sha256::new();
-    for file in family.files {
-        let path = modules().join(family.name).join(file);
+    for file in FILES {
+        let path = module().join(file);
         hash.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
     }
-    hash.update(family.tags);
-    hash.update(linker_flags(family));
+    hash.update(TAGS);
+    hash.update(linker_flags());
     let hash: String = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    Ok(cache.join("bin").join(format!("{}-{hash}", family.name)))
+    Ok(cache.join("bin").join(format!("programs-{hash}")))
 }
 
-fn modules() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("modules")
+/// The folder of the Go module.
+fn module() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
 }
 
 async fn check_go() -> Result<()> {
@@ -258,9 +205,9 @@ async fn check_go() -> Result<()> {
     let remedy = format!(
         "the test cluster is built with Go {major}.{minor} or newer: install it from https://go.dev/dl"
     );
-    // In a module's folder, because Go may fetch the version that the module asks for.
+    // In the module's folder, because Go may fetch the version that the module asks for.
     let mut go = Command::new("go");
-    go.arg("version").current_dir(modules().join(FAMILIES[0].name));
+    go.arg("version").current_dir(module());
     let text = output(go, BUILD_LIMIT).await.with_context(|| remedy.clone())?;
     let found = text
         .split_whitespace()
