@@ -26,7 +26,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
         s.no_role_changed(revision).await.context("the API server was restarted")?;
         let calls = client.stop().await?;
-        s.note(format!("the client: {calls}"));
+        s.client_saw(&calls);
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.stage.operator.ready(STARTED).await?;
         s.still_fails_over("the restarts").await?;

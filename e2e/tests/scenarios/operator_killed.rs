@@ -57,7 +57,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
         let calls = client.stop().await?;
-        s.note(format!("the client: {calls}"));
+        s.client_saw(&calls);
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.still_fails_over("the kills").await?;
         Ok(())
