@@ -266,7 +266,8 @@ impl Driver {
         let lock_away = lock_away && entry.deleting_for(now) >= OUTAGE_PATIENCE;
         let world = entry.world(&self.leases, now, lock_away);
         if self.draining && matches!(entry.machine.phase(), Phase::Stable) {
-            return;
+            // Nothing new is begun; what was done may not have been told yet.
+            return self.report(name, now);
         }
         let event = if *entry.machine.world() == world { Event::Tick } else { Event::World(world) };
         self.step(name, event, now);
