@@ -391,9 +391,11 @@ impl Scenario {
         })
     }
 
-    /// What a client saw, for the report.
-    pub fn client_saw(&mut self, calls: &Calls) {
-        self.clients.push(Seen::from(calls));
+    /// Ends a client, and keeps what it saw for the report.
+    pub async fn hang_up(&mut self, client: Client) -> Result<Calls> {
+        let calls = client.stop().await?;
+        self.clients.push(Seen::from(&calls));
+        Ok(calls)
     }
 
     /// A figure for the report that is no change of holder.

@@ -46,7 +46,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         without_right_to_label(s).await.context("without the right to patch pods")?;
         s.still_fails_over("all that").await?;
         s.other_promotions = 2..=2;
-        s.client_saw(&client.stop().await?);
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

@@ -65,8 +65,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             .run_kubectl(&["--namespace", &s.namespace, "label", "pod", standby, &format!("{ROLE_LABEL}-")])
             .await?;
         ensure!(s.settled(STARTED).await? == before, "the active pod changed after a standby lost its label");
-        let calls = client.stop().await?;
-        s.client_saw(&calls);
+        let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [before.pod.as_str()], "answered by {:?}", calls.pods());
         Ok(())
     })

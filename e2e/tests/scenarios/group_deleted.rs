@@ -35,7 +35,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let after = s.elect().await?;
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         s.other_promotions = 2..=2;
-        s.client_saw(&client.stop().await?);
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

@@ -34,7 +34,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         beside_zombie.until("answers of the new active on the node that is back", STARTED, reached).await?;
         s.stage.operator.ready(STARTED).await?;
         for client in [client, beside_zombie] {
-            s.client_saw(&client.stop().await?);
+            s.hang_up(client).await?;
         }
         Ok(())
     })

@@ -58,8 +58,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.no_role_changed(revision).await.context("the replicas were replaced")?;
 
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
-        let calls = client.stop().await?;
-        s.client_saw(&calls);
+        let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.still_fails_over("the kills").await?;
 

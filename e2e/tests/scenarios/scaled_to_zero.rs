@@ -32,7 +32,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         // The first, the one of the end, and up to two of pods that were to go a moment later.
         s.other_promotions = 2..=4;
-        s.client_saw(&client.stop().await?);
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

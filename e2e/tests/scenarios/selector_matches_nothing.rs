@@ -24,7 +24,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.deployments().patch("web", &PatchParams::default(), &patch).await?;
         let active = s.settled(STARTED).await?;
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
-        s.client_saw(&client.stop().await?);
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

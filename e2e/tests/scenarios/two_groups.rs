@@ -45,7 +45,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         })
         .await?;
         s.other_promotions = 2..=2;
-        s.client_saw(&client.stop().await?);
+        s.hang_up(client).await?;
         Ok(())
     })
     .await
