@@ -211,16 +211,18 @@ impl Cgroups {
         }
     }
 
-    /// Removes the groups of a machine (or of all, with `None`) in every hierarchy. They must hold no process.
+    /// Removes the groups of a machine (or of all, with `None`) in every hierarchy. What still is in one of them is killed.
     pub async fn remove(&self, machine: Option<&str>) -> Result<()> {
         for mount in self.mounts.iter().chain(&self.hybrid) {
             let mut top = mount.join(ROOT);
             if let Some(machine) = machine {
                 top.push(machine);
             }
-            // The kernel lets go of a group a moment after its last process has ended.
+            // The kernel lets go of a group a moment after its last process has ended. And a daemon enters the hierarchies
+            // one after the other: one that was being started is not in the freezer's yet when everything there is killed.
             let deadline = Instant::now() + KILL_LIMIT;
             while let Err(error) = remove_tree(&top) {
+                signal(&top, Signal::KILL);
                 if Instant::now() > deadline {
                     return Err(error).with_context(|| format!("cannot remove the cgroup {}", top.display()));
                 }

@@ -184,6 +184,8 @@ impl Node<'_> {
             "cgroupRoot": format!("/{CGROUP_ROOT}/{}", self.name()),
             "clusterDNS": [CONTROL_ADDRESS],
             "clusterDomain": "cluster.local",
+            // A container that crashes again and again is to be back soon, only to crash again.
+            "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" },
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
             // The machine's disk is not the test's business.
             "evictionHard": { "memory.available": "50Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%" },

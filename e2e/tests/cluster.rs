@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, ListParams};
-use leadergroup_e2e::cleanup::leftovers;
+use leadergroup_e2e::cgroup::Cgroups;
+use leadergroup_e2e::cleanup::{self, leftovers};
 use leadergroup_e2e::cluster::{Cluster, Config};
 use leadergroup_e2e::command::{output, output_with_input};
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::network::{CONTROL_ADDRESS, DATABASE, HOST};
 use leadergroup_e2e::scenario::build_operator;
+use leadergroup_e2e::state::Lock;
 use tokio::process::Command;
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -194,6 +196,7 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     println!("stopped in {:.1} s", stopping.elapsed().as_secs_f64());
     ensure!(leftovers().is_empty(), "left behind: {:#?}", leftovers());
 
+    timed("half started", half_started()).await?;
     timed("killed owner", killed_owner()).await?;
     timed("killed supervisor", killed_supervisor()).await?;
     println!("all in {:.1} s", started.elapsed().as_secs_f64());
@@ -435,6 +438,20 @@ async fn servers(test: &Test) -> Result<()> {
     Ok(())
 }
 
+/// A daemon enters the hierarchies of cgroups one after the other. A clean-up that comes in between ends it.
+async fn half_started() -> Result<()> {
+    let lock = Lock::take()?;
+    let entries = Cgroups::find()?.create_machine("half")?;
+    let mut daemon = Command::new("sleep").arg("600").kill_on_drop(true).spawn()?;
+    let pid = daemon.id().context("no process id")?;
+    std::fs::write(entries.first().context("no hierarchy")?, pid.to_string())?;
+    cleanup::remove_all().await?;
+    drop(lock);
+    ensure!(!daemon.wait().await?.success(), "it was left to run");
+    ensure!(leftovers().is_empty(), "left behind: {:#?}", leftovers());
+    Ok(())
+}
+
 /// A process that dies while it starts a cluster leaves nothing.
 async fn killed_owner() -> Result<()> {
     let mut up = Command::new(COMMAND).arg("up").stdout(Stdio::null()).spawn()?;
@@ -448,7 +465,7 @@ async fn killed_owner() -> Result<()> {
 /// What a supervisor leaves that was killed itself, the next command removes.
 async fn killed_supervisor() -> Result<()> {
     output(command("up"), LIMIT * 2).await?;
-    let pid = leadergroup_e2e::state::Lock::holder()?.context("no supervisor")?;
+    let pid = Lock::holder()?.context("no supervisor")?;
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).context("no process id")?;
     rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
     ensure!(leftovers().len() > 10, "the supervisor's death alone took the cluster down");

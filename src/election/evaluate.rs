@@ -145,8 +145,7 @@ impl Group {
             }
         }
         match (successor, reason) {
-            // Our own probes said so, or a count that only grows: there is nothing that the API server could add.
-            (Some(successor), Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted) => {
+            (Some(successor), reason) if is_certain(reason) => {
                 self.change(successor, reason, now, effects);
             }
             (successor, _) => {
@@ -210,4 +209,9 @@ impl Group {
         }
         self.stamping = Some(self.emit(Effect::Stamp { token, pods }, effects));
     }
+}
+
+/// Whether there is nothing that a quorum read could add: our own probes said so, or a count that only grows.
+pub(super) fn is_certain(reason: Reason) -> bool {
+    matches!(reason, Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted)
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{
+    evaluate::is_certain,
     event::Effect,
     group::{Change, Group, Member, Phase, Retirement, Role, Row, Standing},
     step::Effects,
@@ -154,10 +155,7 @@ impl Group {
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
             (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
-            (
-                Some(successor),
-                Some(reason @ (Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted)),
-            ) => {
+            (Some(successor), Some(reason)) if is_certain(reason) => {
                 self.change(successor, reason, now, effects);
             }
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {

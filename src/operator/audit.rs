@@ -13,14 +13,13 @@ use futures::{StreamExt as _, stream};
 
 use super::{
     driver::Driver,
-    entry::{Charge, Entry},
+    entry::{Charge, Entry, tagged},
     message::{GroupName, Message},
 };
 use crate::{
-    api::RoutingSpec,
     election::{Event, Phase},
-    lock::{Held, Key, LockError, SessionId, Store, Token, Tombstone},
-    routing::{GroupRef, Marks, Router},
+    lock::{Held, Key, LockError, SessionId, Store, Token, Tombstone, Unclaimed},
+    routing::{GroupRef, Router},
 };
 
 /// How many times the ttl passes between two comparisons. Each reads the rows that this replica is in charge of.
@@ -46,13 +45,6 @@ pub(super) struct Audit {
     session: SessionId,
     /// The rows that the session is in charge of; none when they could not be read.
     held: Option<Vec<Held>>,
-}
-
-/// A row that may have outlived its group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stranger {
-    key: Key,
-    tag: String,
 }
 
 impl Driver {
@@ -95,7 +87,7 @@ impl Driver {
             store: self.parts.store.clone(),
             router: self.parts.router.clone(),
             session: audit.session,
-            place: format!("{}/", self.parts.cluster),
+            cluster: self.parts.cluster.clone(),
             namespaces: self.parts.namespaces.clone(),
         };
         // Of rows that nobody is in charge of one replica takes care.
@@ -130,8 +122,7 @@ struct Burial {
     store: Store,
     router: Router,
     session: SessionId,
-    /// How the tags of this cluster's groups begin.
-    place: String,
+    cluster: String,
     /// The namespaces that this operator looks after; all if empty.
     namespaces: Vec<String>,
 }
@@ -142,7 +133,7 @@ impl Burial {
         let strangers = &strangers[..strangers.len().min(MOST_STRANGERS)];
         let rows = if strangers.is_empty() { Vec::new() } else { self.store.read(strangers).await? };
         let held = rows.into_iter().filter(|row| !row.tombstone && row.session == Some(self.session));
-        let mut strangers: Vec<_> = held.map(|row| Stranger { key: row.key, tag: row.group }).collect();
+        let mut strangers: Vec<_> = held.map(|row| Unclaimed { key: row.key, group: row.group }).collect();
         if unclaimed {
             strangers.extend(self.unclaimed().await?);
         }
@@ -155,21 +146,20 @@ impl Burial {
         tracing::info!(rows = gone.len(), "leaving tombstones of groups that went away unseen");
         let tombstones: Vec<_> = gone
             .into_iter()
-            .map(|stranger| Tombstone { key: stranger.key, group: stranger.tag, floor: Token::ZERO })
+            .map(|stranger| Tombstone { key: stranger.key, group: stranger.group, floor: Token::ZERO })
             .collect();
         self.store.tombstone(self.session, &tombstones).await.map(drop)
     }
 
     /// Rows of this cluster that nobody is in charge of.
-    async fn unclaimed(&self) -> Result<Vec<Stranger>, LockError> {
+    async fn unclaimed(&self) -> Result<Vec<Unclaimed>, LockError> {
         let mut found = Vec::new();
         let mut after = None;
         loop {
             let page = self.store.unclaimed(after.as_ref(), PAGE).await?;
             after = page.last().map(|row| row.key.clone());
             let last = page.len() < PAGE as usize;
-            let ours = page.into_iter().filter(|row| self.group_of(&row.group).is_some());
-            found.extend(ours.map(|row| Stranger { key: row.key, tag: row.group }));
+            found.extend(page.into_iter().filter(|row| self.group_of(&row.group).is_some()));
             if last || found.len() >= MOST_STRANGERS {
                 found.truncate(MOST_STRANGERS);
                 return Ok(found);
@@ -179,13 +169,13 @@ impl Burial {
 
     /// The group that a row's tag names, if this operator looks after it.
     fn group_of(&self, tag: &str) -> Option<GroupRef> {
-        group_of(tag, &self.place)
+        tagged(tag, &self.cluster)
             .filter(|group| self.namespaces.is_empty() || self.namespaces.contains(&group.namespace))
     }
 
     /// The row, if a quorum read says that its group is gone, or is another one by now.
-    async fn if_gone(&self, stranger: Stranger) -> Option<Stranger> {
-        let group = self.group_of(&stranger.tag)?;
+    async fn if_gone(&self, stranger: Unclaimed) -> Option<Unclaimed> {
+        let group = self.group_of(&stranger.group)?;
         match self.router.group(&group).await {
             Ok(None) => Some(stranger),
             Ok(Some(_)) => None,
@@ -195,19 +185,6 @@ impl Burial {
             }
         }
     }
-}
-
-/// The group that a row's tag names; none if it is not of this cluster.
-fn group_of(tag: &str, place: &str) -> Option<GroupRef> {
-    let mut parts = tag.strip_prefix(place)?.split('/');
-    let mut part = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);
-    let (namespace, name, uid) = (part()?, part()?, part()?);
-    parts.next().is_none().then_some(GroupRef {
-        namespace,
-        name,
-        uid,
-        marks: Marks::from(&RoutingSpec::default()),
-    })
 }
 
 #[cfg(test)]
@@ -263,14 +240,5 @@ mod tests {
         let doubtful: Vec<_> = doubtful.iter().map(|name| &*name.name).collect();
         assert_eq!(doubtful, ["newer", "owned", "lost"]);
         assert_eq!(strangers.iter().map(Key::as_str).collect::<Vec<_>>(), ["lent", "strange"]);
-    }
-
-    #[test]
-    fn a_tag_of_this_cluster_names_its_group_and_no_other_does() {
-        let group = group_of("c1/shop/web/u1", "c1/").expect("it is ours");
-        assert_eq!((&*group.namespace, &*group.name, &*group.uid), ("shop", "web", "u1"));
-        for other in ["c12/shop/web/u1", "c1/shop/web", "c1/shop/web/", "c1/shop/web/u1/x", "reports", ""] {
-            assert!(group_of(other, "c1/").is_none(), "{other}");
-        }
     }
 }

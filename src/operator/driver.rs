@@ -210,19 +210,18 @@ impl Driver {
         }
     }
 
-    /// Whether something was begun in a group of ours that should not be left half done.
+    /// Whether something was begun in a group of ours that should not be left half done, or is still to be told: nobody
+    /// else knows of a change that this replica has just finished.
     fn is_unfinished(&self) -> bool {
-        self.entries.values().any(|entry| {
-            entry.charge == Charge::Ours
-                && !matches!(
-                    entry.machine.phase(),
-                    Phase::Stable
-                        | Phase::Observing
-                        | Phase::Reading
-                        | Phase::BackingOff { .. }
-                        | Phase::Retired
-                )
-        })
+        let at_rest = |phase: &Phase| {
+            matches!(
+                phase,
+                Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
+            )
+        };
+        self.entries
+            .values()
+            .any(|entry| entry.reporting || (entry.charge == Charge::Ours && !at_rest(entry.machine.phase())))
     }
 
     /// Looks at every group that something happened to, or whose time has come.
@@ -267,7 +266,8 @@ impl Driver {
         let lock_away = lock_away && entry.deleting_for(now) >= OUTAGE_PATIENCE;
         let world = entry.world(&self.leases, now, lock_away);
         if self.draining && matches!(entry.machine.phase(), Phase::Stable) {
-            return;
+            // Nothing new is begun; what was done may not have been told yet.
+            return self.report(name, now);
         }
         let event = if *entry.machine.world() == world { Event::Tick } else { Event::World(world) };
         self.step(name, event, now);
@@ -354,9 +354,6 @@ impl Driver {
         let Some(entry) = self.entries.get_mut(name) else { return };
         let quiet = entry.quiet_until.is_some_and(|until| now < until);
         if !ours || quiet || entry.unreadable.is_some() || entry.reporting || now < entry.report_after {
-            return;
-        }
-        if self.draining {
             return;
         }
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {

@@ -10,11 +10,11 @@ use super::{
     owners::Owners,
 };
 use crate::{
-    api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason},
+    api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason, RoutingSpec},
     election::{self, Member, Policy, World},
     health::{self, NodeLeases, PodEvidence, PodFacts, Prober, Target, Thresholds, Verdict},
     lock::{Key, SessionId},
-    routing::{GroupRef, stamp_of},
+    routing::{GroupRef, Marks, stamp_of},
 };
 
 /// Who is in charge of a group, as far as this replica knows.
@@ -332,6 +332,19 @@ pub(super) fn tag(cluster: &str, namespace: &str, name: &str, uid: &str) -> Stri
     format!("{cluster}/{namespace}/{name}/{uid}")
 }
 
+/// The group that a row's tag names; none if it is not of this cluster.
+pub(super) fn tagged(tag: &str, cluster: &str) -> Option<GroupRef> {
+    let mut parts = tag.strip_prefix(cluster)?.strip_prefix('/')?.split('/');
+    let mut part = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);
+    let (namespace, name, uid) = (part()?, part()?, part()?);
+    parts.next().is_none().then_some(GroupRef {
+        namespace,
+        name,
+        uid,
+        marks: Marks::from(&RoutingSpec::default()),
+    })
+}
+
 /// Whether two tags are of the same place: the older of two such groups is certainly gone when the younger exists.
 pub(super) fn same_place(one: &str, other: &str) -> bool {
     let place = |tag: &str| tag.rsplit_once('/').map(|(place, _)| place.to_owned());
@@ -358,4 +371,18 @@ pub(super) fn goes_before(one: &LeaderGroup, other: &LeaderGroup) -> bool {
     let age =
         |group: &LeaderGroup| (group.metadata.creation_timestamp.as_ref().map(|time| time.0), group.uid());
     age(one) < age(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_of_this_cluster_names_its_group_and_no_other_does() {
+        let group = tagged("c1/shop/web/u1", "c1").expect("it is ours");
+        assert_eq!((&*group.namespace, &*group.name, &*group.uid), ("shop", "web", "u1"));
+        for other in ["c12/shop/web/u1", "c1/shop/web", "c1/shop/web/", "c1/shop/web/u1/x", "reports", ""] {
+            assert!(tagged(other, "c1").is_none(), "{other}");
+        }
+    }
 }

@@ -86,9 +86,15 @@ impl Calls {
 
     /// The longest time between two answers that follow each other; zero with fewer than two answers.
     pub fn longest_gap(&self) -> Duration {
+        self.gaps(Duration::ZERO).into_iter().max().unwrap_or_default()
+    }
+
+    /// The times between two answers that follow each other, those that are longer than `least`, in their order.
+    pub fn gaps(&self, least: Duration) -> Vec<Duration> {
         let mut ends: Vec<Moment> = self.answers().map(|(_, end, _)| end).collect();
         ends.sort_unstable();
-        ends.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap_or_default()
+        let gaps = ends.windows(2).map(|pair| pair[1].since(pair[0]));
+        gaps.filter(|gap| *gap > least).collect()
     }
 
     /// How the answers went from `old` to `new` after `fault`; `None` if `new` never answered.

@@ -15,9 +15,9 @@ use leadergroup::api::{LeaderGroup, RoutingSpec};
 use tokio::time;
 
 use super::operator::is_ready;
-use super::{IMAGE, Line, Measured, PORT, Stage, Workload, eventually, ms};
+use super::{IMAGE, Line, Measured, PORT, Seen, Stage, Workload, eventually, ms};
 use crate::{
-    client::Client,
+    client::{Calls, Client},
     history::{History, Promotion, Recorder, check, role_changes},
     moment::Moment,
 };
@@ -48,6 +48,7 @@ pub struct Scenario {
     first_revision: i64,
     recorder: Option<Recorder>,
     changes: Vec<Measured>,
+    clients: Vec<Seen>,
     notes: Vec<String>,
 }
 
@@ -108,6 +109,7 @@ impl Scenario {
             first_revision: 0,
             recorder: None,
             changes: Vec::new(),
+            clients: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -389,6 +391,13 @@ impl Scenario {
         })
     }
 
+    /// Ends a client, and keeps what it saw for the report.
+    pub async fn hang_up(&mut self, client: Client) -> Result<Calls> {
+        let calls = client.stop().await?;
+        self.clients.push(Seen::from(&calls));
+        Ok(calls)
+    }
+
     /// A figure for the report that is no change of holder.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
@@ -419,6 +428,7 @@ impl Scenario {
             seconds: Moment::now().since(self.started).as_secs_f64(),
             revisions: checked.revisions,
             changes: self.changes.clone(),
+            clients: self.clients.clone(),
             notes: self.notes.clone(),
         });
         Ok(())

@@ -15,7 +15,7 @@ mod workload;
 
 pub use context::{Active, STARTED, Scenario, TAKEOVER};
 pub use operator::{NAMESPACE as OPERATOR_NAMESPACE, Operator, RELEASE, is_ready};
-pub use report::{Line, Measured, Report, ms};
+pub use report::{Line, Measured, Report, Seen, ms};
 pub use runner::{Entry, Needs, run_all};
 pub use stage::{Stage, beside, build_operator, target_folder};
 pub use wait::{eventually, throughout};

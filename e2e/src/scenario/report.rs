@@ -1,6 +1,7 @@
 //! What the scenarios measured: one line each, as a table for people and as JSON for programs.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::Path,
     sync::{Mutex, PoisonError},
@@ -9,6 +10,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+
+use crate::client::Calls;
 
 /// One change of holder, as it was measured.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -29,6 +32,31 @@ pub struct Measured {
     pub stale: Option<usize>,
 }
 
+/// What a client saw that called through the Service all the while.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Seen {
+    /// How many calls each pod answered.
+    pub answered: BTreeMap<String, usize>,
+    /// How many calls got no answer, and why.
+    pub lost: BTreeMap<String, usize>,
+    /// The times without an answer between two that were longer than a pause between calls explains.
+    pub gaps_ms: Vec<u64>,
+}
+
+/// From when on a time without an answer counts as a gap: ten calls long.
+const GAP: Duration = Duration::from_millis(100);
+
+impl From<&Calls> for Seen {
+    fn from(calls: &Calls) -> Self {
+        let pods = calls.pods().into_iter();
+        Self {
+            answered: pods.map(|pod| (pod.to_owned(), calls.answered_by(pod))).collect(),
+            lost: calls.errors().into_iter().map(|(error, count)| (error.to_owned(), count)).collect(),
+            gaps_ms: calls.gaps(GAP).into_iter().map(ms).collect(),
+        }
+    }
+}
+
 /// One scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
@@ -40,6 +68,8 @@ pub struct Line {
     pub revisions: usize,
     /// Changes of holder, the first promotion not included.
     pub changes: Vec<Measured>,
+    /// What its clients saw.
+    pub clients: Vec<Seen>,
     /// Further figures, in words.
     pub notes: Vec<String>,
 }
@@ -70,15 +100,16 @@ impl Report {
             let number = |n: Option<usize>| n.map_or_else(|| "-".into(), |n| n.to_string());
             let revisions = line.revisions.to_string();
             if line.changes.is_empty() {
-                let [none, empty] = ["none", ""].map(String::from);
+                let gaps = line.clients.iter().flat_map(|client| client.gaps_ms.iter());
+                let lost = line.clients.iter().flat_map(|client| client.lost.values());
                 rows.push([
                     line.scenario.clone(),
-                    none,
-                    empty.clone(),
-                    empty.clone(),
-                    empty.clone(),
-                    empty.clone(),
-                    empty,
+                    "none".into(),
+                    String::new(),
+                    String::new(),
+                    gaps.max().map_or_else(|| "-".into(), u64::to_string),
+                    lost.sum::<usize>().to_string(),
+                    String::new(),
                     revisions.clone(),
                 ]);
             }
@@ -133,6 +164,7 @@ mod tests {
             seconds: 1.0,
             revisions: 10,
             changes: vec![change.clone(), change],
+            clients: vec![],
             notes: vec![],
         });
         report.add(Line {
@@ -140,6 +172,7 @@ mod tests {
             seconds: 1.0,
             revisions: 3,
             changes: vec![],
+            clients: vec![Seen { gaps_ms: vec![120, 450, 110], ..Seen::default() }],
             notes: vec![],
         });
         let table = report.table();
@@ -147,6 +180,6 @@ mod tests {
         assert_eq!(lines.len(), 4);
         let column = lines[0].find("failover").expect("the heading");
         assert!(lines[1][column..].starts_with("5100"));
-        assert!(lines[3].starts_with("quiet"));
+        assert!(lines[3].starts_with("quiet") && lines[3].contains("450"));
     }
 }

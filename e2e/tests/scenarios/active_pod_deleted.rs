@@ -26,6 +26,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             s.failover(fault, &active, at, Some(&client), &["PodDeleted"]).await?;
             active = s.settled(STARTED).await?;
         }
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

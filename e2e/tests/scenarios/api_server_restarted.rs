@@ -25,8 +25,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.stage.own()?.nodes_ready(STARTED).await?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
         s.no_role_changed(revision).await.context("the API server was restarted")?;
-        let calls = client.stop().await?;
-        s.note(format!("the client: {calls}"));
+        let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.stage.operator.ready(STARTED).await?;
         s.still_fails_over("the restarts").await?;

@@ -21,6 +21,7 @@ use crate::trouble::{says, store_reachable};
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "bad-input", Workload::default(), async |s| {
         let active = s.elect().await?;
+        let client = s.call_from(&active.node).await?;
         let revision = s.revision().await?;
         let database = s.stage.own()?.database();
         let password = s.stage.own()?.database_url();
@@ -45,6 +46,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         without_right_to_label(s).await.context("without the right to patch pods")?;
         s.still_fails_over("all that").await?;
         s.other_promotions = 2..=2;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

@@ -25,7 +25,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let heard =
                 client.until("50 answers", STARTED, |calls| calls.answered_by(&active.pod) >= 50).await?;
             ensure!(heard.pods() == [active.pod.as_str()], "{node} was answered by {:?}", heard.pods());
-            client.stop().await?;
+            s.hang_up(client).await?;
         }
         let group = s.workload.name.clone();
         let wait =

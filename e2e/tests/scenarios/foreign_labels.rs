@@ -13,6 +13,7 @@ const OTHERS: &str = "is set by the LeaderGroup operator alone";
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "foreign-labels", Workload::default(), async |s| {
         let before = s.elect().await?;
+        let client = s.call_from(&before.node).await?;
         let revision = s.revision().await?;
         let members = s.members().await?;
         let standby = members.iter().find(|pod| pod.metadata.uid.as_deref() != Some(before.uid.as_str()));
@@ -64,6 +65,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             .run_kubectl(&["--namespace", &s.namespace, "label", "pod", standby, &format!("{ROLE_LABEL}-")])
             .await?;
         ensure!(s.settled(STARTED).await? == before, "the active pod changed after a standby lost its label");
+        let calls = s.hang_up(client).await?;
+        ensure!(calls.pods() == [before.pod.as_str()], "answered by {:?}", calls.pods());
         Ok(())
     })
     .await

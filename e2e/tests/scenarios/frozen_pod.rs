@@ -23,6 +23,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(settled == after, "its waking moved the active role from {after:?} to {settled:?}");
         let answered = client.calls().answered_by(&after.pod);
         client.until("more answers", STARTED, |calls| calls.answered_by(&after.pod) > answered + 50).await?;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

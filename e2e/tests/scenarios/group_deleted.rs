@@ -10,6 +10,7 @@ use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "group-deleted", Workload::default(), async |s| {
         let before = s.elect().await?;
+        let client = s.call_from(&before.node).await?;
         let name = s.workload.name.clone();
         s.groups().delete(&name, &DeleteParams::default()).await?;
         eventually("the group to be gone", STARTED, async || {
@@ -34,6 +35,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let after = s.elect().await?;
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         s.other_promotions = 2..=2;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

@@ -44,6 +44,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             s.failover(&format!("leak {round}"), &active, at, Some(&client), &evidence).await?;
             active = s.settled(STARTED).await?;
         }
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

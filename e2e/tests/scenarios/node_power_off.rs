@@ -21,6 +21,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(settled == after, "the node's return moved the active role from {after:?} to {settled:?}");
         s.stage.own()?.heal(STARTED).await?;
         s.stage.operator.ready(STARTED).await?;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

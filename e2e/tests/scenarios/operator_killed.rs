@@ -1,11 +1,13 @@
 //! One replica of the operator is killed, then both, then they are replaced by an upgrade: no failover, and afterwards
-//! failover works.
+//! failover works, even while the replicas end.
 
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use leadergroup_e2e::scenario::{
-    OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually,
+use kube::api::DeleteParams;
+use leadergroup_e2e::{
+    moment::Moment,
+    scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
 };
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
@@ -56,10 +58,21 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.no_role_changed(revision).await.context("the replicas were replaced")?;
 
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
-        let calls = client.stop().await?;
-        s.note(format!("the client: {calls}"));
+        let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.still_fails_over("the kills").await?;
+
+        // Both replicas are told to end while they carry a change through: whoever finishes it tells of it.
+        let before = s.settled(STARTED).await?;
+        let at = Moment::now();
+        s.pods().delete(&before.pod, &DeleteParams::default()).await?;
+        for name in operator.ready(STARTED).await?.keys() {
+            operator.pods().delete(name, &DeleteParams::default()).await?;
+        }
+        let reasons = ["PodDeleted", "Resumed"];
+        s.failover("deleted while the operator ends", &before, at, None, &reasons).await?;
+        operator.ready(STARTED).await?;
+        s.settled(STARTED).await?;
         Ok(())
     })
     .await

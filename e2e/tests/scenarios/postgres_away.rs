@@ -44,8 +44,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         store_reachable(s, "True", "").await?;
         s.no_role_changed(revision).await.context("PostgreSQL was stopped for a minute")?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
-        let calls = client.stop().await?;
-        s.note(format!("the client: {calls}"));
+        let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.stage.operator.ready(STARTED).await?;
         s.still_fails_over("the outage").await?;

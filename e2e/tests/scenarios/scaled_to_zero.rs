@@ -10,6 +10,7 @@ use serde_json::json;
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "scaled-to-zero", Workload::default(), async |s| {
         let before = s.elect().await?;
+        let client = s.call_from(&before.node).await?;
         scale(s, 0).await?;
         eventually("the group to say that it has no pods", STARTED, async || {
             let (ready, reason, message) = s.condition(&s.workload.name, "Ready").await?;
@@ -31,6 +32,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         // The first, the one of the end, and up to two of pods that were to go a moment later.
         s.other_promotions = 2..=4;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

@@ -10,6 +10,7 @@ use serde_json::json;
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let workload = Workload { replicas: 0, ..Workload::default() };
     Scenario::play(stage, "selector-matches-nothing", workload, async |s| {
+        let client = s.call_from(&s.another_node("")?).await?;
         s.groups().create(&PostParams::default(), &s.workload.group("web")?).await?;
         eventually("the group to say that it has no pods", STARTED, async || {
             let (ready, reason, message) = s.condition("web", "Ready").await?;
@@ -21,7 +22,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.workload.replicas = 2;
         let patch = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
         s.deployments().patch("web", &PatchParams::default(), &patch).await?;
-        s.settled(STARTED).await?;
+        let active = s.settled(STARTED).await?;
+        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

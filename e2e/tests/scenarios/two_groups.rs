@@ -12,6 +12,7 @@ const YOUNGER: &str = "younger";
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "two-groups", Workload::default(), async |s| {
         let before = s.elect().await?;
+        let client = s.call_from(&before.node).await?;
         // The API server dates objects by whole seconds.
         let created = s.group().await?.metadata.creation_timestamp.context("no time of creation")?.0;
         let next_second = created + Duration::from_secs(1);
@@ -44,6 +45,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         })
         .await?;
         s.other_promotions = 2..=2;
+        s.hang_up(client).await?;
         Ok(())
     })
     .await

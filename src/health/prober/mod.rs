@@ -93,8 +93,9 @@ impl Prober {
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }
 
-    /// Probes a pod from now on as `target` says, at once where nothing is known of what is asked. Returns the number that its probes begin at where the pod is asked at
-    /// another address or in another way than before, for [`PodEvidence::retarget`](super::PodEvidence::retarget).
+    /// Probes a pod from now on as `target` says, at once where nothing is known of what is asked. Returns the number that
+    /// its probes begin at where the pod is asked at another address or in another way than before, for
+    /// [`PodEvidence::retarget`](super::PodEvidence::retarget).
     pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
         let before = self.targets.get(uid).map(|running| &running.target);
         if before == Some(target) {
