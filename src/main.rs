@@ -9,7 +9,7 @@ use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
     uninstall,
 };
-use leadergroup::lock::{ClientConfig, Store};
+use leadergroup::lock::ClientConfig;
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -102,7 +102,7 @@ async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Res
 }
 
 async fn migrate(settings: Settings) -> anyhow::Result<()> {
-    let store = Store::new(&settings.database)?;
+    let store = settings.store()?;
     store.migrate().await?;
     println!("the tables are those of this version");
     Ok(())
@@ -115,11 +115,11 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         retry_interval: settings.retry_interval,
         reason: "leadergroup exec".to_owned(),
     };
-    Ok(exec(&args, Store::new(&settings.database)?, config).await?)
+    Ok(exec(&args, settings.store()?, config).await?)
 }
 
 async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<()> {
-    let store = Store::new(&settings.database)?;
+    let store = settings.store()?;
     print_out(&command.run(&store).await?)
 }
 
