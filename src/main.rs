@@ -1,11 +1,15 @@
 //! The `leadergroup` program: reads the command line and the settings, and turns signals into a request to stop.
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use leadergroup::cli::{Cli, Command, Settings, SettingsArgs, UninstallArgs, crd_yaml, uninstall};
-use leadergroup::lock::Store;
+use leadergroup::cli::{
+    Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
+    uninstall,
+};
+use leadergroup::lock::ClientConfig;
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -14,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut status = 0;
     let result = match Cli::parse().command {
         Command::Crd => {
             print!("{}", crd_yaml());
@@ -24,6 +29,14 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
+        Command::Exec(args) => with_settings(args.settings.clone(), |settings| {
+            status = block_on(run_under_lock(settings, args))?;
+            Ok(())
+        }),
+        Command::Lock(args) => match args.command.settings() {
+            Some(settings) => with_settings(settings, |settings| block_on(lock(settings, args.command))),
+            None => print_out(&fence_sql()).map_err(Failure::Run),
+        },
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
         Command::Run(args) if args.print_config => with_settings(args.settings, |settings| {
             print!("{settings}");
@@ -41,7 +54,7 @@ fn main() -> ExitCode {
         .and_then(|result| result.map_err(Failure::Run)),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(status),
         Err(Failure::Usage(problem)) => {
             eprintln!("leadergroup: {}", problem.replace('\n', "\nleadergroup: "));
             ExitCode::from(EXIT_USAGE)
@@ -74,7 +87,7 @@ fn with_database_or_not<T>(args: SettingsArgs, command: impl FnOnce(Settings) ->
     args.load().map(command).map_err(|errors| Failure::Usage(errors.to_string()))
 }
 
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime
         .context("the runtime cannot be started: allow this process threads and file descriptors")?
@@ -89,10 +102,34 @@ async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Res
 }
 
 async fn migrate(settings: Settings) -> anyhow::Result<()> {
-    let store = Store::new(&settings.database)?;
+    let store = settings.store()?;
     store.migrate().await?;
     println!("the tables are those of this version");
     Ok(())
+}
+
+async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8> {
+    let config = ClientConfig {
+        name: settings.replica.clone(),
+        ttl: settings.ttl,
+        retry_interval: settings.retry_interval,
+        reason: "leadergroup exec".to_owned(),
+    };
+    Ok(exec(&args, settings.store()?, config).await?)
+}
+
+async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<()> {
+    let store = settings.store()?;
+    print_out(&command.run(&store).await?)
+}
+
+/// Prints a text. Whoever reads it may stop when it has seen enough.
+fn print_out(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("nothing can be printed"),
+        _ => Ok(()),
+    }
 }
 
 async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {

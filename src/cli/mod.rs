@@ -1,12 +1,19 @@
 //! The commands of the `leadergroup` program: their arguments, their settings, and what they print.
 
 mod crd;
+mod exec;
+mod lock;
 mod settings;
 mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use crd::crd_yaml;
+pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
+pub use lock::{
+    HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, OutputFormat, ReleaseArgs, ShowArgs,
+    fence_sql,
+};
 pub use settings::{
     LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,
 };
@@ -33,6 +40,10 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Stop the operator and let all groups go, before it is removed; the chart does it
     Uninstall(UninstallArgs),
+    /// Run a command only while a lock is held: leadergroup exec --key KEY -- COMMAND
+    Exec(ExecArgs),
+    /// Look at the locks in the database, or take one away from its holder
+    Lock(LockArgs),
     /// Print the version
     Version,
 }

@@ -142,6 +142,17 @@ pub enum LockError {
 }
 
 impl LockError {
+    /// Whether the same call may well succeed a little later, with nobody having changed anything.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout { .. }
+                | Self::Interrupted { .. }
+                | Self::Unreachable { .. }
+                | Self::NoConnection { .. }
+        )
+    }
+
     /// Whether the server was reached and said so itself, as opposed to not being heard.
     pub fn is_an_answer(&self) -> bool {
         match self {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
+use super::hold::TURN_CHANNEL;
 use super::pool::Pool;
 use super::store::CHANNEL;
 use super::{Hint, LockError, Store};
@@ -19,6 +20,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
 struct Listening {
     pool: Pool,
+    channels: &'static [&'static str],
     listener: Option<PgListener>,
     /// Which place the listener is connected to.
     generation: u64,
@@ -29,24 +31,43 @@ impl Store {
     /// Hints that something changed, for ever: after a failure the connection is made anew, with growing pauses up to half
     /// a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it listens.
     pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
-        let start =
-            Listening { pool: self.pool.clone(), listener: None, generation: 0, pause: SHORTEST_PAUSE };
+        self.listen_on(&[CHANNEL]).map(|heard| if heard.is_some() { Hint::ChargeFree } else { Hint::Missed })
+    }
+
+    /// As [`listen`](Self::listen), for those who wait for a key: the request whose turn it is, or `None` when each had
+    /// better look for itself.
+    pub(super) fn listen_for_turns(&self) -> impl Stream<Item = Option<uuid::Uuid>> + Send + 'static {
+        self.listen_on(&[CHANNEL, TURN_CHANNEL]).map(|heard| heard.and_then(|payload| payload.parse().ok()))
+    }
+
+    /// The payloads; `None` when some may have been missed.
+    fn listen_on(
+        &self,
+        channels: &'static [&'static str],
+    ) -> impl Stream<Item = Option<String>> + Send + 'static {
+        let start = Listening {
+            pool: self.pool.clone(),
+            channels,
+            listener: None,
+            generation: 0,
+            pause: SHORTEST_PAUSE,
+        };
         futures::stream::unfold(start, |mut state| async move {
-            let hint = state.next().await;
-            Some((hint, state))
+            let heard = state.next().await;
+            Some((heard, state))
         })
     }
 }
 
 impl Listening {
-    async fn next(&mut self) -> Hint {
+    async fn next(&mut self) -> Option<String> {
         loop {
             let Some(listener) = &mut self.listener else {
                 match self.connect().await {
                     Ok(listener) => {
                         self.listener = Some(listener);
                         self.pause = SHORTEST_PAUSE;
-                        return Hint::Missed;
+                        return None;
                     }
                     Err(error) => {
                         tracing::debug!(%error, "no hints for now; polling goes on");
@@ -62,7 +83,7 @@ impl Listening {
                 continue;
             }
             match heard {
-                Ok(Ok(Some(_))) => return Hint::ChargeFree,
+                Ok(Ok(Some(heard))) => return Some(heard.payload().to_owned()),
                 Ok(Ok(None) | Err(_)) => self.listener = None,
                 Err(_) => {
                     let alive =
@@ -89,7 +110,7 @@ impl Listening {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);
             listener.eager_reconnect(false);
-            listener.listen(CHANNEL).await?;
+            listener.listen_all(self.channels.iter().copied()).await?;
             Ok(listener)
         };
         match timeout(self.pool.limit() * 2, listening).await {

@@ -42,9 +42,14 @@
 
 mod belief;
 mod charge;
+mod client;
 mod config;
 mod error;
+mod fence;
+mod guard;
 mod hints;
+mod hold;
+mod inspect;
 mod model;
 mod observer;
 mod pool;
@@ -57,8 +62,13 @@ mod term;
 mod verdict;
 
 pub use belief::{Belief, monotonic};
+pub use client::{Client, ClientConfig, ClientError};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
+pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
+pub use guard::{Guard, Released};
+pub use hold::{Acquired, HOLD_GROUP, Wish};
+pub use inspect::{ChargeInfo, LONGEST_LIST, LockInfo, TermInfo};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,
     MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,

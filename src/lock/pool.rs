@@ -52,6 +52,7 @@ struct Inner {
     max_idle: usize,
     max_lifetime: Duration,
     max_idle_time: Duration,
+    work_connections: usize,
     work: Lanes,
     heartbeat: Lanes,
 }
@@ -115,6 +116,7 @@ impl Pool {
             max_idle: config.max_idle_connections as usize,
             max_lifetime: config.connection_max_lifetime,
             max_idle_time: config.connection_max_idle_time,
+            work_connections: work,
             work: Lanes::new(work),
             heartbeat: Lanes::new(1),
         }))
@@ -157,6 +159,11 @@ impl Pool {
     /// How long one step may take.
     pub(super) fn limit(&self) -> Duration {
         self.0.limit
+    }
+
+    /// How many connections there may be for all but heartbeats and hints.
+    pub(super) fn work_connections(&self) -> usize {
+        self.0.work_connections
     }
 
     fn lanes(&self, lane: Lane) -> &Lanes {

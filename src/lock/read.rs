@@ -91,7 +91,8 @@ fn lock_row(row: &PgRow, key: &str) -> Result<LockRow, LockError> {
     })
 }
 
-fn term(row: &PgRow) -> Result<Option<Term>, LockError> {
+/// The term that a row's `term_` columns speak of, if any.
+pub(super) fn term(row: &PgRow) -> Result<Option<Term>, LockError> {
     let Some(token) = get::<Option<i64>>(row, "term_token")? else { return Ok(None) };
     Ok(Some(Term {
         token: Token::new(token),
@@ -107,6 +108,7 @@ fn term(row: &PgRow) -> Result<Option<Term>, LockError> {
     }))
 }
 
-fn timestamp(row: &PgRow, column: &'static str) -> Result<Timestamp, LockError> {
+/// A column with microseconds since 1970.
+pub(super) fn timestamp(row: &PgRow, column: &'static str) -> Result<Timestamp, LockError> {
     Timestamp::from_microsecond(get(row, column)?).map_err(|error| unexpected(column, &error.to_string()))
 }

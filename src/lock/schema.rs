@@ -19,8 +19,11 @@ struct Migration {
 }
 
 /// All steps; the first one makes version 1.
-const MIGRATIONS: [Migration; 1] =
-    [Migration { sql: include_str!("migrations/0001_sessions_locks_terms.sql"), works_with: 1 }];
+const MIGRATIONS: [Migration; 3] = [
+    Migration { sql: include_str!("migrations/0001_sessions_locks_terms.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0002_fence.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0003_waiters.sql"), works_with: 1 },
+];
 
 /// The version that this program brings along and needs.
 #[allow(clippy::cast_possible_truncation, reason = "the number of migrations is small")]

@@ -7,8 +7,9 @@ use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
 
+use super::fence::Fence;
 use super::pool::{Lane, Pool, Statement};
-use super::{DatabaseConfig, Epoch, Key, LockError};
+use super::{DatabaseConfig, Epoch, FencePolicy, Key, LockError};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: a frozen client must not keep rows
 /// locked because the server cannot get rid of its answer.
@@ -33,17 +34,24 @@ pub struct Store {
     pub(super) pool: Pool,
     /// The history that the last heartbeat saw.
     pub(super) last_epoch: Arc<Mutex<Option<Epoch>>>,
+    /// What a change of holder does about the old holder's fenced transactions.
+    pub(super) fence: Arc<Fence>,
 }
 
 impl Store {
     /// Checks the settings; an error names the setting and the remedy. No I/O.
     pub fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
-        Ok(Self { pool: Pool::new(config)?, last_epoch: Arc::default() })
+        Ok(Self::on(Pool::new(config)?))
     }
 
     /// For a program that is to run on although its settings lead to no database: every operation ends with this error.
     pub fn refusing(error: LockError) -> Self {
-        Self { pool: Pool::refusing(error), last_epoch: Arc::default() }
+        Self::on(Pool::refusing(error))
+    }
+
+    fn on(pool: Pool) -> Self {
+        let fence = Fence::new(FencePolicy::default(), pool.work_connections());
+        Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence) }
     }
 
     /// Runs a statement on the shared connections.

@@ -1,6 +1,7 @@
 //! Terms: granting a key to an owner under a new token, confirming it, and ending it. Each is a compare-and-set on the
 //! key, its token and the own living session.
 
+use super::fence::{self, Passing, Tried};
 use super::model::check_text;
 use super::pool::Statement;
 use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
@@ -25,7 +26,39 @@ impl Store {
     ///
     /// Repeating a grant with the same id answers as the first time as long as no other change came after it; when the
     /// first try may still be under way, the answer is [`Refusal::Busy`].
+    ///
+    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. They are waited for, key by key, for
+    /// as long as the [`FencePolicy`](super::FencePolicy) says, after all other grants were carried out.
     pub async fn grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let tried = self.grant_all(own, grants).await?;
+        let fenced: Vec<_> = tried
+            .iter()
+            .zip(grants.iter().enumerate())
+            .filter(|(tried, _)| matches!(tried, Tried::Fenced))
+            .map(|(_, (place, grant))| (place, grant.clone()))
+            .collect();
+        let mut late = self.grant_fenced(own, fenced).await?;
+        late.sort_unstable_by_key(|(place, _)| *place);
+        let mut late = late.into_iter().map(|(_, granted)| granted);
+        let settled = tried.into_iter().map(|tried| match tried {
+            Tried::Settled(granted) => Some(granted),
+            Tried::Fenced => late.next(),
+        });
+        let all: Option<Vec<_>> = settled.collect();
+        self.with_rows(all.ok_or_else(|| unexpected("grant", "an answer is missing"))?, grants).await
+    }
+
+    /// As [`grant`](Self::grant), but never waits for fenced transactions: where one is under way, the answer is
+    /// [`Refusal::Busy`].
+    pub async fn try_grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let tried = self.grant_all(own, grants).await?.into_iter().map(|tried| match tried {
+            Tried::Settled(granted) => granted,
+            Tried::Fenced => Granted::Refused(Refusal::Busy),
+        });
+        self.with_rows(tried.collect(), grants).await
+    }
+
+    async fn grant_all(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Tried>, LockError> {
         check_distinct(grants.iter().map(|grant| &grant.key))?;
         for grant in grants {
             check_text("owner's uid", &grant.owner.uid)?;
@@ -36,8 +69,12 @@ impl Store {
         }
         let mut all = Vec::with_capacity(grants.len());
         for chunk in grants.chunks(CHUNK) {
-            all.extend(self.grant_chunk(own, chunk).await?);
+            all.extend(self.grant_chunk(own, chunk, None).await?);
         }
+        Ok(all)
+    }
+
+    async fn with_rows(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
         let refusals = all.iter_mut().zip(grants).filter_map(|(granted, grant)| match granted {
             Granted::Refused(refusal) => Some((&grant.key, refusal)),
             Granted::Granted { .. } => None,
@@ -46,7 +83,13 @@ impl Store {
         Ok(all)
     }
 
-    async fn grant_chunk(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+    /// One statement, which waits for fenced transactions if told so.
+    pub(super) async fn grant_chunk(
+        &self,
+        own: SessionId,
+        grants: &[Grant],
+        passing: Option<Passing>,
+    ) -> Result<Vec<Tried>, LockError> {
         for _ in 0..ERA_ATTEMPTS {
             let texts = |text: fn(&Grant) -> &str| grants.iter().map(text).collect::<Vec<_>>();
             let bind = Bind::new()
@@ -60,20 +103,29 @@ impl Store {
                 .with(texts(|grant| &grant.owner.namespace))?
                 .with(texts(|grant| &grant.owner.name))?
                 .with(grants.iter().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
-                .with(texts(|grant| &grant.reason))?;
+                .with(texts(|grant| &grant.reason))?
+                .with(passing.map(|passing| passing.patience_ms))?
+                .with(passing.and_then(|passing| passing.force_ms))?;
             let rows = self.rows(GRANT, bind).await?;
             let mut answers = Answers::new(grants.len());
             let mut other_history = false;
-            for row in &rows {
+            for (row, grant) in rows.iter().zip(grants) {
                 let answer = match get::<&str>(row, "verdict")? {
+                    // The row may have been busy because of a fenced transaction that has ended since.
+                    "fenced" | "busy" => {
+                        fence::report(row, grant)?;
+                        Tried::Fenced
+                    }
                     "history" => {
                         other_history = true;
                         break;
                     }
-                    "grant" | "granted" => Granted::Granted { token: Token::new(get(row, "token")?) },
-                    verdict => Granted::Refused(
+                    "grant" | "granted" => {
+                        Tried::Settled(Granted::Granted { token: Token::new(get(row, "token")?) })
+                    }
+                    verdict => Tried::Settled(Granted::Refused(
                         refusal(row, verdict)?.ok_or_else(|| unexpected("grant", "done without a token"))?,
-                    ),
+                    )),
                 };
                 answers.put(row, answer)?;
             }

@@ -5,7 +5,7 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::lock::{Changed, Grant, Granted, Key, LockError, SessionId, Store, Token, Vacate};
+use crate::lock::{Changed, Grant, Granted, Key, LockError, Refusal, SessionId, Store, Token, Vacate};
 
 /// How many requests may wait. More than that wait in their own tasks.
 const QUEUE: usize = 1_024;
@@ -25,6 +25,7 @@ enum Job {
 #[derive(Clone)]
 pub(super) struct Desk {
     jobs: mpsc::Sender<Job>,
+    store: Store,
 }
 
 /// Requests of one kind and session that go together.
@@ -72,12 +73,20 @@ impl Desk {
     /// Opens the desk; it closes when the last handle is dropped.
     pub(super) fn open(store: Store) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(serve(store, queue));
-        Self { jobs }
+        tokio::spawn(serve(store.clone(), queue));
+        Self { jobs, store }
     }
 
     pub(super) async fn grant(&self, session: SessionId, grant: Grant) -> Result<Granted, LockError> {
-        self.ask(|reply| Job::Grant(session, grant, reply)).await
+        let again = grant.clone();
+        match self.ask(|reply| Job::Grant(session, grant, reply)).await? {
+            // Perhaps the old holder's transactions are in the way. They are waited for here, where only this group waits.
+            Granted::Refused(Refusal::Busy) => {
+                let mut answers = self.store.grant(session, &[again]).await?;
+                Ok(answers.pop().unwrap_or(Granted::Refused(Refusal::Busy)))
+            }
+            answer => Ok(answer),
+        }
     }
 
     pub(super) async fn confirm(
@@ -114,7 +123,7 @@ async fn serve(store: Store, mut queue: mpsc::Receiver<Job>) {
         }
         let store = &store;
         tokio::join!(
-            grants.run(|session, requests| async move { store.grant(session, &requests).await }),
+            grants.run(|session, requests| async move { store.try_grant(session, &requests).await }),
             confirms.run(|session, requests| async move { store.confirm(session, &requests).await }),
             vacates.run(|session, requests| async move { store.vacate(session, &requests).await }),
         );

@@ -2,13 +2,18 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod bank;
 mod cast;
 mod charge;
+mod client;
 mod connections;
 mod contention;
 mod cost;
 mod death;
 mod epochs;
+mod fence;
+mod fence_seen;
+mod hold;
 mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;

@@ -1,10 +1,20 @@
 -- $1 own session, $2 protocol, $3 jump, $4 keys, $5 expected tokens, $6 floors, $7 owner uids, $8 owner namespaces,
--- $9 owner names, $10 grant ids, $11 reasons.
+-- $9 owner names, $10 grant ids, $11 reasons, $12 ms to wait for fenced transactions (NULL: not at all), $13 ms that
+-- ending those that take longer may take (NULL: they are not ended).
 --
 -- Compare-and-set on key + token + own living session, in the database's present history. The new token is above the
 -- row's, the floor, everything in the history, and, in a new era, whatever a lost commit may have handed out.
 -- FOR UPDATE: a change of token conflicts with everything that leans on the row.
-with era as materialized (
+--
+-- The old holder's fenced transactions (docs/fencing.md) have to end first. Each of them shares the key's advisory lock,
+-- which is wanted here exclusively, and has the row locked, too, unless `fenced` is set. Waiting comes before any row is
+-- locked; a row that changed meanwhile is seen as it is then.
+with gate as materialized (
+    select leadergroup.fence_pass(a.key, $12::integer, $13::integer) as outcome
+    from unnest($4::text[]) as a (key)
+    where $12::integer is not null
+),
+era as materialized (
     select m.era from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
 ),
 own as materialized (
@@ -17,9 +27,9 @@ asked as materialized (
         with ordinality as a (key, expected, floor, owner_uid, owner_namespace, owner_name, grant_id, reason, place)
 ),
 held as materialized (
-    select a.place, l.key, l.group_id, l.token, l.era, l.grant_id, l.owner_uid, l.tombstone, l.protocol
+    select a.place, l.key, l.group_id, l.token, l.era, l.grant_id, l.owner_uid, l.tombstone, l.protocol, l.fenced
     from asked as a join leadergroup.lock as l on l.key = a.key
-    where l.session = $1
+    where l.session = $1 and not exists (select from gate where gate.outcome <> 'open')
     for update of l skip locked
 ),
 judged as materialized (
@@ -29,6 +39,7 @@ judged as materialized (
                when h.tombstone then 'tombstone'
                when h.grant_id = a.grant_id and h.owner_uid = a.owner_uid then 'granted'
                when h.token <> a.expected then 'changed'
+               when h.fenced and not pg_try_advisory_xact_lock(leadergroup.fence_id(h.key)) then 'fenced'
                else 'grant'
            end as verdict,
            1 + greatest(
@@ -43,7 +54,7 @@ changed as (
     update leadergroup.lock as l
     set token = j.next, era = j.era, grant_id = a.grant_id, owner_uid = a.owner_uid,
         owner_namespace = a.owner_namespace, owner_name = a.owner_name, lock_timestamp = now(),
-        protocol = $2
+        protocol = $2, fenced = l.fenced or $12::integer is not null
     from judged as j join asked as a on a.place = j.place
     where l.key = j.key and j.verdict = 'grant'
     returning l.key
@@ -63,9 +74,10 @@ select a.place,
            when l.key is null then 'missing'
            when l.protocol > $2 then 'newer'
            when l.session is distinct from $1 then 'not-ours'
+           when not pg_try_advisory_xact_lock(leadergroup.fence_id(a.key)) then 'fenced'
            else 'busy'
        end as verdict,
-       l.session, l.group_id, l.protocol,
+       l.session, l.group_id, l.protocol, (select max(gate.outcome) from gate) as gate,
        case when j.verdict = 'grant' then j.next else j.token end as token
 from asked as a
 left join judged as j on j.place = a.place

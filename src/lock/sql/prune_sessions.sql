@@ -1,4 +1,4 @@
--- $1 ms, $2 at most. Sessions long dead of which no lock row remembers the charge.
+-- $1 ms, $2 at most. Sessions long dead of which no lock row remembers the charge, and what waiters they left behind.
 with gone as (
     delete from leadergroup.session as s
     where s.id in (
@@ -7,6 +7,9 @@ with gone as (
         and not exists (select from leadergroup.lock as l where l.session = d.id)
         limit $2
     )
-    returning 1
+    returning s.id
+),
+forgotten as (
+    delete from leadergroup.waiter as w using gone as g where w.session = g.id
 )
 select count(*) as removed from gone

@@ -1,6 +1,7 @@
 -- $1 own session, $2 protocol, $3 keys, $4 groups, $5 floors. The group is gone; the row stays with its token. Nobody in
 -- charge, or nobody living, is as good as the own session: the group's end must not wait for an adoption. A row that was
--- lost is made again, so that whoever uses the key next continues above the floor.
+-- lost is made again, so that whoever uses the key next continues above the floor. Fenced transactions do not matter here; the
+-- next grant waits for them.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share
@@ -30,7 +31,7 @@ taken as materialized (
         on l.key = v.key and l.group_id = v.group_id and l.session is not distinct from v.session
         and l.protocol = v.protocol
     where v.verdict = 'bury'
-    for update of l skip locked
+    for no key update of l skip locked
 ),
 judged as materialized (
     select t.* from taken as t cross join own

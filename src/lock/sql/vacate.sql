@@ -1,5 +1,6 @@
 -- $1 own session, $2 protocol, $3 keys, $4 tokens, $5 grant ids, $6 reasons. Nobody holds the key any more; the token
--- stays. FOR UPDATE, as for a grant: the old holder's right ends here.
+-- stays. FOR NO KEY UPDATE: the old holder's fenced transactions keep nobody from taking its right to begin new ones; the next
+-- grant waits for them.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share
@@ -19,7 +20,7 @@ held as materialized (
            end as verdict
     from asked as a join leadergroup.lock as l on l.key = a.key
     where l.session = $1
-    for update of l skip locked
+    for no key update of l skip locked
 ),
 judged as materialized (
     select h.* from held as h cross join own

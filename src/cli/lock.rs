@@ -1,0 +1,354 @@
+//! `leadergroup lock`: looking at locks, and taking one away from its holder, for people.
+
+use std::fmt::Write as _;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::SettingsArgs;
+use crate::lock::{
+    Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
+};
+
+/// Arguments of `lock`.
+#[derive(Clone, Debug, Args)]
+pub struct LockArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LockCommand,
+}
+
+/// What to do with locks.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LockCommand {
+    /// List the locks
+    Ls(LsArgs),
+    /// Show one lock
+    Show(ShowArgs),
+    /// Show who held a lock, the latest first
+    History(HistoryArgs),
+    /// Take a lock away from its holder, which is not told
+    Release(ReleaseArgs),
+    /// Print the SQL that installs the fence for data in another database than the lock's
+    FenceSql,
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// A table for people
+    #[default]
+    Table,
+    /// JSON for programs
+    Json,
+}
+
+/// Arguments of `lock ls`.
+#[derive(Clone, Debug, Args)]
+pub struct LsArgs {
+    /// Only keys that begin with this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prefix: String,
+    /// At most so many
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
+    pub limit: u32,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputFormat,
+    /// The settings, of which those of the database count.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// Arguments of `lock show`.
+#[derive(Clone, Debug, Args)]
+pub struct ShowArgs {
+    /// The lock's key
+    pub key: String,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputFormat,
+    /// The settings, of which those of the database count.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// Arguments of `lock history`.
+#[derive(Clone, Debug, Args)]
+pub struct HistoryArgs {
+    /// The lock's key
+    pub key: String,
+    /// At most so many
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputFormat,
+    /// The settings, of which those of the database count.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// Arguments of `lock release`.
+#[derive(Clone, Debug, Args)]
+pub struct ReleaseArgs {
+    /// The lock's key
+    pub key: String,
+    /// Yes, although the holder may be at work, and another one may be there in a moment. Without a fence both work then
+    #[arg(long, required = true)]
+    pub force: bool,
+    /// Only if this is still the token; by default whatever it is now
+    #[arg(long, value_name = "NUMBER")]
+    pub token: Option<i64>,
+    /// For the history
+    #[arg(long, value_name = "TEXT", default_value = "released by hand")]
+    pub reason: String,
+    /// The settings, of which those of the database count.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// Why a lock could not be shown or released.
+#[derive(Debug, thiserror::Error)]
+pub enum LockCommandError {
+    /// The database, or an argument that can be no key.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// No such lock.
+    #[error("there is no lock with the key \"{key}\"; `leadergroup lock ls` lists them")]
+    Missing {
+        /// The key asked for.
+        key: Key,
+    },
+    /// The lock was not released.
+    #[error("the lock \"{key}\" was not released: {why}")]
+    Refused {
+        /// The key.
+        key: Key,
+        /// Why, and what to do.
+        why: String,
+    },
+}
+
+impl LockCommand {
+    /// The settings that the command needs, if any.
+    pub fn settings(&self) -> Option<SettingsArgs> {
+        match self {
+            Self::Ls(LsArgs { settings, .. })
+            | Self::Show(ShowArgs { settings, .. })
+            | Self::History(HistoryArgs { settings, .. })
+            | Self::Release(ReleaseArgs { settings, .. }) => Some(settings.clone()),
+            Self::FenceSql => None,
+        }
+    }
+
+    /// Carries the command out and returns what is to be printed.
+    pub async fn run(&self, store: &Store) -> Result<String, LockCommandError> {
+        match self {
+            Self::Ls(args) => list(args, store).await,
+            Self::Show(args) => show(args, store).await,
+            Self::History(args) => history(args, store).await,
+            Self::Release(args) => release(args, store).await,
+            Self::FenceSql => Ok(fence_sql()),
+        }
+    }
+}
+
+/// What `lock fence-sql` prints.
+pub fn fence_sql() -> String {
+    FENCE_SEEN_SQL.to_owned()
+}
+
+async fn list(args: &LsArgs, store: &Store) -> Result<String, LockCommandError> {
+    let mut all: Vec<LockInfo> = Vec::new();
+    let wanted = args.limit as usize;
+    while all.len() < wanted {
+        let room = u32::try_from(wanted - all.len()).unwrap_or(u32::MAX).min(LONGEST_LIST);
+        let page = store.list(&args.prefix, all.last().map(|last| &last.key), room).await?;
+        let last_page = page.len() < room as usize;
+        all.extend(page);
+        if last_page {
+            break;
+        }
+    }
+    if args.output == OutputFormat::Json {
+        return Ok(pretty(&Value::Array(all.iter().map(lock_json).collect())));
+    }
+    let rows = all.iter().map(|lock| {
+        let charge = lock.charge.as_ref().map_or_else(String::new, |charge| {
+            if charge.dead { format!("{} (ended)", charge.name) } else { charge.name.clone() }
+        });
+        [
+            lock.key.to_string(),
+            holder(lock),
+            lock.token.to_string(),
+            lock.since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            charge,
+        ]
+    });
+    Ok(table(["KEY", "HOLDER", "TOKEN", "SINCE", "IN CHARGE"], rows))
+}
+
+async fn find(text: &str, store: &Store) -> Result<LockInfo, LockCommandError> {
+    let key = Key::new(text)?;
+    store.info(&key).await?.ok_or(LockCommandError::Missing { key })
+}
+
+async fn show(args: &ShowArgs, store: &Store) -> Result<String, LockCommandError> {
+    let lock = find(&args.key, store).await?;
+    if args.output == OutputFormat::Json {
+        return Ok(pretty(&lock_json(&lock)));
+    }
+    let mut lines = vec![
+        ("key", lock.key.to_string()),
+        ("holder", holder(&lock)),
+        ("token", lock.token.to_string()),
+        ("since", lock.since.to_string()),
+        ("group", lock.group.clone()),
+    ];
+    if let Some(owner) = &lock.owner {
+        lines.insert(2, ("holder's uid", owner.uid.clone()));
+        lines.insert(3, ("confirmed", yes_or_no(lock.confirmed)));
+    }
+    lines.push(("fenced", yes_or_no(lock.fenced)));
+    if let Some(charge) = &lock.charge {
+        lines.push(("in charge", format!("{} (session {})", charge.name, charge.session)));
+        let seen = if charge.dead { "ended; last seen" } else { "last seen" };
+        lines.push(("", format!("{seen} {}", charge.seen)));
+    } else {
+        lines.push(("in charge", "nobody".to_owned()));
+    }
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    Ok(lines.iter().fold(String::new(), |mut text, (name, value)| {
+        let name = if name.is_empty() { String::new() } else { format!("{name}:") };
+        text.push_str(&format!("{name:width$} {value}\n"));
+        text
+    }))
+}
+
+async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockCommandError> {
+    let key = find(&args.key, store).await?.key;
+    let terms = store.history(&key, args.limit).await?;
+    if args.output == OutputFormat::Json {
+        return Ok(pretty(&Value::Array(terms.iter().map(term_json).collect())));
+    }
+    let rows = terms.iter().map(|TermInfo { term, ended, .. }| {
+        let end =
+            ended.as_ref().map_or_else(String::new, |(at, _)| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        [
+            term.token.to_string(),
+            format!("{}/{}", term.owner.namespace, term.owner.name),
+            term.granted_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            term.reason.clone(),
+            end,
+            ended.as_ref().map_or_else(String::new, |(_, reason)| reason.clone()),
+        ]
+    });
+    Ok(table(["TOKEN", "HOLDER", "FROM", "BECAUSE", "RELEASED", "BECAUSE"], rows))
+}
+
+async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockCommandError> {
+    let lock = find(&args.key, store).await?;
+    let token = args.token.map_or(lock.token, Token::new);
+    let why = match store.force_release(&lock.key, token, &args.reason).await? {
+        Changed::Done => {
+            return Ok(match &lock.owner {
+                Some(_) => format!("{} is taken away from {} (token {token})\n", lock.key, holder(&lock)),
+                None => format!("{} was held by nobody (token {token})\n", lock.key),
+            });
+        }
+        Changed::Refused(Refusal::TokenChanged { row }) => {
+            let now = row.map_or_else(|| "gone".to_owned(), |row| row.token.to_string());
+            format!("its token is {now}, not {token}; look again who holds it (`leadergroup lock show`)")
+        }
+        Changed::Refused(Refusal::Busy) => "it is being changed at this moment; try again".to_owned(),
+        Changed::Refused(Refusal::Tombstone) => "its group was deleted; nobody holds it".to_owned(),
+        Changed::Refused(Refusal::ProtocolNewer { .. }) => {
+            "a newer version of this program wrote it; use that version".to_owned()
+        }
+        Changed::Refused(_) => return Err(LockCommandError::Missing { key: lock.key }),
+    };
+    Err(LockCommandError::Refused { key: lock.key, why })
+}
+
+fn holder(lock: &LockInfo) -> String {
+    match &lock.owner {
+        Some(owner) => format!("{}/{}", owner.namespace, owner.name),
+        None if lock.tombstone => "(group deleted)".to_owned(),
+        None => "(nobody)".to_owned(),
+    }
+}
+
+fn yes_or_no(yes: bool) -> String {
+    if yes { "yes" } else { "no" }.to_owned()
+}
+
+fn lock_json(lock: &LockInfo) -> Value {
+    json!({
+        "key": lock.key,
+        "group": lock.group,
+        "holder": lock.owner,
+        "token": lock.token,
+        "confirmed": lock.confirmed,
+        "deleted": lock.tombstone,
+        "fenced": lock.fenced,
+        "since": lock.since.to_string(),
+        "inCharge": lock.charge.as_ref().map(|charge| json!({
+            "session": charge.session,
+            "name": charge.name,
+            "ended": charge.dead,
+            "lastSeen": charge.seen.to_string(),
+        })),
+    })
+}
+
+fn term_json(TermInfo { term, session, ended }: &TermInfo) -> Value {
+    json!({
+        "token": term.token,
+        "holder": term.owner,
+        "from": term.granted_at.to_string(),
+        "reason": term.reason,
+        "confirmed": term.confirmed,
+        "grant": term.grant,
+        "session": session,
+        "released": ended.as_ref().map(|(at, reason)| json!({ "at": at.to_string(), "reason": reason })),
+    })
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// Columns as wide as their widest entry, with two spaces between them.
+fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let all: Vec<[String; N]> = std::iter::once(titles.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in &all {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            // Writing into a text cannot fail.
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["a", "1"], ["längste", ""]].map(|row| row.map(str::to_owned));
+        assert_eq!(
+            table(["KEY", "TOKEN"], rows.into_iter()),
+            "KEY      TOKEN\n\
+             a        1\n\
+             längste\n"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Locks that a program holds itself: taken at once, waited for in order, and handed straight to the next one.
+//!
+//! Each operation is one statement and may be repeated without harm. The functions behind them lock the row before they
+//! read who waits (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
+//! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
+
+use super::model::check_text;
+use super::pool::Statement;
+use super::store::{Bind, get, unexpected};
+use super::verdict::{changed, refusal};
+use super::{
+    Changed, GrantId, Key, LockError, Owner, PROTOCOL, Refusal, SessionId, Store, TOKEN_JUMP, Token,
+};
+
+const ACQUIRE: Statement = Statement {
+    name: "acquire",
+    sql: "select a.verdict, a.token, null::uuid as session, null::text as group_id, null::integer as protocol \
+          from leadergroup.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as a",
+};
+const RELEASE: Statement = Statement {
+    name: "release",
+    sql: "select r.verdict, r.next_request, null::uuid as session, null::text as group_id, null::integer as protocol \
+          from leadergroup.release($1, $2, $3, $4, $5, $6) as r",
+};
+const GIVE_UP: Statement =
+    Statement { name: "give up waiting", sql: "select leadergroup.give_up($1, $2, $3) as token" };
+const WAKE: Statement = Statement { name: "wake", sql: "select pg_notify($1, $2)" };
+
+/// The group that rows of locks belong to which programs hold themselves. A key of a group of the operator is refused.
+pub const HOLD_GROUP: &str = "held by programs";
+
+/// The channel on which waiters are woken; the payload is their request.
+pub(super) const TURN_CHANNEL: &str = "leadergroup_turn";
+
+/// How often a change of the database's history, or of the row, may come in between.
+const ATTEMPTS: usize = 5;
+
+/// A wish to hold a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// The key.
+    pub key: Key,
+    /// Who is to hold it.
+    pub owner: Owner,
+    /// Names this wish; repeat it with the same id while waiting, and when an answer was lost.
+    pub request: GrantId,
+    /// Kept in the history.
+    pub reason: String,
+}
+
+/// The answer to a [`Wish`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    /// The owner holds the key with this token, by this call, an earlier one, or because it was handed over.
+    Granted {
+        /// The token of the term.
+        token: Token,
+    },
+    /// Somebody else holds the key, or waits for it.
+    Held,
+    /// In the queue.
+    Waiting,
+    /// Nothing was changed.
+    Refused(Refusal),
+}
+
+impl Store {
+    /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder; only transactions of the
+    /// last one that are fenced, and still under way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
+    pub async fn try_hold(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
+        self.acquire(own, wish, false).await
+    }
+
+    /// As [`try_hold`](Self::try_hold), but queues up if the key is not to be had: the answer is [`Acquired::Waiting`].
+    /// Repeat the same wish to see whether it is its turn. The queue is first come, first served. Whoever does not want to
+    /// wait any longer has to [say so](Self::give_up).
+    pub async fn queue_for(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
+        self.acquire(own, wish, true).await
+    }
+
+    async fn acquire(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
+        check_text("owner's uid", &wish.owner.uid)?;
+        check_text("owner's namespace", &wish.owner.namespace)?;
+        check_text("owner's name", &wish.owner.name)?;
+        check_text("reason", &wish.reason)?;
+        let passing = self.passing();
+        for _ in 0..ATTEMPTS {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+                .with(TOKEN_JUMP)?
+                .with(wish.key.as_str())?
+                .with(HOLD_GROUP)?
+                .with(wish.request.as_uuid())?
+                .with(&wish.owner.uid)?
+                .with(&wish.owner.namespace)?
+                .with(&wish.owner.name)?
+                .with(&wish.reason)?
+                .with(queue)?
+                .with(passing.patience_ms)?
+                .with(passing.force_ms)?;
+            let rows = self.rows(ACQUIRE, bind).await?;
+            let row = rows.first().ok_or_else(|| unexpected("acquire", "no rows"))?;
+            return Ok(match get::<&str>(row, "verdict")? {
+                "granted" => Acquired::Granted { token: Token::new(get(row, "token")?) },
+                "held" => Acquired::Held,
+                "waiting" => Acquired::Waiting,
+                "fenced" => Acquired::Refused(Refusal::Busy),
+                "foreign" => {
+                    let row = self.info(&wish.key).await?;
+                    Acquired::Refused(row.map_or(Refusal::Busy, |row| Refusal::Foreign { group: row.group }))
+                }
+                "newer" => {
+                    let row = self.read(std::slice::from_ref(&wish.key)).await?.pop();
+                    let newer = |row: super::LockRow| Refusal::ProtocolNewer { protocol: row.protocol };
+                    Acquired::Refused(row.map_or(Refusal::Busy, newer))
+                }
+                "history" => {
+                    self.begin_era().await?;
+                    continue;
+                }
+                "again" => continue,
+                verdict => Acquired::Refused(
+                    refusal(row, verdict)?.ok_or_else(|| unexpected("acquire", "done without a token"))?,
+                ),
+            });
+        }
+        Ok(Acquired::Refused(Refusal::Busy))
+    }
+
+    /// Gives the key up; the first living waiter holds it at once, and is woken. Only in the term with this token: after
+    /// the key went to somebody else the answer is [`Refusal::TokenChanged`], and nothing was changed.
+    pub async fn release(
+        &self,
+        own: SessionId,
+        key: &Key,
+        token: Token,
+        reason: &str,
+    ) -> Result<Changed, LockError> {
+        check_text("reason", reason)?;
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+            .with(TOKEN_JUMP)?
+            .with(key.as_str())?
+            .with(token.get())?
+            .with(reason)?;
+        let rows = self.rows(RELEASE, bind).await?;
+        let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
+        let mut answer = changed(row)?;
+        if let Some(next) = get::<Option<uuid::Uuid>>(row, "next_request")? {
+            self.wake(next).await;
+        }
+        if let Changed::Refused(Refusal::TokenChanged { row }) = &mut answer {
+            *row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
+        }
+        Ok(answer)
+    }
+
+    /// Leaves the queue. If it was the wish's turn meanwhile, the key is released again.
+    pub async fn give_up(&self, own: SessionId, key: &Key, request: GrantId) -> Result<(), LockError> {
+        let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(request.as_uuid())?;
+        let rows = self.rows(GIVE_UP, bind).await?;
+        let row = rows.first().ok_or_else(|| unexpected("give up", "no rows"))?;
+        if let Some(token) = get::<Option<i64>>(row, "token")? {
+            // Refused only if the key went to somebody else in between, which is as good.
+            self.release(own, key, Token::new(token), "nobody waited any more").await?;
+        }
+        Ok(())
+    }
+
+    /// After the commit and in a transaction of its own, as all notifications. Only a hint.
+    async fn wake(&self, request: uuid::Uuid) {
+        let sent = match Bind::new().with(TURN_CHANNEL).and_then(|bind| bind.with(request.to_string())) {
+            Ok(bind) => self.rows(WAKE, bind).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "the next waiter was not woken; it will notice at its next poll");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Looking at locks, and the one thing that a person may do to them: taking a key away from its holder.
+
+use jiff::Timestamp;
+use sqlx::postgres::PgRow;
+
+use super::model::check_text;
+use super::pool::Statement;
+use super::read::{term, timestamp};
+use super::store::{Bind, get, unexpected};
+use super::verdict::changed;
+use super::{Changed, GrantId, Key, LockError, Owner, PROTOCOL, Refusal, SessionId, Store, Term, Token};
+
+const INFO: Statement =
+    Statement { name: "show", sql: concat!(include_str!("sql/info.sql"), "where l.key = $1") };
+const LIST: Statement = Statement {
+    name: "list",
+    sql: concat!(
+        include_str!("sql/info.sql"),
+        "where l.key > $1 and starts_with(l.key, $2) order by l.key limit $3"
+    ),
+};
+const HISTORY: Statement = Statement { name: "history", sql: include_str!("sql/history.sql") };
+const FORCE_RELEASE: Statement =
+    Statement { name: "forced release", sql: include_str!("sql/force_release.sql") };
+
+/// Most rows in one answer of [`Store::list`] and [`Store::history`].
+pub const LONGEST_LIST: u32 = 1_000;
+
+/// A lock as people want to see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockInfo {
+    /// The key.
+    pub key: Key,
+    /// The group that uses it.
+    pub group: String,
+    /// Who holds it, if anybody.
+    pub owner: Option<Owner>,
+    /// The largest token ever granted for the key.
+    pub token: Token,
+    /// Whether the promotion of the holder was seen through.
+    pub confirmed: bool,
+    /// The group was deleted; the row only keeps the token.
+    pub tombstone: bool,
+    /// Known to be used with `leadergroup.fence`.
+    pub fenced: bool,
+    /// When the holder last changed, by the database's clock.
+    pub since: Timestamp,
+    /// The session in charge, if there is one.
+    pub charge: Option<ChargeInfo>,
+}
+
+/// The session in charge of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChargeInfo {
+    /// Its id.
+    pub session: SessionId,
+    /// What it calls itself.
+    pub name: String,
+    /// It was marked dead or closed. One that is not may have ended all the same; whoever watches it finds out.
+    pub dead: bool,
+    /// Its last heartbeat, by the database's clock.
+    pub seen: Timestamp,
+}
+
+/// A term in the history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TermInfo {
+    /// Token, owner, reason, beginning.
+    pub term: Term,
+    /// The session that granted it.
+    pub session: SessionId,
+    /// When and why it was ended; `None` while it lasts, and where only the next term ended it.
+    pub ended: Option<(Timestamp, String)>,
+}
+
+impl Store {
+    /// The locks whose keys begin with `prefix`, in the order of their keys, from the one behind `after` on; at most
+    /// `limit` and at most [`LONGEST_LIST`].
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>, LockError> {
+        let after = after.map_or("", Key::as_str);
+        let bind = Bind::new().with(after)?.with(prefix)?.with(i64::from(limit.min(LONGEST_LIST)))?;
+        self.rows(LIST, bind).await?.iter().map(lock_info).collect()
+    }
+
+    /// One lock, if there is a row for the key.
+    pub async fn info(&self, key: &Key) -> Result<Option<LockInfo>, LockError> {
+        let rows = self.rows(INFO, Bind::new().with(key.as_str())?).await?;
+        rows.first().map(lock_info).transpose()
+    }
+
+    /// The terms of a key, the latest first; at most `limit` and at most [`LONGEST_LIST`]. Older ones may have been
+    /// [pruned](Store::prune).
+    pub async fn history(&self, key: &Key, limit: u32) -> Result<Vec<TermInfo>, LockError> {
+        let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
+        self.rows(HISTORY, bind).await?.iter().map(term_info).collect()
+    }
+
+    /// Takes a key away from its holder, whoever is in charge of it: the holder and the charge go, the token stays, and the
+    /// history keeps the reason. Done only if the token still is `token`. The old holder is not told; what it still
+    /// does is refused where a fence is in place.
+    pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
+        check_text("reason", reason)?;
+        let bind = Bind::new()
+            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+            .with(key.as_str())?
+            .with(token.get())?
+            .with(GrantId::new().as_uuid())?
+            .with(reason)?;
+        let rows = self.rows(FORCE_RELEASE, bind).await?;
+        let row = rows.first().ok_or_else(|| unexpected("forced release", "no rows"))?;
+        let mut answer = changed(row)?;
+        match &mut answer {
+            Changed::Done => self.notify().await,
+            Changed::Refused(Refusal::TokenChanged { row }) => {
+                *row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
+            }
+            Changed::Refused(_) => {}
+        }
+        Ok(answer)
+    }
+}
+
+fn lock_info(row: &PgRow) -> Result<LockInfo, LockError> {
+    let owner = match get::<Option<String>>(row, "owner_uid")? {
+        Some(uid) => {
+            Some(Owner { uid, namespace: get(row, "owner_namespace")?, name: get(row, "owner_name")? })
+        }
+        None => None,
+    };
+    let charge = match get::<Option<uuid::Uuid>>(row, "session")? {
+        Some(session) => Some(ChargeInfo {
+            session: session.into(),
+            name: get(row, "session_name")?,
+            dead: get(row, "session_dead")?,
+            seen: timestamp(row, "session_seen_us")?,
+        }),
+        None => None,
+    };
+    Ok(LockInfo {
+        key: Key::stored(get(row, "key")?),
+        group: get(row, "group_id")?,
+        owner,
+        token: Token::new(get(row, "token")?),
+        confirmed: get(row, "confirmed")?,
+        tombstone: get(row, "tombstone")?,
+        fenced: get(row, "fenced")?,
+        since: timestamp(row, "lock_timestamp_us")?,
+        charge,
+    })
+}
+
+fn term_info(row: &PgRow) -> Result<TermInfo, LockError> {
+    let ended = match get::<Option<i64>>(row, "ended_at_us")? {
+        Some(_) => Some((
+            timestamp(row, "ended_at_us")?,
+            get::<Option<String>>(row, "end_reason")?.unwrap_or_default(),
+        )),
+        None => None,
+    };
+    let term = term(row)?.ok_or_else(|| unexpected("history", "a term without a token"))?;
+    Ok(TermInfo { term, session: get::<uuid::Uuid>(row, "session")?.into(), ended })
+}

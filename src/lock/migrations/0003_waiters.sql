@@ -1,0 +1,240 @@
+-- Locks for programs that hold them themselves: taken, waited for and handed over in one step each. Functions, because the
+-- row has to be locked *before* the waiters are read: a single statement reads them by a snapshot from before, and would
+-- overlook one that queued up in between.
+
+-- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
+create table leadergroup.waiter (
+    key text not null,
+    id bigint generated always as identity,
+    request uuid not null,
+    session uuid not null,
+    owner_uid text not null,
+    owner_namespace text not null,
+    owner_name text not null,
+    reason text not null,
+    asked_at timestamptz not null default now(),
+    primary key (key, id)
+);
+
+-- The token after the present one: above the row's, everything in the history, and whatever lost commits may have handed
+-- out ($4: jump). NULL if the database's history is not the one that tokens were granted in.
+create function leadergroup.next_token(key text, token bigint, era bigint, jump bigint, out next bigint, out now_era bigint)
+language sql volatile set search_path = pg_catalog, pg_temp
+begin atomic
+    select 1 + greatest(
+               next_token.token + case when next_token.era <> m.era then next_token.jump else 0 end,
+               m.era * next_token.jump,
+               (select max(t.token) from leadergroup.term as t where t.key = next_token.key)
+           ), m.era
+    from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline);
+end;
+
+-- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed.
+create function leadergroup.install(
+    key text, session uuid, request uuid, uid text, namespace text, name text, reason text, protocol integer, jump bigint
+) returns bigint
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    fresh record;
+    group_id text;
+begin
+    select n.next, n.now_era into fresh
+    from leadergroup.lock as l cross join leadergroup.next_token(l.key, l.token, l.era, install.jump) as n
+    where l.key = install.key;
+    if fresh.next is null then
+        return null;
+    end if;
+    update leadergroup.lock as l
+    set token = fresh.next, era = fresh.now_era, session = install.session, grant_id = install.request,
+        owner_uid = install.uid, owner_namespace = install.namespace, owner_name = install.name,
+        confirmed_token = fresh.next, lock_timestamp = now(), protocol = install.protocol
+    where l.key = install.key
+    returning l.group_id into group_id;
+    insert into leadergroup.term
+        (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at)
+    values (install.key, fresh.next, install.request, group_id, install.session, install.uid, install.namespace,
+            install.name, install.reason, now());
+    return fresh.next;
+end
+$$;
+
+-- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
+-- is how its waiter looks whether it is its turn, and how a lost answer is resolved.
+create function leadergroup.acquire(
+    own uuid, protocol integer, jump bigint, key text, group_id text, request uuid, uid text, namespace text, name text,
+    reason text, queue boolean, patience_ms integer, force_ms integer,
+    out verdict text, out token bigint
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    r record;
+    place bigint;
+    first boolean;
+    passed boolean := false;
+    locked boolean := false;
+begin
+    -- Before all else, so that a death mark waits for this, or this finds itself dead.
+    perform from leadergroup.session as s where s.id = acquire.own and not s.dead for key share;
+    if not found then
+        verdict := 'dead';
+        return;
+    end if;
+    for round in 1..5 loop
+        -- Without locks first: most questions end here. From the second round on the row is locked.
+        select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
+               l.session is not null and exists (
+                   select from leadergroup.session as s where s.id = l.session and not s.dead
+               ) as held
+        into r
+        from leadergroup.lock as l where l.key = acquire.key;
+        if not found then
+            insert into leadergroup.lock (key, group_id, protocol)
+            values (acquire.key, acquire.group_id, acquire.protocol)
+            on conflict on constraint lock_pkey do nothing;
+            continue;
+        end if;
+        token := r.token;
+        verdict := case
+            when r.protocol > acquire.protocol then 'newer'
+            when r.tombstone then 'tombstone'
+            when r.group_id <> acquire.group_id then 'foreign'
+            when r.held and r.session = acquire.own and r.grant_id = acquire.request then 'granted'
+            when r.held and not acquire.queue then 'held'
+        end;
+        if verdict is not null then
+            return;
+        end if;
+        select min(w.id) into place
+        from leadergroup.waiter as w where w.key = acquire.key and w.request = acquire.request;
+        if r.held and place is not null then
+            verdict := 'waiting';
+            return;
+        end if;
+        first := not exists (
+            select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
+            where w.key = acquire.key and not s.dead and (place is null or w.id < place)
+        );
+        if not r.held and first and not passed then
+            -- The old holder's fenced transactions end before the row is locked.
+            passed := pg_try_advisory_xact_lock(leadergroup.fence_id(acquire.key));
+            if not passed and locked then
+                -- Whoever has passed it waits for the row that we have locked.
+                verdict := 'again';
+                return;
+            end if;
+            if not passed and leadergroup.fence_pass(acquire.key, acquire.patience_ms, acquire.force_ms) <> 'open' then
+                verdict := 'fenced';
+                return;
+            end if;
+            passed := true;
+            perform from leadergroup.lock as l where l.key = acquire.key for update;
+            continue;
+        end if;
+        if not r.held and first then
+            delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= place;
+            token := leadergroup.install(
+                acquire.key, acquire.own, acquire.request, acquire.uid, acquire.namespace, acquire.name,
+                acquire.reason, acquire.protocol, acquire.jump
+            );
+            verdict := case when token is null then 'history' else 'granted' end;
+            return;
+        end if;
+        if not acquire.queue then
+            -- Free, but others wait for it.
+            verdict := 'held';
+            return;
+        end if;
+        if place is null and not locked then
+            -- Nobody can release the key unseen from now on. Look again: a release in between may just have given it to this
+            -- very request, and taken it out of the queue.
+            perform from leadergroup.lock as l where l.key = acquire.key for no key update;
+            locked := true;
+            continue;
+        end if;
+        if place is null then
+            insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
+            values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
+                    acquire.reason);
+        end if;
+        verdict := 'waiting';
+        return;
+    end loop;
+    -- The row changes under our eyes.
+    verdict := 'again';
+end
+$$;
+
+-- Gives a key up, straight to the first living waiter if there is one. Its request comes back, to be woken. Only with the
+-- token of the present term, and only by the session that holds it.
+create function leadergroup.release(
+    own uuid, protocol integer, jump bigint, key text, token bigint, reason text,
+    out verdict text, out next_request uuid
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    r record;
+    w record;
+    passed boolean;
+begin
+    perform from leadergroup.session as s where s.id = release.own and not s.dead for key share;
+    if not found then
+        verdict := 'dead';
+        return;
+    end if;
+    -- If transactions of the own term are still under way nobody can follow at once; the first waiter will look again.
+    passed := pg_try_advisory_xact_lock(leadergroup.fence_id(release.key));
+    if passed then
+        perform from leadergroup.lock as l where l.key = release.key for update;
+    else
+        perform from leadergroup.lock as l where l.key = release.key for no key update;
+    end if;
+    select l.token, l.session, l.owner_uid, l.protocol into r from leadergroup.lock as l where l.key = release.key;
+    verdict := case
+        when r.token is null then 'missing'
+        when r.protocol > release.protocol then 'newer'
+        when r.token <> release.token or r.owner_uid is null or r.session is distinct from release.own then 'changed'
+        else 'done'
+    end;
+    if verdict <> 'done' then
+        return;
+    end if;
+    update leadergroup.term as t set ended_at = now(), end_reason = release.reason
+    where t.key = release.key and t.token = release.token and t.ended_at is null;
+    -- A session that is being marked dead at this moment is passed over; its row would have to be waited for.
+    select q.id, q.request, q.session, q.owner_uid, q.owner_namespace, q.owner_name, q.reason into w
+    from leadergroup.waiter as q join leadergroup.session as s on s.id = q.session
+    where q.key = release.key and not s.dead
+    order by q.id limit 1
+    for key share of s skip locked;
+    next_request := w.request;
+    if passed and w.request is not null and leadergroup.install(
+        release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason,
+        release.protocol, release.jump
+    ) is not null then
+        delete from leadergroup.waiter as q where q.key = release.key and q.id <= w.id;
+        return;
+    end if;
+    update leadergroup.lock as l
+    set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
+        lock_timestamp = now()
+    where l.key = release.key;
+end
+$$;
+
+-- A waiter gives up. If it was its turn meanwhile, the token of its term comes back, which is then to be released.
+create function leadergroup.give_up(own uuid, key text, request uuid) returns bigint
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    granted bigint;
+begin
+    perform from leadergroup.lock as l where l.key = give_up.key for no key update;
+    delete from leadergroup.waiter as w where w.key = give_up.key and w.request = give_up.request;
+    select l.token into granted from leadergroup.lock as l
+    where l.key = give_up.key and l.session = give_up.own and l.grant_id = give_up.request;
+    return granted;
+end
+$$;

@@ -1,0 +1,226 @@
+//! `leadergroup exec` against a real PostgreSQL, as a user runs it: several processes, signals, and losses.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod postgres;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use leadergroup::lock::{Key, Store, Token};
+use postgres::{DEADLINE, Database, Server, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Sooner than by default, so that the tests do not take long.
+const QUICK: [&str; 6] = ["--ttl", "2s", "--retry-interval", "200ms", "--database-statement-timeout", "1s"];
+
+/// Ends by TERM only after the KILL that it never gets to see.
+const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+const OBEDIENT: &str = "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+
+fn exec(database: &Database, options: &[&str], script: &str) -> Command {
+    // The tests' own variables would be refused as misspelt settings.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("LEADERGROUP_DATABASE_URL", database.url())
+        .args(["exec", "--key", "a", "--replica", "test"])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn run(database: &Database, options: &[&str], script: &str) -> Output {
+    exec(database, options, script).output().unwrap()
+}
+
+/// A command that is under way, and said so.
+struct Running {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(database: &Database, options: &[&str], script: &str) -> Self {
+        let mut child = exec(database, options, script).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { child, lines }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The exit status and what else was printed.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut self.lines, &mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+fn status(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+async fn held(store: &Store) -> bool {
+    let lock = store.info(&Key::new("a").unwrap()).await.unwrap();
+    lock.is_some_and(|lock| lock.owner.is_some() && lock.charge.is_some_and(|charge| !charge.dead))
+}
+
+#[tokio::test]
+async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
+    let (database, store) = postgres::migrated().await;
+    for token in 1..3 {
+        let output = run(&database, &[], "echo $LEADERGROUP_KEY $LEADERGROUP_TOKEN; exit 3");
+        assert_eq!(status(&output), 3, "{output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("a {token}\n"));
+        assert!(!held(&store).await, "released at the end");
+    }
+    assert_eq!(status(&run(&database, &[], "kill -9 $$")), 128 + 9);
+    let history = store.history(&Key::new("a").unwrap(), 10).await.unwrap();
+    assert_eq!(history[0].term.token, Token::new(3));
+    assert_eq!(history[0].term.owner.name, "test");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let (database, store) = postgres::migrated().await;
+    let output = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+        .env_clear()
+        .env("LEADERGROUP_DATABASE_URL", database.url())
+        .args(["exec", "--key", "a", "--replica", "test", "--", "/no/such/program"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors.contains("/no/such/program") && errors.lines().count() == 1, "{errors}");
+    assert!(!held(&store).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_others_hold_is_waited_for_as_long_as_told() {
+    let (database, _store) = postgres::migrated().await;
+    let running = Running::start(&database, &[], OBEDIENT);
+    for wait in ["0s", "200ms"] {
+        let output = run(&database, &["--wait", wait], "echo never");
+        assert_eq!(status(&output), 75, "{output:?}");
+        assert!(
+            output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("held by others")
+        );
+    }
+    // Whoever waits can be told to stop waiting.
+    let mut waiting = exec(&database, &[], "echo never").spawn().unwrap();
+    let queued = "select count(*) from leadergroup.waiter w join leadergroup.session s on s.id = w.session where not s.dead";
+    eventually("it waits", async || database.number(queued).await == 1).await;
+    kill_process(Pid::from_child(&waiting), Signal::TERM).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(128 + 15));
+
+    let next = exec(&database, &[], "echo next").spawn().unwrap();
+    eventually("the next one waits", async || database.number(queued).await == 1).await;
+    running.signal(Signal::TERM);
+    assert_eq!(
+        running.end(),
+        (Some(7), "ended\n".to_owned()),
+        "the signal was passed on, and the status, too"
+    );
+    let next = next.wait_with_output().unwrap();
+    assert_eq!((status(&next), next.stdout), (0, b"next\n".to_vec()));
+}
+
+/// Many processes at once; each writes down when it begins and ends.
+#[tokio::test]
+async fn commands_of_many_processes_never_overlap() {
+    let (database, _store) = postgres::migrated().await;
+    let directory = tempfile::tempdir().unwrap();
+    let book = directory.path().join("book");
+    let script = format!("echo begin >> {0}; sleep 0.01; echo end >> {0}", book.display());
+    let all: Vec<Child> = (0..12).map(|_| exec(&database, &[], &script).spawn().unwrap()).collect();
+    for child in all {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&book).unwrap(), "begin\nend\n".repeat(12));
+}
+
+#[tokio::test]
+async fn a_command_whose_lock_is_lost_is_stopped() {
+    let (database, _store) = postgres::migrated().await;
+    let with = |more: &[&'static str]| [&QUICK[..], more].concat();
+    for (options, script, expected) in [
+        (with(&[]), OBEDIENT, "ended\n"),
+        (with(&[]), STUBBORN, ""),
+        (with(&["--on-lost", "kill"]), OBEDIENT, ""),
+        (with(&["--on-lost", "ignore"]), "echo ready; sleep 2; echo went on", "went on\n"),
+    ] {
+        let running = Running::start(&database, &options, script);
+        database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
+        assert_eq!(running.end(), (Some(76), expected.to_owned()), "{options:?}");
+    }
+}
+
+/// Nobody tells it that it lost the lock; it has to know.
+#[tokio::test]
+async fn without_the_database_the_command_ends_before_others_can_have_the_lock() {
+    let server = Server::start(&[]);
+    let database = server.database().await;
+    database.store().migrate().await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let alive = directory.path().join("alive");
+    let script =
+        format!("trap '' TERM; echo ready; while :; do echo >> {}; sleep 0.05; done", alive.display());
+    let running = Running::start(&database, &["--ttl", "5s"], &script);
+    server.stop();
+    let away = SystemTime::now();
+    assert_eq!(running.end().0, Some(76));
+    let last_sign = std::fs::metadata(&alive).unwrap().modified().unwrap();
+    let survived = last_sign.duration_since(away).unwrap_or_default();
+    assert!(survived < Duration::from_secs(5), "it worked for {survived:?} without the lock's database");
+}
+
+/// The whole program is stopped for three times the ttl, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_program_finds_its_lock_lost_and_ends_its_command() {
+    let (database, store) = postgres::migrated().await;
+    let paused = Running::start(&database, &QUICK, STUBBORN);
+    paused.signal(Signal::STOP);
+    let next = Running::start(&database, &QUICK, OBEDIENT);
+    let stopped = Instant::now();
+    eventually("three times the ttl", async || stopped.elapsed().as_secs() >= 6).await;
+    paused.signal(Signal::CONT);
+    assert_eq!(paused.end().0, Some(76));
+    assert!(held(&store).await, "the next one still has it");
+    next.signal(Signal::TERM);
+    assert_eq!(next.end(), (Some(7), "ended\n".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_program_s_lock_is_free_after_its_ttl() {
+    let (database, _store) = postgres::migrated().await;
+    let directory = tempfile::tempdir().unwrap();
+    let pid = directory.path().join("pid");
+    let mut running =
+        Running::start(&database, &QUICK, &format!("echo $$ > {}; echo ready; exec sleep 60", pid.display()));
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    let start = Instant::now();
+    let output = run(&database, &QUICK, "echo $LEADERGROUP_TOKEN");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
+    assert!(start.elapsed() < DEADLINE);
+    end_orphan(&pid);
+}
+
+/// The command outlives a program that is killed without a chance to end it; here the test does.
+fn end_orphan(file: &Path) {
+    let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}

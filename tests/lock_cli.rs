@@ -1,0 +1,189 @@
+//! `leadergroup lock` against a real PostgreSQL, as a user runs it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod postgres;
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use leadergroup::lock::{
+    Changed, Claim, Claimed, Grant, GrantId, Granted, Key, Owner, Refusal, SessionId, Store, Token,
+};
+use postgres::Database;
+use serde_json::{Value, json};
+
+fn run(database: &Database, arguments: &[&str]) -> Output {
+    // The tests' own variables would be refused as misspelt settings.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    command.env_clear().arg("lock").args(arguments).args(["--replica", "test"]);
+    command.env("LEADERGROUP_DATABASE_URL", database.url()).output().unwrap()
+}
+
+fn text(database: &Database, arguments: &[&str]) -> String {
+    let output = run(database, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json_of(database: &Database, arguments: &[&str]) -> Value {
+    serde_json::from_str(&text(database, &[arguments, &["-o", "json"]].concat())).unwrap()
+}
+
+fn error(database: &Database, arguments: &[&str]) -> String {
+    let output = run(database, arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
+    assert!(errors.starts_with("leadergroup: ") && errors.lines().count() == 1, "{errors}");
+    errors
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+async fn take(store: &Store, own: SessionId, name: &str) {
+    let claim = Claim { key: key(name), group: "g1".into(), may_create: true, supersedes: None };
+    assert!(matches!(store.claim(own, &[claim]).await.unwrap()[0], Claimed::Ours(_)));
+}
+
+async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &str) -> Granted {
+    let owner = Owner { uid: format!("uid-{to}"), namespace: "jobs".into(), name: to.into() };
+    let grant = Grant {
+        key: key(name),
+        expected: Token::new(expected),
+        floor: Token::ZERO,
+        owner,
+        grant: GrantId::new(),
+        reason: "the old one is silent".into(),
+    };
+    store.grant(own, &[grant]).await.unwrap().remove(0)
+}
+
+/// Three locks: one held in its second term, one free, one of another name.
+async fn locks() -> (Database, Store, SessionId) {
+    let (database, store) = postgres::migrated().await;
+    let own = store.register("replica-1", Duration::from_secs(5)).await.unwrap();
+    for name in ["web/a", "web/b", "other"] {
+        take(&store, own, name).await;
+    }
+    for (expected, to) in [(0, "p0"), (1, "p1")] {
+        grant(&store, own, "web/a", expected, to).await;
+    }
+    store.confirm(own, &[(key("web/a"), Token::new(2))]).await.unwrap();
+    (database, store, own)
+}
+
+#[tokio::test]
+async fn locks_are_listed_and_shown() {
+    let (database, _store, own) = locks().await;
+    let listed = text(&database, &["ls"]);
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["KEY", "HOLDER", "TOKEN", "SINCE", "IN", "CHARGE"]);
+    assert_eq!(lines.len(), 4, "{listed}");
+    let held = lines.iter().find(|line| line[0] == "web/a").unwrap();
+    assert_eq!((held[1], held[2], held[4]), ("jobs/p1", "2", "replica-1"));
+
+    let keys = |arguments: &[&str]| -> Vec<String> {
+        let all = json_of(&database, arguments);
+        all.as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&["ls"]), ["other", "web/a", "web/b"]);
+    assert_eq!(keys(&["ls", "--prefix", "web/"]), ["web/a", "web/b"]);
+    assert_eq!(keys(&["ls", "--prefix", "web/", "--limit", "1"]), ["web/a"]);
+    assert_eq!(keys(&["ls", "--prefix", "no"]), [""; 0]);
+
+    let shown = json_of(&database, &["show", "web/a"]);
+    assert_eq!(shown["holder"], json!({ "uid": "uid-p1", "namespace": "jobs", "name": "p1" }));
+    assert_eq!(
+        (&shown["token"], &shown["confirmed"], &shown["fenced"]),
+        (&json!(2), &json!(true), &json!(false))
+    );
+    assert_eq!(shown["inCharge"]["session"], json!(own));
+    assert_eq!(shown["inCharge"]["ended"], json!(false));
+    let shown = text(&database, &["show", "web/b"]);
+    assert!(shown.contains("(nobody)") && shown.contains("replica-1"), "{shown}");
+    assert!(error(&database, &["show", "web"]).contains("no lock with the key \"web\""));
+    assert!(error(&database, &["show", ""]).contains("is empty"));
+}
+
+#[tokio::test]
+async fn the_history_is_shown() {
+    let (database, _store, own) = locks().await;
+    let history = json_of(&database, &["history", "web/a"]);
+    let tokens: Vec<_> = history.as_array().unwrap().iter().map(|term| &term["token"]).collect();
+    assert_eq!(tokens, [&json!(2), &json!(1)]);
+    assert_eq!(history[0]["holder"]["name"], json!("p1"));
+    assert_eq!(history[0]["reason"], json!("the old one is silent"));
+    assert_eq!(history[0]["session"], json!(own));
+    assert_eq!(json_of(&database, &["history", "web/a", "--limit", "1"]).as_array().unwrap().len(), 1);
+    assert_eq!(json_of(&database, &["history", "web/b"]), json!([]));
+    let lines = text(&database, &["history", "web/a"]);
+    assert!(lines.contains("jobs/p0") && lines.contains("the old one is silent"), "{lines}");
+    assert!(error(&database, &["history", "nothing"]).contains("no lock"));
+}
+
+#[tokio::test]
+async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
+    let (database, store, own) = locks().await;
+    let refused = run(&database, &["release", "web/a"]);
+    assert_eq!(refused.status.code(), Some(2), "without --force");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
+    let outdated = error(&database, &["release", "web/a", "--force", "--token", "1"]);
+    assert!(outdated.contains("its token is 2, not 1"), "{outdated}");
+
+    let done = text(&database, &["release", "web/a", "--force", "--reason", "stuck since noon"]);
+    assert_eq!(done, "web/a is taken away from jobs/p1 (token 2)\n");
+    let row = store.info(&key("web/a")).await.unwrap().unwrap();
+    assert_eq!((row.owner, row.token, row.charge), (None, Token::new(2), None));
+    let history = json_of(&database, &["history", "web/a"]);
+    assert_eq!(history[0]["released"]["reason"], json!("stuck since noon"));
+    assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a was held by nobody (token 2)\n");
+
+    // Whoever was in charge cannot go on as if nothing had happened: it has to take the charge and read the row anew.
+    let stale = grant(&store, own, "web/a", 2, "p2").await;
+    assert_eq!(stale, Granted::Refused(Refusal::NotOurs { session: None }));
+    take(&store, own, "web/a").await;
+    assert_eq!(grant(&store, own, "web/a", 2, "p2").await, Granted::Granted { token: Token::new(3) });
+    assert!(error(&database, &["release", "nothing", "--force"]).contains("no lock"));
+}
+
+#[tokio::test]
+async fn a_lock_that_is_being_changed_is_not_waited_for() {
+    let (database, store, _own) = locks().await;
+    let mut admin = database.admin().await;
+    let mut change = sqlx::Connection::begin(&mut admin).await.unwrap();
+    sqlx::Executor::execute(&mut *change, "select from leadergroup.lock where key = 'web/a' for update")
+        .await
+        .unwrap();
+    let busy = store.force_release(&key("web/a"), Token::new(2), "test").await.unwrap();
+    assert_eq!(busy, Changed::Refused(Refusal::Busy));
+    assert!(error(&database, &["release", "web/a", "--force"]).contains("try again"));
+}
+
+#[tokio::test]
+async fn the_fence_for_other_databases_is_printed() {
+    let database = postgres::database().await;
+    let output = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+        .env_clear()
+        .args(["lock", "fence-sql"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "it needs no settings");
+    database.sql(&String::from_utf8(output.stdout).unwrap()).await;
+    database.sql("select leadergroup.fence_seen('a', 1)").await;
+}
+
+/// What `head` does.
+#[tokio::test]
+async fn a_reader_that_stops_reading_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+        .args(["lock", "fence-sql"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
