@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -114,6 +115,7 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         ttl: settings.ttl,
         retry_interval: settings.retry_interval,
         reason: "leadergroup exec".to_owned(),
+        lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
     };
     Ok(exec(&args, Store::new(&settings.database)?, config).await?)
 }

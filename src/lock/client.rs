@@ -7,14 +7,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::guard::{Guard, Term};
-use super::{
-    Acquired, Belief, GrantId, Key, LockError, Observer, Owner, Refusal, SessionId, Store, Wish, monotonic,
-};
+use super::keeper::{Lease, begin, keep};
+use super::waiting::{Delays, Turns, Unfinished, listen};
+use super::{Acquired, Key, LockError, Owner, Refusal, Store, Wish};
 
 /// How a client keeps its session.
 #[derive(Debug, Clone)]
@@ -28,6 +27,10 @@ pub struct ClientConfig {
     pub retry_interval: Duration,
     /// Kept in the history.
     pub reason: String,
+    /// For how long nobody gets a key after this client's session was marked dead while it held it: work that was under way
+    /// may have effects that come late. Measured by those who wait, from when they learn of it. A release and a
+    /// [`shutdown`](Client::shutdown) hand over at once.
+    pub lock_delay: Duration,
 }
 
 impl Default for ClientConfig {
@@ -37,6 +40,7 @@ impl Default for ClientConfig {
             ttl: Duration::from_secs(5),
             retry_interval: Duration::from_secs(1),
             reason: "asked for it".to_owned(),
+            lock_delay: Duration::ZERO,
         }
     }
 }
@@ -65,27 +69,13 @@ pub enum ClientError {
     Lock(#[from] LockError),
 }
 
-/// The session as its holders see it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lease {
-    pub(super) session: SessionId,
-    pub(super) belief: Belief,
-}
-
-impl Lease {
-    /// Whether what was taken by `session` is surely still held.
-    pub(super) fn covers(&self, session: SessionId) -> bool {
-        self.session == session && self.belief.holds(monotonic())
-    }
-}
-
 /// What the client, its guards and its background tasks share.
 pub(super) struct Shared {
     pub(super) store: Store,
-    config: ClientConfig,
+    pub(super) config: ClientConfig,
     pub(super) lease: watch::Sender<Lease>,
-    /// Those who wait for their turn, by request.
-    turns: Mutex<HashMap<uuid::Uuid, Arc<Notify>>>,
+    pub(super) turns: Turns,
+    pub(super) delays: Delays,
     /// Guards may be dropped outside of the runtime.
     pub(super) runtime: tokio::runtime::Handle,
 }
@@ -113,7 +103,7 @@ pub(super) struct Shared {
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     owner: Owner,
     /// What this owner holds. The guards keep the terms alive.
     held: Arc<Mutex<HashMap<Key, Weak<Term>>>>,
@@ -160,7 +150,8 @@ impl Client {
             store,
             config,
             lease: watch::Sender::new(lease),
-            turns: Mutex::default(),
+            turns: Turns::default(),
+            delays: Delays::default(),
             runtime: tokio::runtime::Handle::current(),
         });
         let tasks = [tokio::spawn(keep(Arc::clone(&shared))), tokio::spawn(listen(Arc::clone(&shared)))];
@@ -181,9 +172,8 @@ impl Client {
             return Ok(Some(guard));
         }
         let lease = *self.shared.lease.borrow();
-        let wish = self.wish(key);
-        let unfinished =
-            Unfinished { shared: &self.shared, session: lease.session, wish: &wish, armed: true };
+        let wish = Wish { delay_over: self.shared.delays.over(key), ..self.wish(key) };
+        let unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
         let acquired = self.shared.store.try_hold(lease.session, &wish).await?;
         self.settle(unfinished, acquired)
     }
@@ -198,71 +188,40 @@ impl Client {
         }
     }
 
-    async fn wait_for(&self, key: &Key) -> Result<Guard, ClientError> {
-        loop {
-            // Once for each session: a place in the queue is lost with it.
-            let lease = *self.shared.lease.borrow();
-            let wish = self.wish(key);
-            let turn = Turn::new(&self.shared, wish.request);
-            let mut unfinished =
-                Some(Unfinished { shared: &self.shared, session: lease.session, wish: &wish, armed: true });
-            while self.shared.lease.borrow().session == lease.session {
-                if let Some(guard) = self.again(key) {
-                    return Ok(guard);
-                }
-                let pause = match self.shared.store.queue_for(lease.session, &wish).await {
-                    Ok(Acquired::Waiting | Acquired::Held) => self.shared.config.retry_interval,
-                    Ok(Acquired::Refused(Refusal::Busy | Refusal::SessionDead)) => {
-                        self.shared.config.retry_interval / 10
-                    }
-                    Ok(acquired) => {
-                        let Some(unfinished) = unfinished.take() else { break };
-                        match self.settle(unfinished, acquired)? {
-                            Some(guard) => return Ok(guard),
-                            None => break,
-                        }
-                    }
-                    Err(error) if error.is_temporary() => self.shared.config.retry_interval,
-                    Err(error) => return Err(error.into()),
-                };
-                // Not all at the same moment.
-                let jitter = f64::from(u32::from(wish.request.as_uuid().as_bytes()[0])) / 1024.0;
-                let _ = timeout(pause.mul_f64(1.0 + jitter), turn.notify.notified()).await;
-            }
-            drop(unfinished);
-            let mut renewed = self.shared.lease.subscribe();
-            // The session is gone; the background task makes another one. The sender lives as long as this.
-            let _ = renewed.wait_for(|now| now.session != lease.session).await;
-        }
-    }
-
     /// A guard for what was granted, if it is still worth something.
-    fn settle(
+    pub(super) fn settle(
         &self,
-        mut unfinished: Unfinished<'_>,
+        mut unfinished: Unfinished,
         acquired: Acquired,
     ) -> Result<Option<Guard>, ClientError> {
-        let refused = |why: String| ClientError::Refused { key: unfinished.wish.key.to_string(), why };
+        let (session, key) = (unfinished.session, unfinished.key.clone());
+        let refused = |why: String| ClientError::Refused { key: key.to_string(), why };
         match acquired {
             Acquired::Granted { token } => {
-                if !self.shared.lease.borrow().covers(unfinished.session) {
+                self.shared.delays.forget(&key);
+                if !self.shared.lease.borrow().covers(session) {
+                    // Too late to be worth anything; it is taken back.
                     return Ok(None);
                 }
-                unfinished.armed = false;
-                let term = Arc::new(Term::new(
-                    Arc::clone(&self.shared),
-                    unfinished.session,
-                    unfinished.wish.key.clone(),
-                    token,
-                ));
+                unfinished.disarm();
+                let term = Arc::new(Term::new(Arc::clone(&self.shared), session, key.clone(), token));
                 let mut held = self.held();
                 held.retain(|_, term| term.strong_count() > 0);
-                held.insert(unfinished.wish.key.clone(), Arc::downgrade(&term));
-                Ok(Some(Guard::new(term)))
+                held.insert(key, Arc::downgrade(&term));
+                return Ok(Some(Guard::new(term)));
             }
-            Acquired::Held | Acquired::Waiting | Acquired::Refused(Refusal::Busy | Refusal::SessionDead) => {
+            // In the queue, so there is something to take back.
+            Acquired::Waiting => return Ok(None),
+            _ => unfinished.disarm(),
+        }
+        match acquired {
+            Acquired::Granted { .. } | Acquired::Waiting | Acquired::Held => Ok(None),
+            Acquired::Delayed { token, delay } => {
+                // Those who only try now and then sit it out as well.
+                self.shared.delays.learn(&key, token, delay);
                 Ok(None)
             }
+            Acquired::Refused(Refusal::Busy | Refusal::SessionDead) => Ok(None),
             Acquired::Refused(Refusal::Foreign { group }) => {
                 Err(refused(format!("it belongs to the group {group}; choose another key")))
             }
@@ -277,7 +236,7 @@ impl Client {
     }
 
     /// The key, if this owner holds it already.
-    fn again(&self, key: &Key) -> Option<Guard> {
+    pub(super) fn again(&self, key: &Key) -> Option<Guard> {
         let term = self.held().get(key).and_then(Weak::upgrade)?;
         let guard = Guard::new(term);
         (!guard.is_lost()).then_some(guard)
@@ -287,13 +246,10 @@ impl Client {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wish(&self, key: &Key) -> Wish {
-        Wish {
-            key: key.clone(),
-            owner: self.owner.clone(),
-            request: GrantId::new(),
-            reason: self.shared.config.reason.clone(),
-        }
+    pub(super) fn wish(&self, key: &Key) -> Wish {
+        let config = &self.shared.config;
+        let wish = Wish::new(key.clone(), self.owner.clone(), config.reason.clone());
+        Wish { lock_delay: config.lock_delay, ..wish }
     }
 
     /// Ends the session: everything that is held or waited for by any owner of this process is free at once.
@@ -303,130 +259,5 @@ impl Client {
         let session = self.shared.lease.borrow().session;
         self.shared.store.close(session).await?;
         Ok(())
-    }
-}
-
-/// A wish that may have been granted without anybody knowing: when this is dropped it is taken back.
-struct Unfinished<'a> {
-    shared: &'a Arc<Shared>,
-    session: SessionId,
-    wish: &'a Wish,
-    armed: bool,
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        let (shared, session) = (Arc::clone(self.shared), self.session);
-        let (key, request) = (self.wish.key.clone(), self.wish.request);
-        self.shared.runtime.spawn(async move {
-            shared.insist(session, async || shared.store.give_up(session, &key, request).await).await;
-        });
-    }
-}
-
-impl Shared {
-    /// Tries until it is done. Once the session is gone there is nothing left to do.
-    pub(super) async fn insist<T, F>(&self, session: SessionId, action: impl Fn() -> F) -> Option<T>
-    where
-        F: Future<Output = Result<T, LockError>>,
-    {
-        while self.lease.borrow().session == session {
-            match action().await {
-                Ok(done) => return Some(done),
-                Err(error) => {
-                    tracing::debug!(%error, "giving a key up; trying again");
-                    sleep(self.config.retry_interval).await;
-                }
-            }
-        }
-        None
-    }
-
-    fn turns(&self) -> MutexGuard<'_, HashMap<uuid::Uuid, Arc<Notify>>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A place where the word that it is one's turn is left.
-struct Turn<'a> {
-    shared: &'a Shared,
-    request: uuid::Uuid,
-    notify: Arc<Notify>,
-}
-
-impl<'a> Turn<'a> {
-    fn new(shared: &'a Shared, request: GrantId) -> Self {
-        let notify = Arc::new(Notify::new());
-        shared.turns().insert(request.as_uuid(), Arc::clone(&notify));
-        Self { shared, request: request.as_uuid(), notify }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.shared.turns().remove(&self.request);
-    }
-}
-
-/// Passes on whose turn it is.
-async fn listen(shared: Arc<Shared>) {
-    let mut turns = std::pin::pin!(shared.store.listen_for_turns());
-    while let Some(turn) = turns.next().await {
-        let waiting = shared.turns();
-        match turn {
-            Some(request) => waiting.get(&request).into_iter().for_each(|turn| turn.notify_one()),
-            None => waiting.values().for_each(|turn| turn.notify_one()),
-        }
-    }
-}
-
-async fn begin(store: &Store, config: &ClientConfig) -> Result<Lease, LockError> {
-    let attempt = monotonic();
-    let session = store.register(&config.name, config.ttl).await?;
-    // Clocks that run at different rates, and the time that it takes to notice: a fifth, never less than the timers' grain.
-    let mut belief = Belief::new(config.ttl, (config.ttl / 5).max(Duration::from_millis(10)));
-    belief.renewed(attempt);
-    Ok(Lease { session, belief })
-}
-
-/// Keeps the session alive, and finds out which others are not.
-async fn keep(shared: Arc<Shared>) {
-    let interval = shared.config.retry_interval;
-    let mut observer = Observer::new(interval);
-    loop {
-        sleep(interval).await;
-        let session = shared.lease.borrow().session;
-        let attempt = monotonic();
-        match shared.store.beat(session).await {
-            // An answer that comes after the belief ended is too late: the guards have said that they are lost.
-            Ok(beat) if beat.alive && shared.lease.borrow().covers(session) => {
-                shared.lease.send_modify(|lease| lease.belief.renewed(attempt));
-                let expired = observer.observe(monotonic(), attempt, &beat);
-                match shared.store.mark_dead(&expired).await {
-                    Ok(dead) if !dead.is_empty() => {
-                        shared.turns().values().for_each(|turn| turn.notify_one());
-                    }
-                    Ok(_) => {}
-                    Err(error) => tracing::debug!(%error, "a dead session could not be marked; trying again"),
-                }
-            }
-            Ok(beat) => {
-                if beat.alive {
-                    // Others may have what it held, sooner than after its ttl.
-                    let _ = shared.store.close(session).await;
-                }
-                match begin(&shared.store, &shared.config).await {
-                    Ok(lease) => {
-                        tracing::warn!(%session, "the session was lost, and all locks with it; a new one begins");
-                        shared.lease.send_replace(lease);
-                    }
-                    Err(error) => tracing::warn!(%error, "no new session; trying again"),
-                }
-            }
-            Err(error) => tracing::debug!(%error, "no heartbeat; trying again"),
-        }
     }
 }

@@ -4,6 +4,8 @@
 //! read who waits (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
 //! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
 
+use std::time::Duration;
+
 use super::model::check_text;
 use super::pool::Statement;
 use super::store::{Bind, get, unexpected};
@@ -14,8 +16,8 @@ use super::{
 
 const ACQUIRE: Statement = Statement {
     name: "acquire",
-    sql: "select a.verdict, a.token, null::uuid as session, null::text as group_id, null::integer as protocol \
-          from leadergroup.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as a",
+    sql: "select a.verdict, a.token, a.delay_ms, null::uuid as session, null::text as group_id, null::integer as protocol \
+          from leadergroup.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) as a",
 };
 const RELEASE: Statement = Statement {
     name: "release",
@@ -46,6 +48,19 @@ pub struct Wish {
     pub request: GrantId,
     /// Kept in the history.
     pub reason: String,
+    /// For how long nobody is to get the key should this holder's session be marked dead while it holds the key: the
+    /// others' work may have effects that come late. Zero for none. A release, and an end in order, hand over at once.
+    pub lock_delay: Duration,
+    /// The token of the term whose delay the asker has sat out, if any; see [`Acquired::Delayed`].
+    pub delay_over: Option<Token>,
+}
+
+impl Wish {
+    /// A new wish, without any delay.
+    pub fn new(key: Key, owner: Owner, reason: impl Into<String>) -> Self {
+        let (request, reason) = (GrantId::new(), reason.into());
+        Self { key, owner, request, reason, lock_delay: Duration::ZERO, delay_over: None }
+    }
 }
 
 /// The answer to a [`Wish`].
@@ -60,6 +75,15 @@ pub enum Acquired {
     Held,
     /// In the queue.
     Waiting,
+    /// The last holder's session was marked dead, and it had asked that nobody gets the key for some time after that: in
+    /// the queue, or not, as asked for. Whoever counts `delay` on a monotonic clock from the receipt of its *first* such
+    /// answer for this token on may then ask with [`Wish::delay_over`].
+    Delayed {
+        /// The token of the term that ended so.
+        token: Token,
+        /// How long to let pass.
+        delay: Duration,
+    },
     /// Nothing was changed.
     Refused(Refusal),
 }
@@ -83,6 +107,8 @@ impl Store {
         check_text("owner's namespace", &wish.owner.namespace)?;
         check_text("owner's name", &wish.owner.name)?;
         check_text("reason", &wish.reason)?;
+        let lock_delay_ms = i64::try_from(wish.lock_delay.as_millis())
+            .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
         let passing = self.passing();
         for _ in 0..ATTEMPTS {
             let bind = Bind::new()
@@ -96,6 +122,8 @@ impl Store {
                 .with(&wish.owner.namespace)?
                 .with(&wish.owner.name)?
                 .with(&wish.reason)?
+                .with(lock_delay_ms)?
+                .with(wish.delay_over.map(Token::get))?
                 .with(queue)?
                 .with(passing.patience_ms)?
                 .with(passing.force_ms)?;
@@ -105,6 +133,10 @@ impl Store {
                 "granted" => Acquired::Granted { token: Token::new(get(row, "token")?) },
                 "held" => Acquired::Held,
                 "waiting" => Acquired::Waiting,
+                "delayed" => Acquired::Delayed {
+                    token: Token::new(get(row, "token")?),
+                    delay: Duration::from_millis(get::<i64>(row, "delay_ms")?.unsigned_abs()),
+                },
                 "fenced" => Acquired::Refused(Refusal::Busy),
                 "foreign" => {
                     let row = self.info(&wish.key).await?;

@@ -50,6 +50,7 @@ mod guard;
 mod hints;
 mod hold;
 mod inspect;
+mod keeper;
 mod model;
 mod observer;
 mod pool;
@@ -60,6 +61,7 @@ mod store;
 mod target;
 mod term;
 mod verdict;
+mod waiting;
 
 pub use belief::{Belief, monotonic};
 pub use client::{Client, ClientConfig, ClientError};

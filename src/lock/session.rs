@@ -130,7 +130,17 @@ impl Store {
     /// The normal end: the charge of all the session's keys becomes free at once, holders and tokens stay, and others get
     /// a hint. Returns how many keys that were. The session never lives again; closing it twice is harmless.
     pub async fn close(&self, own: SessionId) -> Result<u64, LockError> {
-        let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?).await?;
+        self.end(own, true).await
+    }
+
+    /// As [`close`](Self::close), but an unclean end: whoever worked under the session's keys may not have stopped yet, so
+    /// delays that were asked for are kept.
+    pub(super) async fn abandon(&self, own: SessionId) -> Result<u64, LockError> {
+        self.end(own, false).await
+    }
+
+    async fn end(&self, own: SessionId, in_order: bool) -> Result<u64, LockError> {
+        let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
         let row = rows.first().ok_or_else(|| unexpected("close", "no rows"))?;
         let freed = get::<i64>(row, "freed")?.unsigned_abs();
         self.notify().await;

@@ -10,6 +10,7 @@ mod connections;
 mod contention;
 mod cost;
 mod death;
+mod delay;
 mod epochs;
 mod fence;
 mod fence_seen;

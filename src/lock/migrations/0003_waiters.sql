@@ -2,6 +2,13 @@
 -- row has to be locked *before* the waiters are read: a single statement reads them by a snapshot from before, and would
 -- overlook one that queued up in between.
 
+-- A session that ended in order, by its own word: what it held is free at once, whatever delay was asked for.
+alter table leadergroup.session add column closed boolean not null default false;
+
+-- How long nobody gets the key after the present holder's session was marked dead. Waiters measure it themselves, each on
+-- its own clock from when it learns of that end: the database's clock decides nothing.
+alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
+
 -- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
 create table leadergroup.waiter (
     key text not null,
@@ -12,6 +19,7 @@ create table leadergroup.waiter (
     owner_namespace text not null,
     owner_name text not null,
     reason text not null,
+    delay_ms bigint not null default 0,
     asked_at timestamptz not null default now(),
     primary key (key, id)
 );
@@ -31,7 +39,8 @@ end;
 
 -- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed.
 create function leadergroup.install(
-    key text, session uuid, request uuid, uid text, namespace text, name text, reason text, protocol integer, jump bigint
+    key text, session uuid, request uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
+    protocol integer, jump bigint
 ) returns bigint
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -48,7 +57,7 @@ begin
     update leadergroup.lock as l
     set token = fresh.next, era = fresh.now_era, session = install.session, grant_id = install.request,
         owner_uid = install.uid, owner_namespace = install.namespace, owner_name = install.name,
-        confirmed_token = fresh.next, lock_timestamp = now(), protocol = install.protocol
+        confirmed_token = fresh.next, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol
     where l.key = install.key
     returning l.group_id into group_id;
     insert into leadergroup.term
@@ -61,10 +70,13 @@ $$;
 
 -- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
 -- is how its waiter looks whether it is its turn, and how a lost answer is resolved.
+--
+-- After an unclean end whose delay the asker has not sat out yet the answer is `delayed`, with the token of that term and
+-- the delay. Whoever has waited for that long since its first such answer says so by naming the token (`delay_over`).
 create function leadergroup.acquire(
     own uuid, protocol integer, jump bigint, key text, group_id text, request uuid, uid text, namespace text, name text,
-    reason text, queue boolean, patience_ms integer, force_ms integer,
-    out verdict text, out token bigint
+    reason text, lock_delay_ms bigint, delay_over bigint, queue boolean, patience_ms integer, force_ms integer,
+    out verdict text, out token bigint, out delay_ms bigint
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -72,6 +84,7 @@ declare
     r record;
     place bigint;
     first boolean;
+    delayed boolean;
     passed boolean := false;
     locked boolean := false;
 begin
@@ -84,11 +97,11 @@ begin
     for round in 1..5 loop
         -- Without locks first: most questions end here. From the second round on the row is locked.
         select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
-               l.session is not null and exists (
-                   select from leadergroup.session as s where s.id = l.session and not s.dead
-               ) as held
+               coalesce(not s.dead, false) as held,
+               case when l.owner_uid is null or s.closed then 0 else l.delay_ms end as delay_ms
         into r
-        from leadergroup.lock as l where l.key = acquire.key;
+        from leadergroup.lock as l left join leadergroup.session as s on s.id = l.session
+        where l.key = acquire.key;
         if not found then
             insert into leadergroup.lock (key, group_id, protocol)
             values (acquire.key, acquire.group_id, acquire.protocol)
@@ -96,23 +109,26 @@ begin
             continue;
         end if;
         token := r.token;
+        delay_ms := r.delay_ms;
+        delayed := not r.held and r.delay_ms > 0 and r.token is distinct from acquire.delay_over;
         verdict := case
             when r.protocol > acquire.protocol then 'newer'
             when r.tombstone then 'tombstone'
             when r.group_id <> acquire.group_id then 'foreign'
             when r.held and r.session = acquire.own and r.grant_id = acquire.request then 'granted'
             when r.held and not acquire.queue then 'held'
+            when delayed and not acquire.queue then 'delayed'
         end;
         if verdict is not null then
             return;
         end if;
         select min(w.id) into place
         from leadergroup.waiter as w where w.key = acquire.key and w.request = acquire.request;
-        if r.held and place is not null then
-            verdict := 'waiting';
+        if (r.held or delayed) and place is not null then
+            verdict := case when delayed then 'delayed' else 'waiting' end;
             return;
         end if;
-        first := not exists (
+        first := not delayed and not exists (
             select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
             where w.key = acquire.key and not s.dead and (place is null or w.id < place)
         );
@@ -136,7 +152,7 @@ begin
             delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= place;
             token := leadergroup.install(
                 acquire.key, acquire.own, acquire.request, acquire.uid, acquire.namespace, acquire.name,
-                acquire.reason, acquire.protocol, acquire.jump
+                acquire.reason, acquire.lock_delay_ms, acquire.protocol, acquire.jump
             );
             verdict := case when token is null then 'history' else 'granted' end;
             return;
@@ -154,11 +170,12 @@ begin
             continue;
         end if;
         if place is null then
-            insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
+            insert into leadergroup.waiter
+                (key, request, session, owner_uid, owner_namespace, owner_name, reason, delay_ms)
             values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
-                    acquire.reason);
+                    acquire.reason, acquire.lock_delay_ms);
         end if;
-        verdict := 'waiting';
+        verdict := case when delayed then 'delayed' else 'waiting' end;
         return;
     end loop;
     -- The row changes under our eyes.
@@ -204,14 +221,14 @@ begin
     update leadergroup.term as t set ended_at = now(), end_reason = release.reason
     where t.key = release.key and t.token = release.token and t.ended_at is null;
     -- A session that is being marked dead at this moment is passed over; its row would have to be waited for.
-    select q.id, q.request, q.session, q.owner_uid, q.owner_namespace, q.owner_name, q.reason into w
+    select q.id, q.request, q.session, q.owner_uid, q.owner_namespace, q.owner_name, q.reason, q.delay_ms into w
     from leadergroup.waiter as q join leadergroup.session as s on s.id = q.session
     where q.key = release.key and not s.dead
     order by q.id limit 1
     for key share of s skip locked;
     next_request := w.request;
     if passed and w.request is not null and leadergroup.install(
-        release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason,
+        release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason, w.delay_ms,
         release.protocol, release.jump
     ) is not null then
         delete from leadergroup.waiter as q where q.key = release.key and q.id <= w.id;
