@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::guard::{Guard, Term};
-use super::keeper::{Lease, begin, keep};
+use super::keeper::{Lease, begin, check, keep};
 use super::waiting::{Delays, Turns, Unfinished, listen};
 use super::{Acquired, Key, LockError, Owner, Refusal, Store, Wish};
 
@@ -74,6 +74,10 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) config: ClientConfig,
     pub(super) lease: watch::Sender<Lease>,
+    /// As wanted; `config` has the one of the beginning.
+    pub(super) ttl: Mutex<Duration>,
+    /// Held while the row's ttl is being changed, or a session with it begins.
+    pub(super) changing_ttl: tokio::sync::Mutex<()>,
     pub(super) turns: Turns,
     pub(super) delays: Delays,
     /// Guards may be dropped outside of the runtime.
@@ -134,13 +138,8 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// Registers a session and begins to keep it.
     pub async fn connect(store: Store, config: ClientConfig) -> Result<Self, LockError> {
-        if config.retry_interval.is_zero() || config.retry_interval * 3 > config.ttl {
-            return Err(LockError::Config {
-                key: "retryInterval",
-                problem: "must be above zero, and at most a third of ttl".to_owned(),
-            });
-        }
-        let lease = begin(&store, &config).await?;
+        check(config.ttl, config.retry_interval)?;
+        let lease = begin(&store, &config.name, config.ttl).await?;
         let owner = Owner {
             uid: uuid::Uuid::new_v4().to_string(),
             namespace: "program".to_owned(),
@@ -148,6 +147,8 @@ impl Client {
         };
         let shared = Arc::new(Shared {
             store,
+            ttl: Mutex::new(config.ttl),
+            changing_ttl: tokio::sync::Mutex::default(),
             config,
             lease: watch::Sender::new(lease),
             turns: Turns::default(),
@@ -164,6 +165,26 @@ impl Client {
         let owner =
             Owner { uid: uuid::Uuid::new_v4().to_string(), name: name.to_owned(), ..self.owner.clone() };
         Self { owner, held: Arc::default(), ..self.clone() }
+    }
+
+    /// Another ttl from now on, for the session and so for all its keys; who needs two at a time needs two clients. It must
+    /// be at least three times the `retry_interval`, which stays as it is.
+    ///
+    /// A shorter one counts for the guards before the database is told, a longer one after it has answered. After an error
+    /// the guards go by the shorter of the two, and the change is repeated with the heartbeats until it is done.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leadergroup::lock::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// // Something slow comes, in which this process may not get to its heartbeats.
+    /// client.set_ttl(Duration::from_secs(60)).await?;
+    /// // It is over; let others take over sooner again should this process fail.
+    /// client.set_ttl(Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
+        self.shared.set_ttl(ttl).await
     }
 
     /// Takes the key if nobody holds it and nobody waits for it. A key that this owner holds already is held once more.
