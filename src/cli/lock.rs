@@ -103,6 +103,9 @@ pub struct ReleaseArgs {
     /// For the history
     #[arg(long, value_name = "TEXT", default_value = "released by hand")]
     pub reason: String,
+    /// Who does it, for the history
+    #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown")]
+    pub by: String,
     /// The settings, of which those of the database count.
     #[command(flatten)]
     pub settings: SettingsArgs,
@@ -250,10 +253,16 @@ async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockComman
 async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockCommandError> {
     let lock = find(&args.key, store).await?;
     let token = args.token.map_or(lock.token, Token::new);
-    let why = match store.force_release(&lock.key, token, &args.reason).await? {
+    let reason = format!("{} (by {})", args.reason, args.by);
+    let why = match store.force_release(&lock.key, token, &reason).await? {
         Changed::Done => {
+            let next = store.info(&lock.key).await?.filter(|next| next.token > token && next.owner.is_some());
             return Ok(match &lock.owner {
-                Some(_) => format!("{} is taken away from {} (token {token})\n", lock.key, holder(&lock)),
+                Some(_) => {
+                    let next =
+                        next.map_or_else(String::new, |next| format!("; {} has it now", holder(&next)));
+                    format!("{} is taken away from {} (token {token}){next}\n", lock.key, holder(&lock))
+                }
                 None => format!("{} was held by nobody (token {token})\n", lock.key),
             });
         }

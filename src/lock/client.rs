@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
 use super::waiting::{Delays, Turns, Unfinished, listen};
-use super::{Acquired, Key, LockError, Owner, Refusal, Store, Wish};
+use super::{Acquired, Key, LockError, MOST_WAITERS, Owner, Refusal, Store, Wish};
 
 /// How a client keeps its session.
 #[derive(Debug, Clone)]
@@ -55,6 +55,12 @@ pub enum ClientError {
         key: String,
         /// For how long it was waited for.
         waited: Duration,
+    },
+    /// Too many wait for it.
+    #[error("the lock {key:?} cannot be waited for: {MOST_WAITERS} wait for it already; try again later")]
+    QueueFull {
+        /// The key.
+        key: String,
     },
     /// The key cannot be used.
     #[error("the lock {key:?} cannot be taken: {why}")]
@@ -233,16 +239,15 @@ impl Client {
             }
             // In the queue, so there is something to take back.
             Acquired::Waiting => return Ok(None),
-            _ => unfinished.disarm(),
-        }
-        match acquired {
-            Acquired::Granted { .. } | Acquired::Waiting | Acquired::Held => Ok(None),
             Acquired::Delayed { token, delay } => {
                 // Those who only try now and then sit it out as well.
                 self.shared.delays.learn(&key, token, delay);
-                Ok(None)
             }
-            Acquired::Refused(Refusal::Busy | Refusal::SessionDead) => Ok(None),
+            _ => {}
+        }
+        unfinished.disarm();
+        match acquired {
+            Acquired::QueueFull => Err(ClientError::QueueFull { key: key.to_string() }),
             Acquired::Refused(Refusal::Foreign { group }) => {
                 Err(refused(format!("it belongs to the group {group}; choose another key")))
             }
@@ -252,15 +257,22 @@ impl Client {
             Acquired::Refused(Refusal::ProtocolNewer { .. }) => {
                 Err(refused("a newer version of this library wrote it; use that version".to_owned()))
             }
-            Acquired::Refused(other) => Err(refused(format!("unexpected answer: {other:?}"))),
+            Acquired::Refused(
+                other @ (Refusal::TokenChanged { .. } | Refusal::NotOurs { .. } | Refusal::Missing),
+            ) => Err(refused(format!("unexpected answer: {other:?}"))),
+            _ => Ok(None),
         }
     }
 
     /// The key, if this owner holds it already.
     pub(super) fn again(&self, key: &Key) -> Option<Guard> {
         let term = self.held().get(key).and_then(Weak::upgrade)?;
-        let guard = Guard::new(term);
-        (!guard.is_lost()).then_some(guard)
+        Guard::again(term)
+    }
+
+    /// What this client is called in tables and in the history, and whom a key is [handed over](Guard::hand_over_to) to.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<Key, Weak<Term>>> {

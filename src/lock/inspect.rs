@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 
-use super::model::check_text;
+use super::hold::LetGo;
 use super::pool::Statement;
 use super::read::{term, timestamp};
 use super::store::{Bind, get, unexpected};
@@ -100,11 +100,19 @@ impl Store {
         self.rows(HISTORY, bind).await?.iter().map(term_info).collect()
     }
 
-    /// Takes a key away from its holder, whoever is in charge of it: the holder and the charge go, the token stays, and the
-    /// history keeps the reason. Done only if the token still is `token`. The old holder is not told; what it still
-    /// does is refused where a fence is in place.
+    /// Takes a key away from its holder, whoever is in charge of it, and the history keeps the reason, which had better name
+    /// who did it. Done only if the token still is `token`. The old holder is not told; what it still does is refused
+    /// where a fence is in place.
+    ///
+    /// A lock that a program held goes to the first living waiter at once, who is woken; no delay that the old holder had
+    /// asked for is kept. For a group of the operator the holder and the charge go, and the token stays.
     pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
-        check_text("reason", reason)?;
+        match self.let_go(None, key, token, reason, None).await? {
+            LetGo::Refused(Refusal::Foreign { .. }) => {}
+            LetGo::Refused(refusal) => return Ok(Changed::Refused(refusal)),
+            LetGo::Done | LetGo::Free => return Ok(Changed::Done),
+            LetGo::NoHeir => return Err(unexpected("forced release", "an heir is missing")),
+        }
         let bind = Bind::new()
             .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
             .with(key.as_str())?

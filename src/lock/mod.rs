@@ -68,8 +68,8 @@ pub use client::{Client, ClientConfig, ClientError};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
-pub use guard::{Guard, Released};
-pub use hold::{Acquired, HOLD_GROUP, Wish};
+pub use guard::{Guard, HandedOver, Released};
+pub use hold::{Acquired, HOLD_GROUP, HandOver, Heir, MOST_WAITERS, Wish};
 pub use inspect::{ChargeInfo, LONGEST_LIST, LockInfo, TermInfo};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,

@@ -73,7 +73,9 @@ impl Observer {
         for session in beat.sessions.iter().filter(|session| !session.dead && session.id != beat.own) {
             let since = match self.seen.get(&session.id) {
                 // Another ttl comes with another count; should it come without, the window still starts anew.
-                Some(window) if !gap && window.beat == session.beat && window.ttl == session.ttl => window.since,
+                Some(window) if !gap && window.beat == session.beat && window.ttl == session.ttl => {
+                    window.since
+                }
                 _ => now,
             };
             let unchanged_for = sent_at.saturating_sub(since);

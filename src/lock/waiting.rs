@@ -222,6 +222,10 @@ pub(super) async fn listen(shared: Arc<Shared>) {
 mod tests {
     use super::*;
 
+    fn key(text: &str) -> Key {
+        Key::new(text).expect("short, and without control characters")
+    }
+
     #[test]
     fn pauses_grow_up_to_their_limit_and_differ() {
         let second = Duration::from_secs(1);
@@ -239,17 +243,17 @@ mod tests {
 
     #[test]
     fn a_delay_counts_from_the_first_word_of_it() {
-        let (delays, key) = (Delays::default(), Key::new("a").unwrap());
+        let (delays, a) = (Delays::default(), key("a"));
         let hour = Duration::from_hours(1);
-        assert_eq!(delays.learn(&key, Token::new(1), hour), hour);
-        assert!(delays.learn(&key, Token::new(1), hour * 2) <= hour, "not anew with each answer");
-        assert_eq!(delays.over(&key), None);
-        delays.learn(&key, Token::new(2), Duration::ZERO);
-        assert_eq!(delays.over(&key), Some(Token::new(2)), "another term, another delay");
-        delays.forget(&key);
-        assert_eq!(delays.over(&key), None);
+        assert_eq!(delays.learn(&a, Token::new(1), hour), hour);
+        assert!(delays.learn(&a, Token::new(1), hour * 2) <= hour, "not anew with each answer");
+        assert_eq!(delays.over(&a), None);
+        delays.learn(&a, Token::new(2), Duration::ZERO);
+        assert_eq!(delays.over(&a), Some(Token::new(2)), "another term, another delay");
+        delays.forget(&a);
+        assert_eq!(delays.over(&a), None);
         for number in 0..MOST_DELAYS * 2 {
-            delays.learn(&Key::new(number.to_string()).unwrap(), Token::new(1), hour);
+            delays.learn(&key(&number.to_string()), Token::new(1), hour);
         }
         assert_eq!(delays.all().len(), MOST_DELAYS);
     }

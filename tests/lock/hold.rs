@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup::lock::{
-    Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId, Store,
-    TOKEN_JUMP, Token, Wish,
+    Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId, Store, TOKEN_JUMP,
+    Token, Wish,
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;

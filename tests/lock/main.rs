@@ -14,6 +14,7 @@ mod delay;
 mod epochs;
 mod fence;
 mod fence_seen;
+mod handover;
 mod hold;
 mod model;
 #[path = "../postgres/mod.rs"]

@@ -68,6 +68,25 @@ begin
 end
 $$;
 
+-- Whether there is no room for one more. Those that died make room. The row is locked.
+create function leadergroup.queue_is_full(key text, most integer) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+begin
+    for round in 1..2 loop
+        perform from leadergroup.waiter as w
+        where w.key = queue_is_full.key order by w.id offset queue_is_full.most - 1 limit 1;
+        if not found then
+            return false;
+        end if;
+        delete from leadergroup.waiter as w
+        where w.key = queue_is_full.key
+        and not exists (select from leadergroup.session as s where s.id = w.session and not s.dead);
+    end loop;
+    return true;
+end
+$$;
+
 -- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
 -- is how its waiter looks whether it is its turn, and how a lost answer is resolved.
 --
@@ -75,7 +94,8 @@ $$;
 -- the delay. Whoever has waited for that long since its first such answer says so by naming the token (`delay_over`).
 create function leadergroup.acquire(
     own uuid, protocol integer, jump bigint, key text, group_id text, request uuid, uid text, namespace text, name text,
-    reason text, lock_delay_ms bigint, delay_over bigint, queue boolean, patience_ms integer, force_ms integer,
+    reason text, lock_delay_ms bigint, delay_over bigint, queue boolean, most_waiters integer,
+    patience_ms integer, force_ms integer,
     out verdict text, out token bigint, out delay_ms bigint
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -169,6 +189,10 @@ begin
             locked := true;
             continue;
         end if;
+        if place is null and leadergroup.queue_is_full(acquire.key, acquire.most_waiters) then
+            verdict := 'full';
+            return;
+        end if;
         if place is null then
             insert into leadergroup.waiter
                 (key, request, session, owner_uid, owner_namespace, owner_name, reason, delay_ms)
@@ -183,23 +207,29 @@ begin
 end
 $$;
 
--- Gives a key up, straight to the first living waiter if there is one. Its request comes back, to be woken. Only with the
--- token of the present term, and only by the session that holds it.
+-- Gives a key up, straight to the first living waiter if there is one, or to the one that is named (`heir`); that one's
+-- place does not matter, and the others keep theirs. The new holder's request comes back, to be woken. Only with the token
+-- of the present term, and only by the session that holds it, or by force (`own` is null).
 create function leadergroup.release(
-    own uuid, protocol integer, jump bigint, key text, token bigint, reason text,
-    out verdict text, out next_request uuid
+    own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
+    heir_uid text, heir_name text,
+    out verdict text, out next_request uuid, out found_group text
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
+    named constant boolean := release.heir_uid is not null or release.heir_name is not null;
     r record;
     w record;
     passed boolean;
+    installed boolean := false;
 begin
-    perform from leadergroup.session as s where s.id = release.own and not s.dead for key share;
-    if not found then
-        verdict := 'dead';
-        return;
+    if release.own is not null then
+        perform from leadergroup.session as s where s.id = release.own and not s.dead for key share;
+        if not found then
+            verdict := 'dead';
+            return;
+        end if;
     end if;
     -- If transactions of the own term are still under way nobody can follow at once; the first waiter will look again.
     passed := pg_try_advisory_xact_lock(leadergroup.fence_id(release.key));
@@ -208,36 +238,58 @@ begin
     else
         perform from leadergroup.lock as l where l.key = release.key for no key update;
     end if;
-    select l.token, l.session, l.owner_uid, l.protocol into r from leadergroup.lock as l where l.key = release.key;
+    select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone into r
+    from leadergroup.lock as l where l.key = release.key;
+    found_group := r.group_id;
     verdict := case
         when r.token is null then 'missing'
         when r.protocol > release.protocol then 'newer'
-        when r.token <> release.token or r.owner_uid is null or r.session is distinct from release.own then 'changed'
+        when r.tombstone then 'tombstone'
+        when r.group_id <> release.group_id then 'foreign'
+        when r.token <> release.token then 'changed'
+        when r.owner_uid is null or r.session is distinct from release.own and release.own is not null then
+            case when release.own is null then 'free' else 'changed' end
+        when named and not passed then 'busy'
         else 'done'
     end;
     if verdict <> 'done' then
         return;
     end if;
-    update leadergroup.term as t set ended_at = now(), end_reason = release.reason
-    where t.key = release.key and t.token = release.token and t.ended_at is null;
     -- A session that is being marked dead at this moment is passed over; its row would have to be waited for.
     select q.id, q.request, q.session, q.owner_uid, q.owner_namespace, q.owner_name, q.reason, q.delay_ms into w
     from leadergroup.waiter as q join leadergroup.session as s on s.id = q.session
     where q.key = release.key and not s.dead
+    and (release.heir_uid is null or q.owner_uid = release.heir_uid)
+    and (release.heir_name is null or q.owner_name = release.heir_name)
     order by q.id limit 1
     for key share of s skip locked;
-    next_request := w.request;
-    if passed and w.request is not null and leadergroup.install(
-        release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason, w.delay_ms,
-        release.protocol, release.jump
-    ) is not null then
-        delete from leadergroup.waiter as q where q.key = release.key and q.id <= w.id;
+    if named and w.request is null then
+        verdict := 'no-heir';
         return;
     end if;
-    update leadergroup.lock as l
-    set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-        lock_timestamp = now()
-    where l.key = release.key;
+    next_request := w.request;
+    if passed and w.request is not null then
+        installed := leadergroup.install(
+            release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason, w.delay_ms,
+            release.protocol, release.jump
+        ) is not null;
+        if named and not installed then
+            verdict := 'history';
+            return;
+        end if;
+    end if;
+    update leadergroup.term as t set ended_at = now(), end_reason = release.reason
+    where t.key = release.key and t.token = release.token and t.ended_at is null;
+    if installed then
+        -- Those before it are dead, but for an heir's.
+        delete from leadergroup.waiter as q
+        where q.key = release.key and (q.id = w.id or q.id < w.id and not named);
+    else
+        update leadergroup.lock as l
+        set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
+            lock_timestamp = now()
+        where l.key = release.key;
+    end if;
 end
 $$;
 
