@@ -4,6 +4,7 @@
 //! those dead that do not move. All keys that it holds cost one heartbeat.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use tokio::time::timeout;
 
 use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
+use super::stats::Attempt;
+use super::tidy::tidy;
 use super::waiting::{Delays, Turns, Unfinished, listen};
 use super::{Acquired, Key, LockError, MOST_WAITERS, Owner, Refusal, Store, Wish};
 
@@ -84,6 +87,8 @@ pub(super) struct Shared {
     pub(super) ttl: Mutex<Duration>,
     /// Held while the row's ttl is being changed, or a session with it begins.
     pub(super) changing_ttl: tokio::sync::Mutex<()>,
+    /// Whether it is this session's turn to tidy the tables up.
+    pub(super) tidies: AtomicBool,
     pub(super) turns: Turns,
     pub(super) delays: Delays,
     /// Guards may be dropped outside of the runtime.
@@ -121,7 +126,7 @@ pub struct Client {
 }
 
 /// Ends the background tasks with the last client.
-struct Tasks([tokio::task::JoinHandle<()>; 2]);
+struct Tasks([tokio::task::JoinHandle<()>; 3]);
 
 impl Tasks {
     fn end(&self) {
@@ -157,11 +162,16 @@ impl Client {
             changing_ttl: tokio::sync::Mutex::default(),
             config,
             lease: watch::Sender::new(lease),
+            tidies: AtomicBool::new(false),
             turns: Turns::default(),
             delays: Delays::default(),
             runtime: tokio::runtime::Handle::current(),
         });
-        let tasks = [tokio::spawn(keep(Arc::clone(&shared))), tokio::spawn(listen(Arc::clone(&shared)))];
+        let tasks = [
+            tokio::spawn(keep(Arc::clone(&shared))),
+            tokio::spawn(listen(Arc::clone(&shared))),
+            tokio::spawn(tidy(Arc::clone(&shared))),
+        ];
         Ok(Self { shared, owner, held: Arc::default(), tasks: Arc::new(Tasks(tasks)) })
     }
 
@@ -198,18 +208,31 @@ impl Client {
         if let Some(guard) = self.again(key) {
             return Ok(Some(guard));
         }
+        let mut attempt = Attempt::begin(&self.shared.store.counters);
         let lease = *self.shared.lease.borrow();
         let wish = Wish { delay_over: self.shared.delays.over(key), ..self.wish(key) };
         let unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
         let acquired = self.shared.store.try_hold(lease.session, &wish).await?;
-        self.settle(unfinished, acquired)
+        let guard = self.settle(unfinished, acquired)?;
+        if guard.is_some() {
+            attempt.won();
+        }
+        Ok(guard)
     }
 
     /// Waits until it is this owner's turn, first come, first served, but not for longer than `patience`. A key that this
     /// owner holds already is held once more. While the database cannot be reached, it is tried again. May be dropped at
     /// any time: the place in the queue is given up then.
     pub async fn lock(&self, key: &Key, patience: Duration) -> Result<Guard, ClientError> {
-        match timeout(patience, self.wait_for(key)).await {
+        if let Some(guard) = self.again(key) {
+            return Ok(guard);
+        }
+        let mut attempt = Attempt::begin(&self.shared.store.counters);
+        let waited = timeout(patience, self.wait_for(key, &mut attempt)).await;
+        if matches!(waited, Ok(Ok(_))) {
+            attempt.won();
+        }
+        match waited {
             Ok(result) => result,
             Err(_) => Err(ClientError::Deadline { key: key.to_string(), waited: patience }),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
@@ -26,12 +26,22 @@ pub(super) struct Term {
     /// For ever, once it was seen.
     lost: AtomicBool,
     released: AtomicBool,
+    since: Instant,
 }
 
 impl Term {
     pub(super) fn new(shared: Arc<Shared>, session: SessionId, key: Key, token: Token) -> Self {
         let (lost, released) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { shared, session, key, token, guards: AtomicUsize::new(0), lost, released }
+        Self {
+            shared,
+            session,
+            key,
+            token,
+            guards: AtomicUsize::new(0),
+            lost,
+            released,
+            since: Instant::now(),
+        }
     }
 
     fn is_lost(&self) -> bool {
@@ -44,6 +54,7 @@ impl Term {
 
 impl Drop for Term {
     fn drop(&mut self) {
+        self.shared.store.counters.held(self.since.elapsed(), self.is_lost());
         if *self.released.get_mut() {
             return;
         }

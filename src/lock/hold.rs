@@ -148,6 +148,19 @@ impl Store {
     }
 
     async fn acquire(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
+        let answer = self.ask(own, wish, queue).await?;
+        match answer {
+            Acquired::Held
+            | Acquired::Waiting
+            | Acquired::QueueFull
+            | Acquired::Delayed { .. }
+            | Acquired::Refused(Refusal::Busy) => self.counters.contended(),
+            Acquired::Granted { .. } | Acquired::Refused(_) => {}
+        }
+        Ok(answer)
+    }
+
+    async fn ask(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
         check_text("owner's uid", &wish.owner.uid)?;
         check_text("owner's namespace", &wish.owner.namespace)?;
         check_text("owner's name", &wish.owner.name)?;

@@ -1,11 +1,13 @@
 //! The background task of a client: keeps its session alive, and finds out which others are not.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::client::Shared;
+use super::tidy::is_our_turn;
 use super::{Beat, Belief, LockError, Observer, SessionId, Store, monotonic};
 
 /// The session as its holders see it.
@@ -138,15 +140,19 @@ impl Shared {
 pub(super) async fn keep(shared: Arc<Shared>) {
     let interval = shared.config.retry_interval;
     let mut observer = Observer::new(interval);
+    let mut planned = monotonic() + interval;
     loop {
-        sleep(interval).await;
+        sleep(planned.saturating_sub(monotonic()).min(interval)).await;
         let session = shared.lease.borrow().session;
         let attempt = monotonic();
         match shared.store.beat(session).await {
             // An answer that comes after the belief ended is too late: the guards have said that they are lost.
             Ok(beat) if beat.alive && shared.lease.borrow().covers(session) => {
                 shared.lease.send_modify(|lease| lease.belief.renewed(attempt));
-                let expired = observer.observe(monotonic(), attempt, &beat);
+                let answered = monotonic();
+                shared.store.counters.heartbeat(answered.saturating_sub(planned));
+                shared.tidies.store(is_our_turn(&beat), Ordering::Relaxed);
+                let expired = observer.observe(answered, attempt, &beat);
                 match shared.store.mark_dead(&expired).await {
                     Ok(dead) if !dead.is_empty() => shared.turns.wake_all(),
                     Ok(_) => {}
@@ -163,5 +169,6 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             }
             Err(error) => tracing::debug!(%error, "no heartbeat; trying again"),
         }
+        planned = attempt + interval;
     }
 }

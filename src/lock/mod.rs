@@ -57,9 +57,11 @@ mod pool;
 mod read;
 mod schema;
 mod session;
+mod stats;
 mod store;
 mod target;
 mod term;
+mod tidy;
 mod verdict;
 mod waiting;
 
@@ -70,11 +72,13 @@ pub use error::LockError;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
 pub use guard::{Guard, HandedOver, Released};
 pub use hold::{Acquired, HOLD_GROUP, HandOver, Heir, MOST_WAITERS, Wish};
-pub use inspect::{ChargeInfo, LONGEST_LIST, LockInfo, TermInfo};
+pub use inspect::{Census, ChargeInfo, LONGEST_LIST, LockInfo, TermInfo, WaiterInfo};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,
     MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,
     Tombstone, Unclaimed, Vacate,
 };
 pub use observer::Observer;
+pub use stats::{LockStats, PoolState};
 pub use store::Store;
+pub use tidy::{KEPT_DEAD, KEPT_TERMS};

@@ -6,7 +6,7 @@ use super::model::check_text;
 use super::pool::{Lane, Statement};
 use super::schema;
 use super::store::{Bind, get, unexpected};
-use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store};
+use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store, monotonic};
 
 const REGISTER: Statement = Statement { name: "register", sql: include_str!("sql/register.sql") };
 const BEAT: Statement = Statement { name: "heartbeat", sql: include_str!("sql/beat.sql") };
@@ -44,8 +44,10 @@ impl Store {
     /// new era is begun first.
     pub async fn beat(&self, own: SessionId) -> Result<Beat, LockError> {
         let bind = Bind::new().with(own.as_uuid())?;
+        let sent = monotonic();
         let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
         let first = rows.first().ok_or_else(|| unexpected("heartbeat", "no rows"))?;
+        self.counters.clock(get(first, "clock_us")?, sent, monotonic());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
         let mut epoch = epoch_of(first)?;
         if !get::<bool>(first, "same_history")? {

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::client::{Client, ClientError, Shared};
+use super::stats::Attempt;
 use super::{Acquired, GrantId, Guard, Key, Refusal, SessionId, Token, monotonic};
 
 /// After a failure a waiter asks again after a tenth of its interval, then after twice as long each time, up to so many
@@ -20,7 +21,7 @@ const LONGEST_PAUSE_INTERVALS: u32 = 5;
 const MOST_DELAYS: usize = 1_000;
 
 impl Client {
-    pub(super) async fn wait_for(&self, key: &Key) -> Result<Guard, ClientError> {
+    pub(super) async fn wait_for(&self, key: &Key, attempt: &mut Attempt<'_>) -> Result<Guard, ClientError> {
         let shared = &self.shared;
         let interval = shared.config.retry_interval;
         let mut backoff = Backoff::new(interval);
@@ -37,11 +38,13 @@ impl Client {
                 wish.delay_over = shared.delays.over(key);
                 let pause = match shared.store.queue_for(session, &wish).await {
                     Ok(Acquired::Waiting | Acquired::Held) => {
+                        attempt.waits();
                         backoff = Backoff::new(interval);
                         // Not all at the same moment.
                         interval.mul_f64(1.0 + portion() / 4.0)
                     }
                     Ok(Acquired::Delayed { token, delay }) => {
+                        attempt.waits();
                         backoff = Backoff::new(interval);
                         let left = shared.delays.learn(key, token, delay);
                         interval.min(left) + (interval / 10).mul_f64(portion())

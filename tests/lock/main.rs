@@ -20,6 +20,8 @@ mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod sessions;
+mod stats;
 mod terms;
 mod trouble;
+mod ttl;
 mod url_file;

@@ -230,6 +230,13 @@ begin
             verdict := 'dead';
             return;
         end if;
+    else
+        -- Rows of others are not touched, nor waited for.
+        select l.group_id into found_group from leadergroup.lock as l where l.key = release.key;
+        if found_group <> release.group_id then
+            verdict := 'foreign';
+            return;
+        end if;
     end if;
     -- If transactions of the own term are still under way nobody can follow at once; the first waiter will look again.
     passed := pg_try_advisory_xact_lock(leadergroup.fence_id(release.key));
