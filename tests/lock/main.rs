@@ -12,6 +12,7 @@ mod cost;
 mod death;
 mod delay;
 mod epochs;
+mod examples;
 mod fence;
 mod fence_seen;
 mod handover;
