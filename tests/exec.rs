@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use leadergroup::lock::{Key, Store, Token};
+use leadergroup::lock::{Changed, Key, Store, Token};
 use postgres::{DEADLINE, Database, Server, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -90,6 +90,18 @@ async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
     let history = store.history(&Key::new("a").unwrap(), 10).await.unwrap();
     assert_eq!(history[0].term.token, Token::new(3));
     assert_eq!(history[0].term.owner.name, "test");
+}
+
+#[tokio::test]
+async fn a_command_whose_lock_is_taken_away_is_stopped() {
+    let (database, store) = postgres::migrated().await;
+    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "3m"], OBEDIENT);
+    let listening =
+        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
+    eventually("it listens", async || database.number(listening).await == 1).await;
+    let key = Key::new("a").unwrap();
+    assert_eq!(store.force_release(&key, Token::new(1), "stuck").await.unwrap(), Changed::Done);
+    assert_eq!(running.end(), (Some(76), "ended\n".to_owned()));
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ pub enum LockCommand {
     Show(ShowArgs),
     /// Show who held a lock, the latest first
     History(HistoryArgs),
-    /// Take a lock away from its holder, which is not told
+    /// Take a lock away from its holder, which learns of it only afterwards
     Release(ReleaseArgs),
     /// Say whether programs can use the locks: exit status 0 if they can
     Check(CheckArgs),

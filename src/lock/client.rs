@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::doubt::{Terms, doubt};
 use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
 use super::stats::Attempt;
@@ -90,6 +91,7 @@ pub(super) struct Shared {
     /// Whether it is this session's turn to tidy the tables up.
     pub(super) tidies: AtomicBool,
     pub(super) turns: Turns,
+    pub(super) terms: Terms,
     pub(super) delays: Delays,
     /// Guards may be dropped outside of the runtime.
     pub(super) runtime: tokio::runtime::Handle,
@@ -126,7 +128,7 @@ pub struct Client {
 }
 
 /// Ends the background tasks with the last client.
-struct Tasks([tokio::task::JoinHandle<()>; 3]);
+struct Tasks([tokio::task::JoinHandle<()>; 4]);
 
 impl Tasks {
     fn end(&self) {
@@ -164,12 +166,14 @@ impl Client {
             lease: watch::Sender::new(lease),
             tidies: AtomicBool::new(false),
             turns: Turns::default(),
+            terms: Terms::default(),
             delays: Delays::default(),
             runtime: tokio::runtime::Handle::current(),
         });
         let tasks = [
             tokio::spawn(keep(Arc::clone(&shared))),
             tokio::spawn(listen(Arc::clone(&shared))),
+            tokio::spawn(doubt(Arc::clone(&shared))),
             tokio::spawn(tidy(Arc::clone(&shared))),
         ];
         Ok(Self { shared, owner, held: Arc::default(), tasks: Arc::new(Tasks(tasks)) })
@@ -254,7 +258,14 @@ impl Client {
                     return Ok(None);
                 }
                 unfinished.disarm();
-                let term = Arc::new(Term::new(Arc::clone(&self.shared), session, key.clone(), token));
+                let term = Arc::new(Term::new(
+                    Arc::clone(&self.shared),
+                    session,
+                    key.clone(),
+                    unfinished.request,
+                    token,
+                ));
+                self.shared.terms.enter(unfinished.request, &term);
                 let mut held = self.held();
                 held.retain(|_, term| term.strong_count() > 0);
                 held.insert(key, Arc::downgrade(&term));

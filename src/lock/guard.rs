@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 use super::client::Shared;
-use super::{Changed, HandOver, Heir, Key, LockError, Refusal, SessionId, Token, monotonic};
+use super::{Changed, GrantId, HandOver, Heir, Key, LockError, Refusal, SessionId, Token, monotonic};
 
 /// The longest that [`Guard::lost`] sleeps at once: timers stand still while the machine does, the belief does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
@@ -18,9 +18,10 @@ const HANDED_OVER: &str = "handed over by its holder";
 /// One term of an owner. The last guard that lets go of it releases the key.
 pub(super) struct Term {
     shared: Arc<Shared>,
-    session: SessionId,
-    key: Key,
-    token: Token,
+    pub(super) session: SessionId,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    request: GrantId,
     /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
     guards: AtomicUsize,
     /// For ever, once it was seen.
@@ -30,18 +31,32 @@ pub(super) struct Term {
 }
 
 impl Term {
-    pub(super) fn new(shared: Arc<Shared>, session: SessionId, key: Key, token: Token) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        session: SessionId,
+        key: Key,
+        request: GrantId,
+        token: Token,
+    ) -> Self {
         let (lost, released) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             shared,
             session,
             key,
             token,
+            request,
             guards: AtomicUsize::new(0),
             lost,
             released,
             since: Instant::now(),
         }
+    }
+
+    /// It is known to be over. `false` if it was given up by its holder, or lost before.
+    pub(super) fn end(&self) -> bool {
+        !self.released.load(Ordering::Relaxed)
+            && self.guards.load(Ordering::Relaxed) > 0
+            && !self.lost.swap(true, Ordering::Relaxed)
     }
 
     fn is_lost(&self) -> bool {
@@ -54,8 +69,10 @@ impl Term {
 
 impl Drop for Term {
     fn drop(&mut self) {
-        self.shared.store.counters.held(self.since.elapsed(), self.is_lost());
-        if *self.released.get_mut() {
+        self.shared.terms.leave(self.request);
+        let released = *self.released.get_mut();
+        self.shared.store.counters.held(self.since.elapsed(), !released && self.is_lost());
+        if released {
             return;
         }
         let (shared, session, key, token) =

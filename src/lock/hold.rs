@@ -21,7 +21,7 @@ const ACQUIRE: Statement = Statement {
 };
 const RELEASE: Statement = Statement {
     name: "release",
-    sql: "select r.verdict, r.next_request, null::uuid as session, r.found_group as group_id, $2 as protocol \
+    sql: "select r.verdict, r.next_request, r.old_request, null::uuid as session, r.found_group as group_id, $2 as protocol \
           from leadergroup.release($1, $2, $3, $4, $5, $6, $7, $8, $9) as r",
 };
 const GIVE_UP: Statement =
@@ -31,7 +31,7 @@ const WAKE: Statement = Statement { name: "wake", sql: "select pg_notify($1, $2)
 /// The group that rows of locks belong to which programs hold themselves. A key of a group of the operator is refused.
 pub const HOLD_GROUP: &str = "held by programs";
 
-/// The channel on which waiters are woken; the payload is their request.
+/// The channel on which waiters are woken, and holders whose key was taken away; the payload is their request.
 pub(super) const TURN_CHANNEL: &str = "leadergroup_turn";
 
 /// Most living waiters for one key.
@@ -278,8 +278,10 @@ impl Store {
                 .with(heir.and_then(Heir::name))?;
             let rows = self.rows(RELEASE, bind).await?;
             let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
-            if let Some(next) = get::<Option<uuid::Uuid>>(row, "next_request")? {
-                self.wake(next).await;
+            for request in ["next_request", "old_request"] {
+                if let Some(request) = get::<Option<uuid::Uuid>>(row, request)? {
+                    self.wake(request).await;
+                }
             }
             return Ok(match get::<&str>(row, "verdict")? {
                 "free" => LetGo::Free,
@@ -320,7 +322,7 @@ impl Store {
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "the next waiter was not woken; it will notice at its next poll");
+            tracing::debug!(%error, "the word did not get through; whom it was for will notice at its next look");
         }
     }
 }

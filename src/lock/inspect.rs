@@ -161,11 +161,13 @@ impl Store {
     }
 
     /// Takes a key away from its holder, whoever is in charge of it, and the history keeps the reason, which had better name
-    /// who did it. Done only if the token still is `token`. The old holder is not told; what it still does is refused
-    /// where a fence is in place.
+    /// who did it. Done only if the token still is `token`. What the old holder still does is refused where a fence is in
+    /// place.
     ///
     /// A lock that a program held goes to the first living waiter at once, who is woken; no delay that the old holder had
-    /// asked for is kept. For a group of the operator the holder and the charge go, and the token stays.
+    /// asked for is kept. The old holder is sent word, so that its guard is [lost](super::Guard::lost) as soon as it hears
+    /// of it, which is *after* somebody else may have begun. For a group of the operator the holder and the charge go, and
+    /// the token stays.
     pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
         match self.let_go(None, key, token, reason, None).await? {
             LetGo::Refused(Refusal::Foreign { .. }) => {}

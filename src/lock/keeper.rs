@@ -141,6 +141,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     let interval = shared.config.retry_interval;
     let mut observer = Observer::new(interval);
     let mut planned = monotonic() + interval;
+    let mut epoch = None;
     loop {
         sleep(planned.saturating_sub(monotonic()).min(interval)).await;
         let session = shared.lease.borrow().session;
@@ -151,6 +152,10 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 shared.lease.send_modify(|lease| lease.belief.renewed(attempt));
                 let answered = monotonic();
                 shared.store.counters.heartbeat(answered.saturating_sub(planned));
+                // Of the commits that the database lost, some may have been grants.
+                if epoch.replace(beat.epoch).is_some_and(|before| before != beat.epoch) {
+                    shared.terms.doubt();
+                }
                 shared.tidies.store(is_our_turn(&beat), Ordering::Relaxed);
                 let expired = observer.observe(answered, attempt, &beat);
                 match shared.store.mark_dead(&expired).await {

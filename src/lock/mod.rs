@@ -44,6 +44,7 @@ mod belief;
 mod charge;
 mod client;
 mod config;
+mod doubt;
 mod error;
 mod fence;
 mod guard;

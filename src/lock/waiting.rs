@@ -140,7 +140,7 @@ pub(super) struct Unfinished {
     pub(super) shared: Arc<Shared>,
     pub(super) session: SessionId,
     pub(super) key: Key,
-    request: GrantId,
+    pub(super) request: GrantId,
     armed: bool,
 }
 
@@ -210,13 +210,16 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Passes on whose turn it is.
+/// Passes on whose turn it is, and whose term was ended by others.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let mut words = std::pin::pin!(shared.store.listen_for_turns());
     while let Some(word) = words.next().await {
-        match word {
-            Some(request) => shared.turns.wake(request),
-            None => shared.turns.wake_all(),
+        if let Some(request) = word {
+            shared.turns.wake(request);
+            shared.terms.heard_of(request);
+        } else {
+            shared.turns.wake_all();
+            shared.terms.doubt();
         }
     }
 }

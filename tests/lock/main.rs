@@ -11,6 +11,7 @@ mod contention;
 mod cost;
 mod death;
 mod delay;
+mod doubt;
 mod epochs;
 mod examples;
 mod fence;

@@ -209,11 +209,12 @@ $$;
 
 -- Gives a key up, straight to the first living waiter if there is one, or to the one that is named (`heir`); that one's
 -- place does not matter, and the others keep theirs. The new holder's request comes back, to be woken. Only with the token
--- of the present term, and only by the session that holds it, or by force (`own` is null).
+-- of the present term, and only by the session that holds it, or by force (`own` is null): then the old holder's request
+-- comes back as well, to be told.
 create function leadergroup.release(
     own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
     heir_uid text, heir_name text,
-    out verdict text, out next_request uuid, out found_group text
+    out verdict text, out next_request uuid, out old_request uuid, out found_group text
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -245,7 +246,7 @@ begin
     else
         perform from leadergroup.lock as l where l.key = release.key for no key update;
     end if;
-    select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone into r
+    select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone, l.grant_id into r
     from leadergroup.lock as l where l.key = release.key;
     found_group := r.group_id;
     verdict := case
@@ -284,6 +285,9 @@ begin
             verdict := 'history';
             return;
         end if;
+    end if;
+    if release.own is null then
+        old_request := r.grant_id;
     end if;
     update leadergroup.term as t set ended_at = now(), end_reason = release.reason
     where t.key = release.key and t.token = release.token and t.ended_at is null;
