@@ -18,6 +18,7 @@ mod fence;
 mod fence_seen;
 mod handover;
 mod hold;
+mod hold_model;
 mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
