@@ -180,6 +180,25 @@ async fn a_command_whose_lock_is_lost_is_stopped() {
     }
 }
 
+/// Nobody else is there to mark it dead: it finds out itself that it was away for too long, and does not end in order then.
+#[tokio::test]
+async fn what_a_paused_program_holds_goes_to_others_only_after_the_delay() {
+    let (database, store) = postgres::migrated().await;
+    let options = [&QUICK[..], &["--lock-delay", "1h"]].concat();
+    let paused = Running::start(&database, &options, OBEDIENT);
+    paused.signal(Signal::STOP);
+    let silent = "select count(*) from leadergroup.session where seen < now() - interval '2.5 seconds'";
+    eventually("its ttl is over", async || database.number(silent).await == 1).await;
+    paused.signal(Signal::CONT);
+    assert_eq!(paused.end(), (Some(76), "ended\n".to_owned()));
+    assert_eq!(database.number("select count(*) from leadergroup.session where not dead").await, 0);
+    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 75);
+    let key = Key::new("a").unwrap();
+    assert_eq!(store.force_release(&key, Token::new(1), "nothing comes late").await.unwrap(), Changed::Done);
+    assert_eq!(status(&run(&database, &["--wait", "0s", "--lock-delay", "1h"], "true")), 0);
+    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 0, "that one ended in order");
+}
+
 /// Nobody tells it that it lost the lock; it has to know.
 #[tokio::test]
 async fn without_the_database_the_command_ends_before_others_can_have_the_lock() {

@@ -322,9 +322,14 @@ impl Client {
     /// Ends the session: everything that is held or waited for by any owner of this process is free at once.
     pub async fn shutdown(self) -> Result<(), LockError> {
         self.tasks.end();
+        let lease = *self.shared.lease.borrow();
         self.shared.lease.send_modify(|lease| lease.belief.lost());
-        let session = self.shared.lease.borrow().session;
-        self.shared.store.close(session).await?;
+        if lease.covers(lease.session) {
+            self.shared.store.close(lease.session).await?;
+        } else {
+            // It may be too late to end in order.
+            self.shared.store.abandon(lease.session).await?;
+        }
         Ok(())
     }
 }

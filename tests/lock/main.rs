@@ -22,6 +22,7 @@ mod hold_model;
 mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
+mod processes;
 mod sessions;
 mod stats;
 mod terms;
