@@ -6,16 +6,17 @@
 //! their own that no other work can occupy.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::Connection;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::target::{Route, Target};
-use super::{DatabaseConfig, LockError};
+use super::{DatabaseConfig, LockError, PoolState};
 
 /// How much longer than the server the client waits: the server's own word on a timeout says more than ours.
 const GRACE: Duration = Duration::from_millis(100);
@@ -58,7 +59,10 @@ struct Inner {
 }
 
 struct Lanes {
+    size: usize,
     permits: Arc<Semaphore>,
+    /// Statements that wait for a permit.
+    waiting: AtomicUsize,
     /// The last one given back is the first one taken, so that superfluous ones grow old.
     idle: Mutex<Vec<Live>>,
 }
@@ -81,7 +85,28 @@ struct Lease {
 
 impl Lanes {
     fn new(connections: usize) -> Self {
-        Self { permits: Arc::new(Semaphore::new(connections)), idle: Mutex::new(Vec::new()) }
+        Self {
+            size: connections,
+            permits: Arc::new(Semaphore::new(connections)),
+            waiting: AtomicUsize::new(0),
+            idle: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A permit, counted among those who wait until it is there, or not wanted any more.
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        struct Waiting<'a>(&'a AtomicUsize);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(permit);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        Arc::clone(&self.permits).acquire_owned().await
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Live>> {
@@ -166,6 +191,18 @@ impl Pool {
         self.0.work_connections
     }
 
+    /// The connections at this moment.
+    pub(super) fn state(&self) -> PoolState {
+        let mut state = PoolState::default();
+        for lanes in [&self.0.work, &self.0.heartbeat] {
+            state.most += lanes.size as u64;
+            state.in_use += lanes.size.saturating_sub(lanes.permits.available_permits()) as u64;
+            state.idle += lanes.idle().len() as u64;
+            state.waiting += lanes.waiting.load(Ordering::Relaxed) as u64;
+        }
+        state
+    }
+
     fn lanes(&self, lane: Lane) -> &Lanes {
         match lane {
             Lane::Work => &self.0.work,
@@ -177,7 +214,7 @@ impl Pool {
     async fn lease(&self, lane: Lane, fresh: bool) -> Result<Lease, LockError> {
         let lanes = self.lanes(lane);
         // The semaphore is never closed, so this fails only when the time is up.
-        let Ok(Ok(permit)) = timeout(self.0.limit, Arc::clone(&lanes.permits).acquire_owned()).await else {
+        let Ok(Ok(permit)) = timeout(self.0.limit, lanes.permit()).await else {
             let detail = format!("all of this program's own are busy for {} ms", self.0.limit.as_millis());
             return Err(LockError::NoConnection { detail });
         };
