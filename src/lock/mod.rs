@@ -53,6 +53,7 @@ mod inspect;
 mod model;
 mod observer;
 mod pool;
+mod pooler;
 mod read;
 mod schema;
 mod session;
