@@ -1,0 +1,196 @@
+//! Real processes that hold a lock and are stopped for three times its ttl: of two, never more than one believes, and
+//! what the other still tries to write is refused.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Key, Store, Token};
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::error::DatabaseError;
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Executor};
+
+use crate::postgres::{DEADLINE, Database, eventually, migrated};
+
+const TTL: Duration = Duration::from_secs(2);
+const URL: &str = "FAULTS_HOLDER_URL";
+const STEP_BY_STEP: &str = "FAULTS_HOLDER_STEP_BY_STEP";
+
+/// One of the processes.
+struct Process {
+    child: Child,
+    told: Receiver<String>,
+    orders: ChildStdin,
+}
+
+impl Process {
+    fn start(database: &Database, step_by_step: bool) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "pauses::the_program_that_is_paused", "--ignored", "--nocapture"])
+            .env(URL, database.url())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if step_by_step {
+            command.env(STEP_BY_STEP, "yes");
+        }
+        let mut child = command.spawn().unwrap();
+        let (tell, told) = channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // The test harness has its own words, without a line end before ours.
+                if let Some((_, word)) = line.split_once("says: ")
+                    && tell.send(word.to_owned()).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        let orders = child.stdin.take().unwrap();
+        Self { child, told, orders }
+    }
+
+    fn says(&self) -> String {
+        self.told.recv_timeout(DEADLINE).expect("the process says something")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn order(&mut self) {
+        self.orders.write_all(b"go on\n").unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process of its own, started by the tests below: holds the lock as often as it can, and writes as long as it holds it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "it is the program that the other tests start"]
+async fn the_program_that_is_paused() {
+    let url = std::env::var(URL).expect("this is started by other tests");
+    let step_by_step = std::env::var(STEP_BY_STEP).is_ok();
+    let database = DatabaseConfig { url: url.as_str().into(), ..DatabaseConfig::default() };
+    let config = ClientConfig {
+        name: std::process::id().to_string(),
+        ttl: TTL,
+        retry_interval: TTL / 20,
+        ..ClientConfig::default()
+    };
+    let client = Client::connect(Store::new(&database).unwrap(), config).await.unwrap();
+    let mut pace = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        let guard = client.lock(&Key::new("a").unwrap(), DEADLINE * 10).await.unwrap();
+        let token = guard.token();
+        println!("says: held {token}");
+        let mut data = PgConnection::connect(&url).await.unwrap();
+        loop {
+            if guard.is_lost() {
+                println!("says: lost {token}");
+                break;
+            }
+            if step_by_step {
+                println!("says: believes {token}");
+                std::io::stdin().read_line(&mut String::new()).unwrap();
+            } else {
+                pace.tick().await;
+            }
+            match write(&mut data, token).await {
+                Ok(()) => {}
+                Err(error) if is_stale(&error) => {
+                    println!("says: refused {token}");
+                    break;
+                }
+                // Its transaction was ended, because others waited for it.
+                Err(error) => {
+                    println!("says: failed {token}: {error}");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+async fn write(data: &mut PgConnection, token: Token) -> Result<(), sqlx::Error> {
+    let mut transaction = data.begin().await?;
+    transaction.execute(AssertSqlSafe(format!("select leadergroup.fence('a', {token})"))).await?;
+    transaction.execute(AssertSqlSafe(format!("insert into public.work (token) values ({token})"))).await?;
+    transaction.commit().await
+}
+
+fn is_stale(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("LG001")
+}
+
+async fn with_a_table() -> Database {
+    let (database, _store) = migrated().await;
+    database.sql("create table public.work (id bigserial, token bigint not null)").await;
+    database.sql("grant all on public.work, public.work_id_seq to public").await;
+    database
+}
+
+async fn written(database: &Database, token: i64) -> i64 {
+    database.number(&format!("select count(*) from public.work where token = {token}")).await
+}
+
+/// Waits until it has written something, and goes on to.
+async fn writes(database: &Database, token: i64) {
+    let before = written(database, token).await;
+    eventually("it writes", async || written(database, token).await > before).await;
+}
+
+/// Stops it until another one has held the lock and three times the ttl is over.
+async fn pause(paused: &Process, database: &Database, other: &Process, next: i64) {
+    paused.signal(Signal::STOP);
+    let stopped = Instant::now();
+    assert_eq!(other.says(), format!("held {next}"));
+    writes(database, next).await;
+    eventually("three times the ttl", async || stopped.elapsed() >= TTL * 3).await;
+    paused.signal(Signal::CONT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_paused_finds_its_lock_lost_before_it_does_anything() {
+    let database = with_a_table().await;
+    let one = Process::start(&database, false);
+    assert_eq!(one.says(), "held 1");
+    writes(&database, 1).await;
+    let two = Process::start(&database, false);
+    let waits = "select count(*) from leadergroup.waiter";
+    eventually("the other one waits", async || database.number(waits).await == 1).await;
+    pause(&one, &database, &two, 2).await;
+    // Where it was when it was stopped decides which of these: it looks first, or it is refused, or was thrown out.
+    let says = one.says();
+    assert!(says == "lost 1" || says == "refused 1" || says.starts_with("failed 1"), "{says}");
+    writes(&database, 2).await;
+    let mixed = "select count(*) from public.work as old join public.work as new \
+                 on old.token < new.token and old.id > new.id";
+    assert_eq!(database.number(mixed).await, 0, "a write of an old term after one of a later term");
+}
+
+/// It looked, found that it holds the lock, and was stopped between that and its write. Only the fence can help.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_paused_just_before_its_write_is_refused() {
+    let database = with_a_table().await;
+    let mut one = Process::start(&database, true);
+    assert_eq!(one.says(), "held 1");
+    assert_eq!(one.says(), "believes 1");
+    one.order();
+    assert_eq!(one.says(), "believes 1");
+    assert_eq!(written(&database, 1).await, 1);
+    let two = Process::start(&database, false);
+    pause(&one, &database, &two, 2).await;
+    one.order();
+    assert_eq!(one.says(), "refused 1");
+    assert_eq!(written(&database, 1).await, 1);
+    writes(&database, 2).await;
+}
