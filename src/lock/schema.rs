@@ -148,10 +148,8 @@ async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(),
         .execute(&mut *transaction)
         .await?;
     // `create schema if not exists` would ask for the right to create one even when there is nothing to create.
-    let exists: bool = transaction
-        .fetch_one("select to_regnamespace('leadergroup') is not null")
-        .await?
-        .try_get(0)?;
+    let exists: bool =
+        transaction.fetch_one("select to_regnamespace('leadergroup') is not null").await?.try_get(0)?;
     if !exists {
         transaction.execute("create schema leadergroup").await?;
     }
