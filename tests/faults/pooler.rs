@@ -185,3 +185,17 @@ async fn a_pooler_that_loses_its_connections_costs_no_lock() {
     assert!(!held.is_lost());
     assert_eq!(held.release().await.unwrap(), Released::Done);
 }
+
+#[tokio::test]
+async fn a_full_pooler_says_so() {
+    let database = database().await;
+    let pooler = PgBouncer::start(shared(), "max_client_conn = 1\nauth_type = trust");
+    let options: PgConnectOptions = pooler.url(&database).parse().unwrap();
+    let occupying = PgConnection::connect_with(&options.extra_float_digits(None)).await.unwrap();
+    let store = Store::new(&through(&pooler, &database)).unwrap();
+    let refused = store.check().await.unwrap_err();
+    assert!(matches!(refused, LockError::NoConnection { .. }), "{refused}");
+    assert!(refused.to_string().contains("max_client_conn"), "{refused}");
+    drop(occupying);
+    eventually("there is room again", async || store.check().await.is_ok()).await;
+}
