@@ -3,8 +3,8 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant, SystemTime};
 
 use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Key, Store, Token};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,24 +18,23 @@ const TTL: Duration = Duration::from_secs(2);
 const URL: &str = "FAULTS_HOLDER_URL";
 const STEP_BY_STEP: &str = "FAULTS_HOLDER_STEP_BY_STEP";
 
-/// One of the processes.
-struct Process {
+/// A process that [holds the lock](the_program_that_is_paused) as often as it can.
+pub struct Process {
     child: Child,
     told: Receiver<String>,
     orders: ChildStdin,
 }
 
 impl Process {
-    fn start(database: &Database, step_by_step: bool) -> Self {
+    /// With these in its environment.
+    pub fn start(database: &Database, environment: &[(&str, String)]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "pauses::the_program_that_is_paused", "--ignored", "--nocapture"])
             .env(URL, database.url())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        if step_by_step {
-            command.env(STEP_BY_STEP, "yes");
-        }
         let mut child = command.spawn().unwrap();
         let (tell, told) = channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -53,8 +52,18 @@ impl Process {
         Self { child, told, orders }
     }
 
-    fn says(&self) -> String {
+    pub fn says(&self) -> String {
         self.told.recv_timeout(DEADLINE).expect("the process says something")
+    }
+
+    /// Up to now it had nothing to say.
+    pub fn says_nothing(&self) {
+        assert_eq!(self.told.try_recv(), Err(TryRecvError::Empty));
+    }
+
+    /// It has no time to release anything.
+    pub fn end(self) {
+        self.signal(Signal::KILL);
     }
 
     fn signal(&self, signal: Signal) {
@@ -70,6 +79,10 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // What libfaketime, if it was there, had no time to remove.
+        for name in ["sem.faketime_sem_", "faketime_shm_"] {
+            let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", self.child.id()));
+        }
     }
 }
 
@@ -80,12 +93,8 @@ async fn the_program_that_is_paused() {
     let url = std::env::var(URL).expect("this is started by other tests");
     let step_by_step = std::env::var(STEP_BY_STEP).is_ok();
     let database = DatabaseConfig { url: url.as_str().into(), ..DatabaseConfig::default() };
-    let config = ClientConfig {
-        name: std::process::id().to_string(),
-        ttl: TTL,
-        retry_interval: TTL / 20,
-        ..ClientConfig::default()
-    };
+    let config =
+        ClientConfig { name: "holder".into(), ttl: TTL, retry_interval: TTL / 20, ..ClientConfig::default() };
     let client = Client::connect(Store::new(&database).unwrap(), config).await.unwrap();
     let mut pace = tokio::time::interval(Duration::from_millis(5));
     loop {
@@ -123,7 +132,10 @@ async fn the_program_that_is_paused() {
 async fn write(data: &mut PgConnection, token: Token) -> Result<(), sqlx::Error> {
     let mut transaction = data.begin().await?;
     transaction.execute(AssertSqlSafe(format!("select leadergroup.fence('a', {token})"))).await?;
-    transaction.execute(AssertSqlSafe(format!("insert into public.work (token) values ({token})"))).await?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    transaction
+        .execute(AssertSqlSafe(format!("insert into public.work (token, at) values ({token}, {now})")))
+        .await?;
     transaction.commit().await
 }
 
@@ -131,9 +143,10 @@ fn is_stale(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("LG001")
 }
 
-async fn with_a_table() -> Database {
+/// A database with a table that the processes write to: their token, and their own time in seconds.
+pub async fn with_a_table() -> Database {
     let (database, _store) = migrated().await;
-    database.sql("create table public.work (id bigserial, token bigint not null)").await;
+    database.sql("create table public.work (id bigserial, token bigint not null, at bigint not null)").await;
     database.sql("grant all on public.work, public.work_id_seq to public").await;
     database
 }
@@ -161,10 +174,10 @@ async fn pause(paused: &Process, database: &Database, other: &Process, next: i64
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_paused_finds_its_lock_lost_before_it_does_anything() {
     let database = with_a_table().await;
-    let one = Process::start(&database, false);
+    let one = Process::start(&database, &[]);
     assert_eq!(one.says(), "held 1");
     writes(&database, 1).await;
-    let two = Process::start(&database, false);
+    let two = Process::start(&database, &[]);
     let waits = "select count(*) from leadergroup.waiter";
     eventually("the other one waits", async || database.number(waits).await == 1).await;
     pause(&one, &database, &two, 2).await;
@@ -181,13 +194,13 @@ async fn a_process_that_was_paused_finds_its_lock_lost_before_it_does_anything()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_paused_just_before_its_write_is_refused() {
     let database = with_a_table().await;
-    let mut one = Process::start(&database, true);
+    let mut one = Process::start(&database, &[(STEP_BY_STEP, "yes".to_owned())]);
     assert_eq!(one.says(), "held 1");
     assert_eq!(one.says(), "believes 1");
     one.order();
     assert_eq!(one.says(), "believes 1");
     assert_eq!(written(&database, 1).await, 1);
-    let two = Process::start(&database, false);
+    let two = Process::start(&database, &[]);
     pause(&one, &database, &two, 2).await;
     one.order();
     assert_eq!(one.says(), "refused 1");
