@@ -29,6 +29,8 @@ need util-linux command -v nsenter
 need containernetworking-plugins exists '/usr/lib/cni/bridge'
 need busybox-static static_busybox
 need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
+need pgbouncer command -v pgbouncer
+need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'
 
 if ((${#missing[@]})); then
   echo "==> installing ${missing[*]}"
@@ -53,6 +55,10 @@ if ((${#missing[@]})); then
   "${as_root[@]}" apt-get update -q
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
     -o Dpkg::Options::=--force-confold "${missing[@]}"
+  # The same goes for the pooler, whose package knows no such setting.
+  if [[ " ${missing[*]} " == *" pgbouncer "* && -d /run/systemd/system ]]; then
+    "${as_root[@]}" systemctl disable --now pgbouncer.service
+  fi
 fi
 
 # at_least <have> <want>: compares versions

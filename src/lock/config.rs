@@ -179,21 +179,7 @@ impl DatabaseConfig {
         if !parameters.iter().any(|name| name == "application_name") {
             options = options.application_name(APPLICATION_NAME);
         }
-        let limit = self.statement_timeout.as_millis();
-        Ok(options.disable_statement_logging().options([
-            ("search_path", "pg_catalog".to_owned()),
-            ("statement_timeout", limit.to_string()),
-            // A wait for a row is never worth the whole time of a statement.
-            ("lock_timeout", (limit / 2).max(1).to_string()),
-            ("idle_in_transaction_session_timeout", (limit * 2).to_string()),
-            // Notices a client that went away while a statement of it runs, and frees the rows it has locked.
-            ("client_connection_check_interval", (limit / 4).max(1).to_string()),
-            ("tcp_user_timeout", (limit * 2).to_string()),
-            ("tcp_keepalives_idle", "10".to_owned()),
-            ("tcp_keepalives_interval", "5".to_owned()),
-            ("tcp_keepalives_count", "3".to_owned()),
-            ("default_transaction_isolation", "read committed".to_owned()),
-        ]))
+        Ok(options.disable_statement_logging())
     }
 }
 

@@ -68,7 +68,8 @@ pub enum LockError {
     },
     /// The server, or this program's own pool, has no connection left.
     #[error(
-        "no database connection is free: {detail}; raise max_connections on the server or database.maxOpenConnections"
+        "no database connection is free: {detail}; raise max_connections on the server (max_client_conn on a pooler) or \
+         database.maxOpenConnections"
     )]
     NoConnection {
         /// Which limit was hit.
@@ -185,6 +186,8 @@ impl LockError {
                 match inner.code().as_deref() {
                     // Too many connections, or too many for this role or database.
                     Some("53300") => Self::NoConnection { detail },
+                    // PgBouncer's word for it.
+                    _ if detail.contains("no more connections allowed") => Self::NoConnection { detail },
                     // Wrong role, wrong password, no entry in pg_hba.conf, no such database.
                     Some("28000" | "28P01" | "3D000" | "42501") => Self::Login { endpoint, detail },
                     _ => Self::Unreachable { endpoint, detail },

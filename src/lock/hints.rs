@@ -7,7 +7,8 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
 use super::hold::TURN_CHANNEL;
-use super::pool::Pool;
+use super::pool::{Lane, Pool};
+use super::pooler;
 use super::store::CHANNEL;
 use super::{Hint, LockError, Store};
 
@@ -64,11 +65,13 @@ impl Listening {
         loop {
             let Some(listener) = &mut self.listener else {
                 match self.connect().await {
-                    Ok(listener) => {
+                    Ok(Some(listener)) => {
                         self.listener = Some(listener);
                         self.pause = SHORTEST_PAUSE;
                         return None;
                     }
+                    // Until the URL leads elsewhere.
+                    Ok(None) => sleep(LONGEST_PAUSE).await,
                     Err(error) => {
                         tracing::debug!(%error, "no hints for now; polling goes on");
                         sleep(self.pause).await;
@@ -96,25 +99,37 @@ impl Listening {
         }
     }
 
-    async fn connect(&mut self) -> Result<PgListener, LockError> {
+    /// `None` if no word ever comes this way: through a pooler, whoever listens hears nothing.
+    async fn connect(&mut self) -> Result<Option<PgListener>, LockError> {
         let route = self.pool.route().await?;
         self.generation = route.generation;
+        if self.pool.is_pooled(route.generation) {
+            return Ok(None);
+        }
         // The driver's listener wants a pool of the driver's; one connection, made anew by us, never by it.
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)
             .idle_timeout(None)
             .acquire_timeout(self.pool.limit())
-            .connect_lazy_with(route.options.clone());
+            .connect_lazy_with(self.pool.settings(Lane::Work).startup(route.options.clone()));
         let listening = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);
             listener.eager_reconnect(false);
+            if !pooler::is_direct(&mut listener).await? {
+                return Ok(None);
+            }
             listener.listen_all(self.channels.iter().copied()).await?;
-            Ok(listener)
+            Ok(Some(listener))
         };
         match timeout(self.pool.limit() * 2, listening).await {
-            Ok(result) => result.map_err(|error| route.error(&error)),
+            Ok(Ok(Some(listener))) => Ok(Some(listener)),
+            Ok(Err(error)) if !pooler::is_refusal(&error) => Err(route.error(&error)),
+            Ok(_) => {
+                self.pool.pooler_found(route.generation);
+                Ok(None)
+            }
             Err(_) => Err(LockError::Timeout { statement: "listen", after: self.pool.limit() * 2 }),
         }
     }

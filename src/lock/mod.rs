@@ -55,6 +55,7 @@ mod keeper;
 mod model;
 mod observer;
 mod pool;
+mod pooler;
 mod read;
 mod schema;
 mod session;

@@ -6,15 +6,16 @@
 //! their own that no other work can occupy.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::Connection;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection, Executor as _};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::pooler::{self, Opened, Settings};
 use super::target::{Route, Target};
 use super::{DatabaseConfig, LockError, PoolState};
 
@@ -56,9 +57,14 @@ struct Inner {
     work_connections: usize,
     work: Lanes,
     heartbeat: Lanes,
+    /// The generation of the route that was found to lead to a pooler, plus one.
+    pooler: AtomicU64,
 }
 
 struct Lanes {
+    settings: Settings,
+    /// Begins a transaction with these settings.
+    begin: Arc<str>,
     size: usize,
     permits: Arc<Semaphore>,
     /// Statements that wait for a permit.
@@ -69,6 +75,8 @@ struct Lanes {
 
 struct Live {
     connection: PgConnection,
+    /// See [`Opened::pooled`].
+    pooled: bool,
     /// Of the route that it was made by.
     generation: u64,
     born: Instant,
@@ -84,8 +92,10 @@ struct Lease {
 }
 
 impl Lanes {
-    fn new(connections: usize) -> Self {
+    fn new(connections: usize, settings: Settings) -> Self {
         Self {
+            begin: settings.begin().into(),
+            settings,
             size: connections,
             permits: Arc::new(Semaphore::new(connections)),
             waiting: AtomicUsize::new(0),
@@ -135,6 +145,8 @@ impl Pool {
     fn with(config: &DatabaseConfig, target: Target) -> Self {
         // One connection is the heartbeats', one the hints'; the settings' check leaves at least one.
         let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
+        let settings = Settings::new(config.statement_timeout);
+        let heartbeat = settings.clone().with("synchronous_commit", "local".to_owned());
         Self(Arc::new(Inner {
             target,
             limit: config.statement_timeout,
@@ -142,12 +154,14 @@ impl Pool {
             max_lifetime: config.connection_max_lifetime,
             max_idle_time: config.connection_max_idle_time,
             work_connections: work,
-            work: Lanes::new(work),
-            heartbeat: Lanes::new(1),
+            work: Lanes::new(work, settings),
+            heartbeat: Lanes::new(1, heartbeat),
+            pooler: AtomicU64::new(0),
         }))
     }
 
-    /// Runs one statement in one round trip (two when the connection sees it for the first time) and returns its rows.
+    /// Runs one statement in one round trip (two when the connection sees it for the first time, and four through a pooler)
+    /// and returns its rows.
     ///
     /// Every statement of this room may be repeated without harm, so one that broke together with a connection that had
     /// been idle, such as after a restart of the server, is repeated once on a new connection.
@@ -179,6 +193,26 @@ impl Pool {
     /// Which place new connections lead to; see [`Route::generation`].
     pub(super) fn generation(&self) -> u64 {
         self.0.target.generation()
+    }
+
+    /// What statements on this lane run with.
+    pub(super) fn settings(&self, lane: Lane) -> &Settings {
+        &self.lanes(lane).settings
+    }
+
+    /// Whether connections of this generation lead to a pooler, as far as is known.
+    pub(super) fn is_pooled(&self, generation: u64) -> bool {
+        self.0.pooler.load(Ordering::Relaxed) == generation + 1
+    }
+
+    /// Remembers that connections of this generation lead to a pooler.
+    pub(super) fn pooler_found(&self, generation: u64) {
+        if self.0.pooler.swap(generation + 1, Ordering::Relaxed) != generation + 1 {
+            tracing::info!(
+                database = ?self.0.target,
+                "the database is reached through a connection pooler: no notifications, waiters poll"
+            );
+        }
     }
 
     /// How long one step may take.
@@ -230,14 +264,20 @@ impl Pool {
 
     async fn connect(&self, lane: Lane) -> Result<Live, LockError> {
         let route = self.route().await?;
-        let mut options = route.options.clone();
-        if lane == Lane::Heartbeat {
-            options = options.options([("synchronous_commit", "local")]);
-        }
-        match timeout(self.0.limit, PgConnection::connect_with(&options)).await {
-            Ok(Ok(connection)) => {
-                let now = Instant::now();
-                Ok(Live { connection, generation: route.generation, born: now, idle_since: now })
+        let Opened { connection, pooled } = self.open(&route, self.settings(lane)).await?;
+        let now = Instant::now();
+        Ok(Live { connection, pooled, generation: route.generation, born: now, idle_since: now })
+    }
+
+    /// A connection outside of the pool.
+    pub(super) async fn open(&self, route: &Route, settings: &Settings) -> Result<Opened, LockError> {
+        let known = self.is_pooled(route.generation);
+        match timeout(self.0.limit, pooler::open(&route.options, settings, known)).await {
+            Ok(Ok(opened)) => {
+                if opened.pooled {
+                    self.pooler_found(route.generation);
+                }
+                Ok(opened)
             }
             Ok(Err(error)) => Err(route.error(&error)),
             Err(_) => Err(LockError::Unreachable {
@@ -255,7 +295,19 @@ impl Pool {
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = self.0.limit + GRACE;
-        let query = sqlx::query_with(statement.sql, arguments).fetch_all(&mut lease.live.connection);
+        let Live { connection, pooled, .. } = &mut lease.live;
+        let begin = pooled.then(|| Arc::clone(&self.lanes(lane).begin));
+        let query = async {
+            let Some(begin) = begin else {
+                return sqlx::query_with(statement.sql, arguments).fetch_all(connection).await;
+            };
+            // What was prepared, and the right to a connection of the server, last as long as the transaction.
+            connection.execute(AssertSqlSafe(begin)).await?;
+            let query = sqlx::query_with(statement.sql, arguments).persistent(false);
+            let rows = query.fetch_all(&mut *connection).await?;
+            connection.execute("commit").await?;
+            Ok(rows)
+        };
         match timeout(limit, query).await {
             Ok(Ok(rows)) => {
                 self.give_back(lane, lease);

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{Connection, Executor as _, Row as _};
+use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
-use super::pool::Statement;
+use super::pool::{Lane, Statement};
+use super::pooler::Settings;
 use super::store::{Bind, get, unexpected};
 use super::{Health, LockError, Store};
 
@@ -119,14 +120,11 @@ impl Store {
         // A connection of its own: a change of the schema may take longer than any other statement.
         let limit = MIGRATION_LIMIT.as_millis().to_string();
         let route = self.pool.route().await?;
-        let limits = [("statement_timeout", limit.as_str()), ("lock_timeout", limit.as_str())];
-        let options = route.options.clone().options(limits);
+        let settings = self.pool.settings(Lane::Work).clone();
+        let settings = settings.with("statement_timeout", limit.clone()).with("lock_timeout", limit);
         let migration = async {
-            let mut connection = timeout(self.pool.limit(), PgConnection::connect_with(&options))
-                .await
-                .map_err(|_| LockError::Timeout { statement: "migrate", after: self.pool.limit() })?
-                .map_err(|error| route.error(&error))?;
-            apply(&mut connection)
+            let mut connection = self.pool.open(&route, &settings).await?.connection;
+            apply(&mut connection, &settings)
                 .await
                 .map_err(|error| LockError::from_statement(&error, "migrate", MIGRATION_LIMIT))?;
             // The work is done; a server that does not hear the goodbye changes nothing.
@@ -141,14 +139,17 @@ impl Store {
 }
 
 /// Applies all missing steps in one transaction: either the schema is what this program needs, or nothing was changed.
-async fn apply(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let mut transaction = connection.begin().await?;
-    sqlx::query("select pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *transaction).await?;
+/// Leaves nothing behind on the connection, which may be a pooler's.
+async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin_with(AssertSqlSafe(settings.begin())).await?;
+    sqlx::query("select pg_advisory_xact_lock($1)")
+        .bind(MIGRATION_LOCK)
+        .persistent(false)
+        .execute(&mut *transaction)
+        .await?;
     // `create schema if not exists` would ask for the right to create one even when there is nothing to create.
-    let exists: bool = sqlx::query("select to_regnamespace('leadergroup') is not null")
-        .fetch_one(&mut *transaction)
-        .await?
-        .try_get(0)?;
+    let exists: bool =
+        transaction.fetch_one("select to_regnamespace('leadergroup') is not null").await?.try_get(0)?;
     if !exists {
         transaction.execute("create schema leadergroup").await?;
     }
@@ -161,8 +162,8 @@ async fn apply(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
              )",
         )
         .await?;
-    let done: i32 = sqlx::query("select coalesce(max(version), 0) from leadergroup.schema_version")
-        .fetch_one(&mut *transaction)
+    let done: i32 = transaction
+        .fetch_one("select coalesce(max(version), 0) from leadergroup.schema_version")
         .await?
         .try_get(0)?;
     for (version, migration) in (1..).zip(&MIGRATIONS).filter(|(version, _)| *version > done) {
@@ -171,6 +172,7 @@ async fn apply(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         sqlx::query("insert into leadergroup.schema_version (version, works_with) values ($1, $2)")
             .bind(version)
             .bind(i32::try_from(migration.works_with).unwrap_or(i32::MAX))
+            .persistent(false)
             .execute(&mut *transaction)
             .await?;
     }

@@ -34,6 +34,9 @@ pub struct Server {
     directory: PathBuf,
     port: u16,
     settings: Mutex<Vec<(String, String)>>,
+    environment: Mutex<Vec<(String, String)>>,
+    /// A program with its arguments that starts the server in surroundings of its own.
+    wrapper: Mutex<Vec<String>>,
     process: Mutex<Option<Child>>,
     /// Ends the server when its standard input is closed, which the end of this process does by itself.
     watcher: Child,
@@ -77,36 +80,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn
 impl Server {
     /// A new server with additional settings.
     pub fn start(settings: &[(&str, &str)]) -> Self {
-        let directory = tempfile::Builder::new().prefix("leadergroup-pg-").tempdir().unwrap().keep();
-        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let watcher = watcher(&directory);
-        let home = directory.join("server");
-        std::fs::create_dir(&home).unwrap();
-        if let Some(uid) = unprivileged() {
-            chown(&home, Some(uid), None).unwrap();
-        }
-        let output = as_server("initdb")
-            .args([
-                "--no-sync",
-                "--auth-local=trust",
-                "--auth-host=scram-sha-256",
-                "--encoding=UTF8",
-                "--no-locale",
-            ])
-            .arg(format!("--username={SUPERUSER}"))
-            .arg("-D")
-            .arg(home.join("data"))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
-        let server = Self {
-            directory,
-            // Free now; nobody else on this machine asks for it in the next moments.
-            port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
-            settings: Mutex::default(),
-            process: Mutex::new(None),
-            watcher,
-        };
+        let server = Self::prepare(&[]);
         for (name, value) in settings {
             server.set(name, value);
         }
@@ -115,9 +89,65 @@ impl Server {
         server
     }
 
+    /// A copy of this server, which has to run, as `pg_basebackup` makes it: an asynchronous standby once it is launched.
+    pub fn standby(&self) -> Self {
+        let source = self.socket().display().to_string();
+        let port = self.port.to_string();
+        Self::prepare(&["-h", &source, "-p", &port, "-U", SUPERUSER, "-R", "-X", "stream", "-c", "fast"])
+    }
+
+    /// The files of a server: a new one's, or a copy by `pg_basebackup` with these arguments.
+    fn prepare(basebackup: &[&str]) -> Self {
+        let directory = tempfile::Builder::new().prefix("leadergroup-pg-").tempdir().unwrap().keep();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let watcher = watcher(&directory);
+        let home = directory.join("server");
+        std::fs::create_dir(&home).unwrap();
+        if let Some(uid) = unprivileged() {
+            chown(&home, Some(uid), None).unwrap();
+        }
+        let mut command = if basebackup.is_empty() {
+            let mut initdb = as_server("initdb");
+            initdb.args([
+                "--auth-local=trust",
+                "--auth-host=scram-sha-256",
+                "--encoding=UTF8",
+                "--no-locale",
+            ]);
+            initdb.arg(format!("--username={SUPERUSER}"));
+            initdb
+        } else {
+            let mut copy = as_server("pg_basebackup");
+            copy.args(basebackup);
+            copy
+        };
+        let output = command.arg("--no-sync").arg("-D").arg(home.join("data")).output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Self {
+            directory,
+            // Free now; nobody else on this machine asks for it in the next moments.
+            port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
+            settings: Mutex::default(),
+            environment: Mutex::default(),
+            wrapper: Mutex::default(),
+            process: Mutex::new(None),
+            watcher,
+        }
+    }
+
     /// A setting that counts from the next launch on.
     pub fn set(&self, name: &str, value: &str) {
         self.settings.lock().unwrap().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// A variable of the server's environment, from the next launch on.
+    pub fn set_environment(&self, name: &str, value: &str) {
+        self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// A program that is given the server's command line, and becomes it; from the next launch on.
+    pub fn wrap(&self, program: &[&str]) {
+        *self.wrapper.lock().unwrap() = program.iter().map(|&part| part.to_owned()).collect();
     }
 
     /// Waits until recovery has ended.
@@ -135,13 +165,21 @@ impl Server {
         if process.is_some() {
             return;
         }
-        let mut command = as_server("postgres");
+        let mut command = as_server_with(&self.environment.lock().unwrap(), "postgres");
+        if let [program, arguments @ ..] = self.wrapper.lock().unwrap().as_slice() {
+            let mut wrapped = Command::new(program);
+            wrapped.args(arguments).arg(command.get_program()).args(command.get_args());
+            wrapped.current_dir("/").env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
+            command = wrapped;
+        }
         command.arg("-D").arg(self.data());
         let fixed = [
             ("listen_addresses", "127.0.0.1"),
             ("port", &self.port.to_string()),
             ("unix_socket_directories", &self.socket().display().to_string()),
             ("fsync", "off"),
+            // In the data directory, where it is removed with all else when the server is killed.
+            ("dynamic_shared_memory_type", "mmap"),
             ("max_connections", "200"),
             ("shared_preload_libraries", "pg_stat_statements"),
             ("log_line_prefix", "%m [%p] %a "),
@@ -228,15 +266,21 @@ impl Server {
         self.directory.join("server/data")
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Where its socket is.
+    pub fn socket(&self) -> PathBuf {
         self.directory.join("server")
+    }
+
+    /// The database of this name, which came with a copy of another server.
+    pub fn database_called(&self, name: &str) -> Database {
+        Database { name: name.to_owned(), port: self.port, socket: self.socket() }
     }
 
     /// A new, empty database that belongs to [`ROLE`].
     pub async fn database(&self) -> Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let database = Database { name: name.clone(), port: self.port, socket: self.socket() };
+        let database = self.database_called(&name);
         let mut connection = database.admin_of("postgres").await;
         connection.execute(AssertSqlSafe(format!("create database {name} owner {ROLE}"))).await.unwrap();
         database
@@ -329,7 +373,7 @@ fn watcher(directory: &Path) -> Child {
 }
 
 /// PostgreSQL refuses to run as root; then it runs as the user that its package made.
-fn unprivileged() -> Option<u32> {
+pub fn unprivileged() -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -338,16 +382,22 @@ fn unprivileged() -> Option<u32> {
     Some(uid.expect("running as root, the tests need the user `postgres` that the PostgreSQL package makes"))
 }
 
+/// Runs a program of PostgreSQL as its user.
 fn as_server(program: &str) -> Command {
+    as_server_with(&[], program)
+}
+
+/// As `as_server`, with more variables in its environment, which programs that only start it do not get to see.
+fn as_server_with(environment: &[(String, String)], program: &str) -> Command {
     let mut command = match unprivileged() {
         Some(uid) => {
             let mut command = Command::new("setpriv");
-            command.arg(format!("--reuid={uid}")).args(["--regid=postgres", "--clear-groups", "--"]);
-            command.arg(binary(program));
+            command.arg(format!("--reuid={uid}")).args(["--regid=postgres", "--clear-groups", "--", "env"]);
             command
         }
-        None => Command::new(binary(program)),
+        None => Command::new("env"),
     };
+    command.args(environment.iter().map(|(name, value)| format!("{name}={value}"))).arg(binary(program));
     command.current_dir("/").env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
     command
 }

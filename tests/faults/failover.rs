@@ -1,0 +1,164 @@
+//! Failover to a standby that lacks the last commits, and old backups, on real servers: no token is used twice.
+
+use std::process::Command;
+use std::time::Duration;
+
+use leadergroup::lock::{
+    Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Store, TOKEN_JUMP, Token, Wish,
+};
+use tokio::time::timeout;
+
+use crate::cast::{grant, grant_one, granted, key, owner, row, session, take};
+use crate::postgres::{DEADLINE, Server, eventually};
+
+/// A server and a copy of it that lacks the last three grants of key `a`, which is promoted. `primary_dies`: before that.
+async fn failover(primary_dies: bool) {
+    let primary = Server::start(&[]);
+    let before = primary.database().await;
+    let store = before.store();
+    store.migrate().await.unwrap();
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    take(&store, own, &key("fresh")).await;
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    let standby = primary.standby();
+    // It never gets to hear of what is granted from now on.
+    standby.set("primary_conninfo", "");
+    for token in 1..4 {
+        assert_eq!(grant_one(&store, own, grant(&key("a"), token, "lost")).await, granted(token + 1));
+    }
+    standby.launch();
+    let after = standby.database_called(&before.name);
+    // The program's URL is changed in its file, as it would be for a service name that moves.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    std::fs::write(&file, before.url()).unwrap();
+    let config = DatabaseConfig { url: "".into(), url_file: Some(file.clone()), ..before.config() };
+    let moving = Store::new(&config).unwrap();
+    let beat = moving.beat(own).await.unwrap();
+    assert!(beat.alive && beat.epoch.timeline == 1);
+
+    let read_only = after.store();
+    assert_eq!(read_only.beat(own).await.unwrap_err(), LockError::ReadOnly, "a standby decides nothing");
+    let wish = Wish::new(key("held"), owner("p"), "test");
+    assert_eq!(read_only.try_hold(own, &wish).await.unwrap_err(), LockError::ReadOnly);
+    if primary_dies {
+        primary.kill();
+    }
+    standby.psql("select pg_promote()");
+    std::fs::write(&file, after.url()).unwrap();
+    eventually("the program has found the new primary", async || {
+        moving.beat(own).await.is_ok_and(|beat| beat.epoch.timeline == 2)
+    })
+    .await;
+    let beat = moving.beat(own).await.unwrap();
+    assert!(beat.alive, "sessions that the new primary knows live on");
+    let seen = row(&moving, &key("a")).await;
+    assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
+    let next = Grant { expected: seen.token, ..grant(&key("a"), 1, "p1") };
+    assert_eq!(grant_one(&moving, own, next).await, granted(2 * TOKEN_JUMP + 1));
+    assert_eq!(grant_one(&moving, own, grant(&key("fresh"), 0, "p1")).await, granted(2 * TOKEN_JUMP + 1));
+    // A connection that was open all the time learns it, too.
+    assert_eq!(read_only.beat(own).await.unwrap().epoch, beat.epoch);
+
+    if !primary_dies {
+        // Two databases now, and a program that still uses the old one: it grants, but never what the new one grants.
+        for token in 4..8 {
+            assert_eq!(grant_one(&store, own, grant(&key("a"), token, "old")).await, granted(token + 1));
+        }
+        let tokens = "select coalesce(max(token), 0) from leadergroup.term where owner_name <> 'p1'";
+        assert!(before.number(tokens).await < 2 * TOKEN_JUMP);
+        let late = "select min(token) from leadergroup.term where owner_name = 'p1'";
+        assert!(after.number(late).await > 2 * TOKEN_JUMP);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_lacks_the_last_commits_hands_no_token_out_twice() {
+    failover(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_primaries_hand_no_token_out_twice() {
+    failover(false).await;
+}
+
+/// A program that holds a lock when the database fails over: its term was lost with the commits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
+    let primary = Server::start(&[]);
+    let before = primary.database().await;
+    before.store().migrate().await.unwrap();
+    let standby = primary.standby();
+    standby.set("primary_conninfo", "");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    std::fs::write(&file, before.url()).unwrap();
+    let config = DatabaseConfig { url: "".into(), url_file: Some(file.clone()), ..before.config() };
+    let keep = |name: &str| ClientConfig {
+        name: name.into(),
+        ttl: DEADLINE,
+        retry_interval: Duration::from_millis(200),
+        ..ClientConfig::default()
+    };
+    let holder = Client::connect(Store::new(&config).unwrap(), keep("holder")).await.unwrap();
+    let held = holder.lock(&key("a"), DEADLINE).await.unwrap();
+    assert_eq!(held.token(), Token::new(1));
+    primary.kill();
+    standby.launch();
+    standby.psql("select pg_promote()");
+    let after = standby.database_called(&before.name);
+    std::fs::write(&file, after.url()).unwrap();
+    // Its session was never heard of there.
+    timeout(DEADLINE, held.lost()).await.expect("the holder learns that its session is unknown");
+    let other = Client::connect(after.store(), keep("other")).await.unwrap();
+    let next = other.lock(&key("a"), DEADLINE).await.unwrap();
+    assert!(next.token().get() > TOKEN_JUMP, "{:?}", next.token());
+    assert!(held.is_lost() && !next.is_lost());
+}
+
+/// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
+/// the floor of a grant, or for all keys at once.
+#[tokio::test]
+async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
+    let server = Server::start(&[]);
+    let database = server.database().await;
+    let store = database.store();
+    store.migrate().await.unwrap();
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    // In turns: what one holds the next one gets after a release.
+    let hold = async || {
+        let wish = Wish::new(key("b"), owner("p"), "test");
+        let Acquired::Granted { token } = store.try_hold(own, &wish).await.unwrap() else {
+            panic!("the key is free");
+        };
+        assert_eq!(store.release(own, &key("b"), token, "done").await.unwrap(), Changed::Done);
+        token
+    };
+    assert_eq!(hold().await, Token::new(1));
+    server.stop();
+    let backup = server.data().with_file_name("backup");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    copy(&server.data(), &backup);
+    server.launch();
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "lost")).await, granted(2));
+    assert_eq!((hold().await, hold().await), (Token::new(2), Token::new(3)));
+    server.kill();
+    std::fs::remove_dir_all(server.data()).unwrap();
+    copy(&backup, &server.data());
+    server.launch();
+    let beat = store.beat(own).await.unwrap();
+    assert!(beat.alive && !beat.epoch_changed, "nothing tells");
+    let seen = row(&store, &key("a")).await;
+    let next = Grant { expected: seen.token, floor: Token::new(2), ..grant(&key("a"), 1, "p1") };
+    assert_eq!(grant_one(&store, own, next).await, granted(3));
+    // As docs/database-faults.md tells people to.
+    database.sql("update leadergroup.meta set era = era + 1").await;
+    assert!(store.beat(own).await.unwrap().epoch_changed);
+    assert_eq!(hold().await, Token::new(TOKEN_JUMP + 2));
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 3, "p2")).await, granted(TOKEN_JUMP + 4));
+}

@@ -1,0 +1,20 @@
+//! The lock while its database, the network, or the clocks fail: what each fault does, one file for each subject. The table
+//! in docs/database-faults.md names the tests.
+
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+#[path = "../lock/cast.rs"]
+#[allow(dead_code, reason = "the lock's own tests use the rest")]
+mod cast;
+mod clocks;
+mod cuts;
+mod disk;
+mod failover;
+mod network;
+mod pauses;
+mod pgbouncer;
+mod pooler;
+#[path = "../postgres/mod.rs"]
+mod postgres;
+mod proxy;
+mod upgrade;

@@ -1,0 +1,240 @@
+//! A proxy between a program and PostgreSQL that understands the protocol well enough to break it at a chosen message.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sqlx::postgres::PgConnectOptions;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+
+use crate::postgres::Server;
+
+/// What happens to one statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection breaks before the server hears of it.
+    RequestLost,
+    /// The connection breaks while the server works on it.
+    Cut,
+    /// The server has carried it out and committed, and the connection breaks before it can tell.
+    AnswerLost,
+    /// The answer does not come, and the connection stays open.
+    Hang,
+}
+
+/// What the proxy stands before.
+#[derive(Debug, Clone)]
+pub enum Backend {
+    /// A port of loopback.
+    Port(u16),
+    /// PostgreSQL's socket. It asks nobody there for a password, which would take longer than anything else here.
+    Socket(PathBuf),
+}
+
+impl Backend {
+    /// By its socket.
+    pub fn of(server: &Server) -> Self {
+        Self::Socket(server.socket().join(format!(".s.PGSQL.{}", server.port())))
+    }
+
+    async fn connect(
+        &self,
+    ) -> std::io::Result<(Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>)> {
+        Ok(match self {
+            Self::Port(port) => {
+                let (from, to) = TcpStream::connect(("127.0.0.1", *port)).await?.into_split();
+                (Box::new(from), Box::new(to))
+            }
+            Self::Socket(path) => {
+                let (from, to) = UnixStream::connect(path).await?.into_split();
+                (Box::new(from), Box::new(to))
+            }
+        })
+    }
+}
+
+/// Listens on loopback until it is dropped.
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+struct Shared {
+    to: Backend,
+    armed: Mutex<Option<Armed>>,
+    fired: AtomicBool,
+    frozen: watch::Sender<bool>,
+}
+
+struct Armed {
+    fault: Fault,
+    /// So many statements are let through first.
+    skip: usize,
+}
+
+impl Proxy {
+    /// In front of this.
+    pub async fn before(to: Backend) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            to,
+            armed: Mutex::default(),
+            fired: AtomicBool::new(false),
+            frozen: watch::Sender::new(false),
+        });
+        let accepting = tokio::spawn({
+            let shared = Arc::clone(&shared);
+            async move {
+                loop {
+                    let (client, _) = listener.accept().await.unwrap();
+                    tokio::spawn(serve(client, Arc::clone(&shared)));
+                }
+            }
+        });
+        Self { port: own, shared, accepting }
+    }
+
+    /// The URL that leads through the proxy instead.
+    pub fn url(&self, url: &str) -> String {
+        let direct: PgConnectOptions = url.parse().unwrap();
+        url.replace(&format!(":{}/", direct.get_port()), &format!(":{}/", self.port))
+    }
+
+    /// Breaks one statement, after `skip` others.
+    pub fn arm(&self, fault: Fault, skip: usize) {
+        self.shared.fired.store(false, Ordering::SeqCst);
+        *self.shared.armed.lock().unwrap() = Some(Armed { fault, skip });
+    }
+
+    /// Nothing is broken any more. Returns whether something was since the proxy was armed.
+    pub fn disarm(&self) -> bool {
+        *self.shared.armed.lock().unwrap() = None;
+        self.shared.fired.load(Ordering::SeqCst)
+    }
+
+    /// From now on nothing gets through in either direction, as if a cable were cut; or everything again.
+    pub fn freeze(&self, frozen: bool) {
+        self.shared.frozen.send_replace(frozen);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Shared {
+    /// The fault for the statement that is to be sent now.
+    fn next(&self) -> Option<Fault> {
+        let mut armed = self.armed.lock().unwrap();
+        match armed.as_mut()? {
+            Armed { skip: 0, fault } => {
+                let fault = *fault;
+                *armed = None;
+                self.fired.store(true, Ordering::SeqCst);
+                Some(fault)
+            }
+            Armed { skip, .. } => {
+                *skip -= 1;
+                None
+            }
+        }
+    }
+
+    async fn thawed(&self) {
+        self.frozen.subscribe().wait_for(|frozen| !frozen).await.unwrap();
+    }
+}
+
+/// One connection; when either side or a fault ends it, both sides are closed.
+async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    shared.thawed().await;
+    let Ok((server_in, server_out)) = shared.to.connect().await else { return };
+    let (client_in, client_out) = client.into_split();
+    let swallow = Mutex::new(None);
+    tokio::select! {
+        _ = requests(client_in, server_out, &shared, &swallow) => {}
+        _ = answers(server_in, client_out, &shared, &swallow) => {}
+    }
+}
+
+/// Passes requests on, in batches: messages up to the one that the server answers upon.
+async fn requests(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    shared: &Shared,
+    swallow: &Mutex<Option<Fault>>,
+) -> std::io::Result<()> {
+    // The first message has no type.
+    let mut batch = from.read_u32().await?.to_be_bytes().to_vec();
+    read_rest(&mut from, &mut batch).await?;
+    to.write_all(&batch).await?;
+    batch.clear();
+    let mut executes = false;
+    loop {
+        let start = batch.len();
+        let kind = from.read_u8().await?;
+        batch.push(kind);
+        batch.extend(from.read_u32().await?.to_be_bytes());
+        read_rest_after(&mut from, &mut batch, start + 1).await?;
+        executes |= matches!(kind, b'E' | b'Q');
+        // Parse, Bind, Describe, Execute and Close wait for their Sync.
+        if matches!(kind, b'P' | b'B' | b'D' | b'E' | b'C') {
+            continue;
+        }
+        shared.thawed().await;
+        let fault = if std::mem::take(&mut executes) { shared.next() } else { None };
+        match fault {
+            Some(Fault::RequestLost) => return Ok(()),
+            Some(fault @ (Fault::AnswerLost | Fault::Hang)) => *swallow.lock().unwrap() = Some(fault),
+            Some(Fault::Cut) | None => {}
+        }
+        to.write_all(&batch).await?;
+        batch.clear();
+        if fault == Some(Fault::Cut) {
+            return Ok(());
+        }
+    }
+}
+
+async fn read_rest(from: &mut (impl AsyncRead + Unpin), message: &mut Vec<u8>) -> std::io::Result<()> {
+    read_rest_after(from, message, 0).await
+}
+
+/// Reads what the length, which stands at this place of the message, announces.
+async fn read_rest_after(
+    from: &mut (impl AsyncRead + Unpin),
+    message: &mut Vec<u8>,
+    place: usize,
+) -> std::io::Result<()> {
+    let length = u32::from_be_bytes(message[place..place + 4].try_into().unwrap()) as usize;
+    message.resize(place + length, 0);
+    from.read_exact(&mut message[place + 4..]).await.map(drop)
+}
+
+/// Passes answers on, or swallows the one that a fault is meant for: all messages up to "ready for the next".
+async fn answers(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    shared: &Shared,
+    swallow: &Mutex<Option<Fault>>,
+) -> std::io::Result<()> {
+    loop {
+        let kind = from.read_u8().await?;
+        let mut message = vec![kind];
+        message.extend(from.read_u32().await?.to_be_bytes());
+        read_rest_after(&mut from, &mut message, 1).await?;
+        shared.thawed().await;
+        let fault = *swallow.lock().unwrap();
+        match fault {
+            None => to.write_all(&message).await?,
+            Some(Fault::AnswerLost) if kind == b'Z' => return Ok(()),
+            Some(_) => {}
+        }
+    }
+}

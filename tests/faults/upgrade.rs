@@ -1,0 +1,72 @@
+//! Two versions of the program at once: one that was at work before the schema was changed goes on.
+
+use leadergroup::lock::{LockError, SessionId};
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Executor, Row};
+
+use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
+use crate::postgres::database;
+
+const FIRST: &str = include_str!("../../src/lock/migrations/0001_sessions_locks_terms.sql");
+const BEAT: &str = include_str!("../../src/lock/sql/beat.sql");
+
+/// What the first version of the program made.
+const BEFORE: &str = "create schema leadergroup;
+    create table leadergroup.schema_version (
+        version integer primary key, works_with integer not null, applied_at timestamptz not null default now()
+    );
+    insert into leadergroup.schema_version (version, works_with) values (1, 1)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_changed() {
+    let database = database().await;
+    let mut old = PgConnection::connect(&database.url()).await.unwrap();
+    old.execute(BEFORE).await.unwrap();
+    old.execute(FIRST).await.unwrap();
+    let own = SessionId::new();
+    sqlx::query("insert into leadergroup.session (id, name, ttl_ms) values ($1, 'old', 5000)")
+        .bind(own.as_uuid())
+        .execute(&mut old)
+        .await
+        .unwrap();
+    sqlx::query("insert into leadergroup.lock (key, group_id, session, token, protocol) values ('a', 'group-1', $1, 7, 1)")
+        .bind(own.as_uuid())
+        .execute(&mut old)
+        .await
+        .unwrap();
+    // The same statement, prepared once, on the same connection all the time.
+    let mut beats = 1;
+    let mut beat = async |old: &mut PgConnection| {
+        let rows = sqlx::query(BEAT).bind(own.as_uuid()).fetch_all(old).await.unwrap();
+        beats += 1;
+        let mine = rows.iter().find(|row| row.get("mine")).expect("it lives");
+        assert_eq!(mine.get::<i64, _>("beat"), beats);
+    };
+    beat(&mut old).await;
+
+    let new = database.store();
+    let refused = new.register("new", TTL).await.unwrap_err();
+    assert_eq!(refused, LockError::SchemaOld { found: 1, needed: 3 });
+    assert!(refused.to_string().contains("leadergroup migrate"), "{refused}");
+    let migrations: Vec<_> = (0..2)
+        .map(|_| {
+            let store = database.store();
+            tokio::spawn(async move { store.migrate().await })
+        })
+        .collect();
+    while !migrations.iter().all(tokio::task::JoinHandle::is_finished) {
+        beat(&mut old).await;
+    }
+    for migration in migrations {
+        migration.await.unwrap().unwrap();
+    }
+    beat(&mut old).await;
+
+    // The new one leaves the old one's lock alone until that session ends, and goes on with its tokens.
+    let session = session(&new).await;
+    assert!(new.unclaimed(None, 10).await.unwrap().is_empty());
+    assert!(new.beat(session).await.unwrap().sessions.iter().any(|seen| seen.id == own && !seen.dead));
+    new.close(own).await.unwrap();
+    take(&new, session, &key("a")).await;
+    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(8));
+}
