@@ -7,6 +7,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Guard, Key, Store};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Long enough not to matter. Waiting costs one cheap question for each `retry_interval`.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
@@ -14,10 +15,11 @@ const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("LEADERGROUP_DATABASE_URL")?;
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async {
-        // An error means that there will be no signal: run until the end.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
         }
     };
     run(&url, stop, work).await

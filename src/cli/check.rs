@@ -6,7 +6,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::SettingsArgs;
-use super::lock::{Answer, OutputFormat, lines, pretty};
+use super::lock::{Answer, OutputFormat};
+use super::print::{lines, pretty};
 use crate::lock::{Census, Health, LockError, Store};
 
 /// Arguments of `lock check`.

@@ -1,12 +1,11 @@
 //! `leadergroup lock`: looking at locks, and taking one away from its holder, for people.
 
-use std::fmt::Write as _;
-
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::SettingsArgs;
 use super::check::{CheckArgs, check};
+use super::print::{lines, pretty, table};
 use crate::lock::{
     Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
     WaiterInfo,
@@ -217,11 +216,11 @@ async fn show(args: &ShowArgs, store: &Store) -> Result<String, LockCommandError
     let lock = find(&args.key, store).await?;
     let waiters = store.waiters(&lock.key, LONGEST_LIST).await?;
     if args.output == OutputFormat::Json {
-        let mut shown = lock_json(&lock);
-        shown["waiting"] = waiters.iter().map(waiter_json).collect();
-        return Ok(pretty(&shown));
+        let mut all = lock_json(&lock);
+        all["waiting"] = waiters.iter().map(waiter_json).collect();
+        return Ok(pretty(&all));
     }
-    let mut lines = vec![
+    let mut shown = vec![
         ("key", lock.key.to_string()),
         ("holder", holder(&lock)),
         ("token", lock.token.to_string()),
@@ -229,33 +228,23 @@ async fn show(args: &ShowArgs, store: &Store) -> Result<String, LockCommandError
         ("group", lock.group.clone()),
     ];
     if let Some(owner) = &lock.owner {
-        lines.insert(2, ("holder's uid", owner.uid.clone()));
-        lines.insert(3, ("confirmed", yes_or_no(lock.confirmed)));
+        shown.insert(2, ("holder's uid", owner.uid.clone()));
+        shown.insert(3, ("confirmed", yes_or_no(lock.confirmed)));
     }
-    lines.push(("fenced", yes_or_no(lock.fenced)));
+    shown.push(("fenced", yes_or_no(lock.fenced)));
     if let Some(charge) = &lock.charge {
-        lines.push(("in charge", format!("{} (session {})", charge.name, charge.session)));
+        shown.push(("in charge", format!("{} (session {})", charge.name, charge.session)));
         let seen = if charge.dead { "ended; last seen" } else { "last seen" };
-        lines.push(("", format!("{seen} {}", charge.seen)));
+        shown.push(("", format!("{seen} {}", charge.seen)));
     } else {
-        lines.push(("in charge", "nobody".to_owned()));
+        shown.push(("in charge", "nobody".to_owned()));
     }
     for (place, waiter) in waiters.iter().enumerate() {
         let name = if place == 0 { "waiting" } else { "" };
-        lines
+        shown
             .push((name, format!("{}/{} since {}", waiter.owner.namespace, waiter.owner.name, waiter.since)));
     }
-    Ok(self::lines(&lines))
-}
-
-/// A name and a value in each line; the values line up.
-pub(super) fn lines(all: &[(&str, String)]) -> String {
-    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
-    all.iter().fold(String::new(), |mut text, (name, value)| {
-        let name = if name.is_empty() { String::new() } else { format!("{name}:") };
-        text.push_str(&format!("{name:width$} {value}\n"));
-        text
-    })
+    Ok(lines(&shown))
 }
 
 async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockCommandError> {
@@ -360,42 +349,4 @@ fn waiter_json(waiter: &WaiterInfo) -> Value {
         "since": waiter.since.to_string(),
         "reason": waiter.reason,
     })
-}
-
-pub(super) fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
-}
-
-/// Columns as wide as their widest entry, with two spaces between them.
-fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let all: Vec<[String; N]> = std::iter::once(titles.map(str::to_owned)).chain(rows).collect();
-    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in &all {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            // Writing into a text cannot fail.
-            let _ = write!(line, "{cell:width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::table;
-
-    #[test]
-    fn columns_line_up() {
-        let rows = [["a", "1"], ["längste", ""]].map(|row| row.map(str::to_owned));
-        assert_eq!(
-            table(["KEY", "TOKEN"], rows.into_iter()),
-            "KEY      TOKEN\n\
-             a        1\n\
-             längste\n"
-        );
-    }
 }

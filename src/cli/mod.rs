@@ -4,6 +4,7 @@ mod check;
 mod crd;
 mod exec;
 mod lock;
+mod print;
 mod settings;
 mod uninstall;
 

@@ -258,6 +258,7 @@ impl Client {
                     return Ok(None);
                 }
                 unfinished.disarm();
+                tracing::debug!(%key, %token, owner = %self.owner.name, "the lock is held");
                 let term = Arc::new(Term::new(
                     Arc::clone(&self.shared),
                     session,

@@ -71,6 +71,7 @@ impl Drop for Term {
     fn drop(&mut self) {
         self.shared.terms.leave(self.request);
         let released = *self.released.get_mut();
+        tracing::debug!(key = %self.key, token = %self.token, held = ?self.since.elapsed(), "let go of the lock");
         self.shared.store.counters.held(self.since.elapsed(), !released && self.is_lost());
         if released {
             return;

@@ -11,21 +11,44 @@
 //! clock: its counter did not change for its ttl. It is then *marked* dead by compare-and-set on that counter, and
 //! whatever it sends later is refused.
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), leadergroup::lock::LockError> {
-//! use std::time::Duration;
-//! use leadergroup::lock::{Claim, Claimed, DatabaseConfig, Grant, GrantId, Key, Owner, Store};
+//! There are two ways in. A program that is itself to work one at a time takes a [`Client`]: it holds a session in the
+//! background and gives out [`Guard`]s, for keys taken at once ([`Client::try_lock`]) or waited for in order
+//! ([`Client::lock`]).
 //!
-//! let store = Store::new(&DatabaseConfig {
-//!     url: "postgres://app@db.example/app".into(),
-//!     ..DatabaseConfig::default()
-//! })?;
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Key, Store};
+//!
+//! let url = "postgres://app@db.example/app".into();
+//! let store = Store::new(&DatabaseConfig { url, ..DatabaseConfig::default() })?;
 //! store.migrate().await?;
-//! let own = store.register("worker-1", Duration::from_secs(5)).await?;
-//! let key = Key::new("nightly-report")?;
-//! let claim = Claim { key: key.clone(), group: "reports".into(), may_create: true, supersedes: None };
+//! let client = Client::connect(store, ClientConfig { name: "worker-1".into(), ..ClientConfig::default() }).await?;
+//! let guard = client.lock(&Key::new("nightly-report")?, Duration::from_secs(60)).await?;
+//! tokio::select! {
+//!     () = guard.lost() => eprintln!("stop: others may be at work soon"),
+//!     () = work(guard.token().get()) => {}
+//! }
+//! client.shutdown().await?;
+//! # Ok(())
+//! # }
+//! # async fn work(token: i64) {}
+//! ```
+//!
+//! A program that decides who of *others* is to work, as the operator does, uses the [`Store`] itself: it
+//! [registers](Store::register) a session and keeps it by [heartbeats](Store::beat), takes [charge](Store::claim) of
+//! keys, and [grants](Store::grant) them to owners.
+//!
+//! ```no_run
+//! # async fn example(store: leadergroup::lock::Store) -> Result<(), leadergroup::lock::LockError> {
+//! use std::time::Duration;
+//! use leadergroup::lock::{Claim, Claimed, Grant, GrantId, Key, Owner};
+//!
+//! let own = store.register("controller-1", Duration::from_secs(5)).await?;
+//! let key = Key::new("web")?;
+//! let claim = Claim { key: key.clone(), group: "shop".into(), may_create: true, supersedes: None };
 //! if let Claimed::Ours(row) = &store.claim(own, &[claim]).await?[0] {
-//!     let owner = Owner { uid: "4711".into(), namespace: "jobs".into(), name: "worker-1".into() };
+//!     let owner = Owner { uid: "4711".into(), namespace: "shop".into(), name: "web-0".into() };
 //!     let grant = Grant {
 //!         key,
 //!         expected: row.token,
@@ -39,6 +62,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Whatever is written under a lock should show the [`Token`] of its term to a fence, in SQL
+//! (`leadergroup.fence(key, token)`) or wherever it writes to: only that stops a holder that was paused and goes on.
 
 mod belief;
 mod charge;
