@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -34,7 +35,10 @@ fn main() -> ExitCode {
             Ok(())
         }),
         Command::Lock(args) => match args.command.settings() {
-            Some(settings) => with_settings(settings, |settings| block_on(lock(settings, args.command))),
+            Some(settings) => with_settings(settings, |settings| {
+                status = block_on(lock(settings, args.command))?;
+                Ok(())
+            }),
             None => print_out(&fence_sql()).map_err(Failure::Run),
         },
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
@@ -114,13 +118,15 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         ttl: settings.ttl,
         retry_interval: settings.retry_interval,
         reason: "leadergroup exec".to_owned(),
+        lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
     };
     Ok(exec(&args, Store::new(&settings.database)?, config).await?)
 }
 
-async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<()> {
-    let store = Store::new(&settings.database)?;
-    print_out(&command.run(&store).await?)
+async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<u8> {
+    let answer = command.run(&Store::new(&settings.database)?).await?;
+    print_out(&answer.text)?;
+    Ok(answer.status)
 }
 
 /// Prints a text. Whoever reads it may stop when it has seen enough.

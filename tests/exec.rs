@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use leadergroup::lock::{Key, Store, Token};
+use leadergroup::lock::{Changed, Key, Store, Token};
 use postgres::{DEADLINE, Database, Server, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -93,6 +93,18 @@ async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
 }
 
 #[tokio::test]
+async fn a_command_whose_lock_is_taken_away_is_stopped() {
+    let (database, store) = postgres::migrated().await;
+    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "3m"], OBEDIENT);
+    let listening =
+        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
+    eventually("it listens", async || database.number(listening).await == 1).await;
+    let key = Key::new("a").unwrap();
+    assert_eq!(store.force_release(&key, Token::new(1), "stuck").await.unwrap(), Changed::Done);
+    assert_eq!(running.end(), (Some(76), "ended\n".to_owned()));
+}
+
+#[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let (database, store) = postgres::migrated().await;
     let output = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
@@ -166,6 +178,25 @@ async fn a_command_whose_lock_is_lost_is_stopped() {
         database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
         assert_eq!(running.end(), (Some(76), expected.to_owned()), "{options:?}");
     }
+}
+
+/// Nobody else is there to mark it dead: it finds out itself that it was away for too long, and does not end in order then.
+#[tokio::test]
+async fn what_a_paused_program_holds_goes_to_others_only_after_the_delay() {
+    let (database, store) = postgres::migrated().await;
+    let options = [&QUICK[..], &["--lock-delay", "1h"]].concat();
+    let paused = Running::start(&database, &options, OBEDIENT);
+    paused.signal(Signal::STOP);
+    let silent = "select count(*) from leadergroup.session where seen < now() - interval '2.5 seconds'";
+    eventually("its ttl is over", async || database.number(silent).await == 1).await;
+    paused.signal(Signal::CONT);
+    assert_eq!(paused.end(), (Some(76), "ended\n".to_owned()));
+    assert_eq!(database.number("select count(*) from leadergroup.session where not dead").await, 0);
+    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 75);
+    let key = Key::new("a").unwrap();
+    assert_eq!(store.force_release(&key, Token::new(1), "nothing comes late").await.unwrap(), Changed::Done);
+    assert_eq!(status(&run(&database, &["--wait", "0s", "--lock-delay", "1h"], "true")), 0);
+    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 0, "that one ended in order");
 }
 
 /// Nobody tells it that it lost the lock; it has to know.

@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use leadergroup::lock::{
-    Changed, Claim, Claimed, Grant, GrantId, Granted, Key, Owner, Refusal, SessionId, Store, Token,
+    Acquired, Changed, Claim, Claimed, Grant, GrantId, Granted, Key, Owner, Refusal, SessionId, Store, Token,
+    Wish,
 };
 use postgres::Database;
 use serde_json::{Value, json};
@@ -137,7 +138,7 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
     let row = store.info(&key("web/a")).await.unwrap().unwrap();
     assert_eq!((row.owner, row.token, row.charge), (None, Token::new(2), None));
     let history = json_of(&database, &["history", "web/a"]);
-    assert_eq!(history[0]["released"]["reason"], json!("stuck since noon"));
+    assert_eq!(history[0]["released"]["reason"], json!("stuck since noon (by unknown)"));
     assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a was held by nobody (token 2)\n");
 
     // Whoever was in charge cannot go on as if nothing had happened: it has to take the charge and read the row anew.
@@ -146,6 +147,57 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
     take(&store, own, "web/a").await;
     assert_eq!(grant(&store, own, "web/a", 2, "p2").await, Granted::Granted { token: Token::new(3) });
     assert!(error(&database, &["release", "nothing", "--force"]).contains("no lock"));
+}
+
+#[tokio::test]
+async fn what_a_program_holds_goes_on_to_the_one_that_waits() {
+    let (database, store) = postgres::migrated().await;
+    let own = store.register("two", Duration::from_secs(5)).await.unwrap();
+    let owner =
+        |name: &str| Owner { uid: format!("uid-{name}"), namespace: "jobs".into(), name: name.into() };
+    let [first, next] = ["j1", "j2"].map(|name| Wish::new(key("job"), owner(name), "nightly"));
+    assert_eq!(store.queue_for(own, &first).await.unwrap(), Acquired::Granted { token: Token::new(1) });
+    assert_eq!(store.queue_for(own, &next).await.unwrap(), Acquired::Waiting);
+    let shown = json_of(&database, &["show", "job"]);
+    assert_eq!((&shown["waiting"][0]["owner"]["name"], &shown["waiting"][1]), (&json!("j2"), &Value::Null));
+    assert!(text(&database, &["show", "job"]).contains("waiting:      jobs/j2 since "));
+    let done = text(&database, &["release", "job", "--force", "--reason", "stuck", "--by", "ann"]);
+    assert_eq!(done, "job is taken away from jobs/j1 (token 1); jobs/j2 has it now\n");
+    assert_eq!(store.queue_for(own, &next).await.unwrap(), Acquired::Granted { token: Token::new(2) });
+    let history = json_of(&database, &["history", "job"]);
+    assert_eq!(history[1]["released"]["reason"], json!("stuck (by ann)"));
+}
+
+#[tokio::test]
+async fn a_check_says_whether_programs_can_use_the_lock() {
+    let (database, _store, _own) = locks().await;
+    let found = json_of(&database, &["check"]);
+    assert_eq!((&found["usable"], &found["problem"]), (&json!(true), &Value::Null));
+    let counts = ["livingSessions", "locks", "held", "waiting"].map(|name| found[name].as_u64().unwrap());
+    assert_eq!(counts, [1, 3, 1, 0]);
+    assert!(found["roundTripMs"].as_f64().unwrap() > 0.0 && found["schema"] == found["schemaOfThisProgram"]);
+    let lines = text(&database, &["check"]);
+    assert!(lines.contains("usable:             yes") && lines.contains("3, 1 of them held"), "{lines}");
+
+    database.sql("revoke insert on leadergroup.session from app").await;
+    let failed = run(&database, &["check", "-o", "json"]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let found: Value = serde_json::from_slice(&failed.stdout).unwrap();
+    assert_eq!(found["missingPrivileges"], json!(["INSERT on session"]));
+    assert!(found["problem"].as_str().unwrap().contains("lacks privileges"), "{found}");
+
+    let empty = postgres::database().await;
+    let failed = run(&empty, &["check"]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert!(String::from_utf8(failed.stdout).unwrap().contains("run `leadergroup migrate`"));
+
+    let mut unreachable = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    unreachable.env_clear().args(["lock", "check", "--replica", "test", "-o", "json"]);
+    let output =
+        unreachable.env("LEADERGROUP_DATABASE_URL", "postgres://a:b@127.0.0.1:1/c").output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &found["usable"]), (Some(1), &json!(false)), "{found}");
+    assert!(found["problem"].as_str().unwrap().contains("cannot reach PostgreSQL"), "{found}");
 }
 
 #[tokio::test]

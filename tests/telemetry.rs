@@ -8,13 +8,16 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::process::ExitStatusExt as _,
     process::Command,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use leadergroup::telemetry::{
-    ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics, Readiness,
-    Server, end_on_panic, init_logs, log_subscriber,
+    ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LockReading, LogFormat, Metrics,
+    Readiness, Server, end_on_panic, init_logs, log_subscriber,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -58,6 +61,7 @@ fn each_metric_says_what_happened() {
     metrics.probe("success");
     metrics.set_probe_targets(6);
     metrics.heartbeat(Duration::from_millis(2));
+    metrics.heartbeat_lag(Duration::from_millis(3));
     metrics.lock_operation("acquire", LockOutcome::Refused);
     metrics.session_lost();
     metrics.adoption();
@@ -80,6 +84,8 @@ fn each_metric_says_what_happened() {
         ("leadergroup_probe_total{outcome=\"success\"}", 1.0),
         ("leadergroup_probe_targets", 6.0),
         ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
+        ("leadergroup_lock_heartbeat_lag_seconds_bucket{le=\"0.0025\"}", 0.0),
+        ("leadergroup_lock_heartbeat_lag_seconds_bucket{le=\"0.005\"}", 1.0),
         ("leadergroup_lock_operations_total{operation=\"acquire\",outcome=\"refused\"}", 1.0),
         ("leadergroup_lock_session_lost_total", 1.0),
         ("leadergroup_adoptions_total", 1.0),
@@ -87,6 +93,41 @@ fn each_metric_says_what_happened() {
         ("leadergroup_events_dropped_total", 1.0),
     ] {
         assert_eq!(samples.get(series), Some(&value), "{series} in {samples:#?}");
+    }
+}
+
+#[test]
+fn the_lock_is_asked_each_time_that_somebody_reads() {
+    let attempts = Arc::new(AtomicU64::new(0));
+    let metrics = Metrics::with_lock({
+        let attempts = attempts.clone();
+        move || LockReading {
+            attempts: attempts.fetch_add(10, Ordering::Relaxed),
+            wins: 1,
+            losses: 2,
+            contended: 3,
+            clock_jumps: 4,
+            connections_in_use: 5,
+            connections_idle: 6,
+            connections_most: 7,
+            statements_waiting: 8,
+        }
+    });
+    for asked in [0.0, 10.0] {
+        let samples = samples(&metrics.encode().unwrap());
+        for (series, value) in [
+            ("leadergroup_lock_attempts_total", asked),
+            ("leadergroup_lock_wins_total", 1.0),
+            ("leadergroup_lock_losses_total", 2.0),
+            ("leadergroup_lock_contention_total", 3.0),
+            ("leadergroup_lock_clock_jumps_total", 4.0),
+            ("leadergroup_lock_connections_in_use", 5.0),
+            ("leadergroup_lock_connections_idle", 6.0),
+            ("leadergroup_lock_connections_max", 7.0),
+            ("leadergroup_lock_waiting", 8.0),
+        ] {
+            assert_eq!(samples.get(series), Some(&value), "{series} in {samples:#?}");
+        }
     }
 }
 

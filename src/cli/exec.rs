@@ -34,6 +34,9 @@ pub struct ExecArgs {
     /// How long to wait for the lock, 0s to try only once; for ever if not given. Exit status 75 if it was not to be had
     #[arg(long, value_name = "TIME")]
     pub wait: Option<HumanDuration>,
+    /// How long nobody gets the lock when this program ends without a word, or loses touch with the database
+    #[arg(long, value_name = "TIME")]
+    pub lock_delay: Option<HumanDuration>,
     /// What happens to the command when the lock is lost. Exit status 76 then
     #[arg(long, value_enum, default_value_t)]
     pub on_lost: OnLost,

@@ -6,8 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::SettingsArgs;
+use super::check::{CheckArgs, check};
 use crate::lock::{
     Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
+    WaiterInfo,
 };
 
 /// Arguments of `lock`.
@@ -27,8 +29,10 @@ pub enum LockCommand {
     Show(ShowArgs),
     /// Show who held a lock, the latest first
     History(HistoryArgs),
-    /// Take a lock away from its holder, which is not told
+    /// Take a lock away from its holder, which learns of it only afterwards
     Release(ReleaseArgs),
+    /// Say whether programs can use the locks: exit status 0 if they can
+    Check(CheckArgs),
     /// Print the SQL that installs the fence for data in another database than the lock's
     FenceSql,
 }
@@ -103,6 +107,9 @@ pub struct ReleaseArgs {
     /// For the history
     #[arg(long, value_name = "TEXT", default_value = "released by hand")]
     pub reason: String,
+    /// Who does it, for the history
+    #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown")]
+    pub by: String,
     /// The settings, of which those of the database count.
     #[command(flatten)]
     pub settings: SettingsArgs,
@@ -130,6 +137,15 @@ pub enum LockCommandError {
     },
 }
 
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// To be printed.
+    pub text: String,
+    /// The exit status.
+    pub status: u8,
+}
+
 impl LockCommand {
     /// The settings that the command needs, if any.
     pub fn settings(&self) -> Option<SettingsArgs> {
@@ -137,20 +153,23 @@ impl LockCommand {
             Self::Ls(LsArgs { settings, .. })
             | Self::Show(ShowArgs { settings, .. })
             | Self::History(HistoryArgs { settings, .. })
-            | Self::Release(ReleaseArgs { settings, .. }) => Some(settings.clone()),
+            | Self::Release(ReleaseArgs { settings, .. })
+            | Self::Check(CheckArgs { settings, .. }) => Some(settings.clone()),
             Self::FenceSql => None,
         }
     }
 
-    /// Carries the command out and returns what is to be printed.
-    pub async fn run(&self, store: &Store) -> Result<String, LockCommandError> {
-        match self {
-            Self::Ls(args) => list(args, store).await,
-            Self::Show(args) => show(args, store).await,
-            Self::History(args) => history(args, store).await,
-            Self::Release(args) => release(args, store).await,
-            Self::FenceSql => Ok(fence_sql()),
-        }
+    /// Carries the command out.
+    pub async fn run(&self, store: &Store) -> Result<Answer, LockCommandError> {
+        let text = match self {
+            Self::Ls(args) => list(args, store).await?,
+            Self::Show(args) => show(args, store).await?,
+            Self::History(args) => history(args, store).await?,
+            Self::Release(args) => release(args, store).await?,
+            Self::Check(args) => return Ok(check(args, store).await),
+            Self::FenceSql => fence_sql(),
+        };
+        Ok(Answer { text, status: 0 })
     }
 }
 
@@ -196,8 +215,11 @@ async fn find(text: &str, store: &Store) -> Result<LockInfo, LockCommandError> {
 
 async fn show(args: &ShowArgs, store: &Store) -> Result<String, LockCommandError> {
     let lock = find(&args.key, store).await?;
+    let waiters = store.waiters(&lock.key, LONGEST_LIST).await?;
     if args.output == OutputFormat::Json {
-        return Ok(pretty(&lock_json(&lock)));
+        let mut shown = lock_json(&lock);
+        shown["waiting"] = waiters.iter().map(waiter_json).collect();
+        return Ok(pretty(&shown));
     }
     let mut lines = vec![
         ("key", lock.key.to_string()),
@@ -218,12 +240,22 @@ async fn show(args: &ShowArgs, store: &Store) -> Result<String, LockCommandError
     } else {
         lines.push(("in charge", "nobody".to_owned()));
     }
-    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
-    Ok(lines.iter().fold(String::new(), |mut text, (name, value)| {
+    for (place, waiter) in waiters.iter().enumerate() {
+        let name = if place == 0 { "waiting" } else { "" };
+        lines
+            .push((name, format!("{}/{} since {}", waiter.owner.namespace, waiter.owner.name, waiter.since)));
+    }
+    Ok(self::lines(&lines))
+}
+
+/// A name and a value in each line; the values line up.
+pub(super) fn lines(all: &[(&str, String)]) -> String {
+    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    all.iter().fold(String::new(), |mut text, (name, value)| {
         let name = if name.is_empty() { String::new() } else { format!("{name}:") };
         text.push_str(&format!("{name:width$} {value}\n"));
         text
-    }))
+    })
 }
 
 async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockCommandError> {
@@ -250,10 +282,16 @@ async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockComman
 async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockCommandError> {
     let lock = find(&args.key, store).await?;
     let token = args.token.map_or(lock.token, Token::new);
-    let why = match store.force_release(&lock.key, token, &args.reason).await? {
+    let reason = format!("{} (by {})", args.reason, args.by);
+    let why = match store.force_release(&lock.key, token, &reason).await? {
         Changed::Done => {
+            let next = store.info(&lock.key).await?.filter(|next| next.token > token && next.owner.is_some());
             return Ok(match &lock.owner {
-                Some(_) => format!("{} is taken away from {} (token {token})\n", lock.key, holder(&lock)),
+                Some(_) => {
+                    let next =
+                        next.map_or_else(String::new, |next| format!("; {} has it now", holder(&next)));
+                    format!("{} is taken away from {} (token {token}){next}\n", lock.key, holder(&lock))
+                }
                 None => format!("{} was held by nobody (token {token})\n", lock.key),
             });
         }
@@ -315,7 +353,16 @@ fn term_json(TermInfo { term, session, ended }: &TermInfo) -> Value {
     })
 }
 
-fn pretty(value: &Value) -> String {
+fn waiter_json(waiter: &WaiterInfo) -> Value {
+    json!({
+        "owner": waiter.owner,
+        "session": waiter.session,
+        "since": waiter.since.to_string(),
+        "reason": waiter.reason,
+    })
+}
+
+pub(super) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 

@@ -1,5 +1,6 @@
 //! The commands of the `leadergroup` program: their arguments, their settings, and what they print.
 
+mod check;
 mod crd;
 mod exec;
 mod lock;
@@ -8,11 +9,12 @@ mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use check::CheckArgs;
 pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
 pub use lock::{
-    HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, OutputFormat, ReleaseArgs, ShowArgs,
-    fence_sql,
+    Answer, HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, OutputFormat, ReleaseArgs,
+    ShowArgs, fence_sql,
 };
 pub use settings::{
     LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,

@@ -26,10 +26,23 @@ impl Belief {
         Self { lasts: ttl.saturating_sub(margin), until: None }
     }
 
+    /// From the next renewal on it lasts for another ttl. A shorter one shortens what is believed already, at once.
+    pub fn set_ttl(&mut self, ttl: Duration, margin: Duration) {
+        let lasts = ttl.saturating_sub(margin);
+        let less = self.lasts.saturating_sub(lasts);
+        self.until = self.until.map(|until| until.saturating_sub(less));
+        self.lasts = lasts;
+    }
+
     /// A registration or heartbeat that was *started* at `attempt` has succeeded.
     pub fn renewed(&mut self, attempt: Duration) {
         let until = attempt + self.lasts;
         self.until = Some(self.until.map_or(until, |before| before.max(until)));
+    }
+
+    /// For how long it lasts from a renewal on.
+    pub fn lasts(&self) -> Duration {
+        self.lasts
     }
 
     /// The session is known to be dead or was closed.
@@ -65,6 +78,21 @@ mod tests {
         assert_eq!(belief.until(), Some(second(16)));
         belief.lost();
         assert!(!belief.holds(second(12)));
+    }
+
+    #[test]
+    fn a_shorter_ttl_counts_at_once_and_a_longer_one_from_the_next_renewal() {
+        let second = Duration::from_secs;
+        let mut belief = Belief::new(second(10), second(2));
+        belief.renewed(second(100));
+        belief.set_ttl(second(5), second(1));
+        assert_eq!(belief.until(), Some(second(104)));
+        belief.set_ttl(second(20), second(4));
+        assert_eq!(belief.until(), Some(second(104)));
+        belief.renewed(second(101));
+        assert_eq!(belief.until(), Some(second(117)));
+        belief.set_ttl(second(0), second(0));
+        assert!(!belief.holds(second(101)));
     }
 
     #[test]

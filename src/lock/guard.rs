@@ -1,33 +1,62 @@
 //! A key that is held, and how its holder learns that it is not held any more.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
 use super::client::Shared;
-use super::{Changed, Key, LockError, SessionId, Token, monotonic};
+use super::{Changed, GrantId, HandOver, Heir, Key, LockError, Refusal, SessionId, Token, monotonic};
 
 /// The longest that [`Guard::lost`] sleeps at once: timers stand still while the machine does, the belief does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 const REASON: &str = "released by its holder";
+const HANDED_OVER: &str = "handed over by its holder";
 
 /// One term of an owner. The last guard that lets go of it releases the key.
 pub(super) struct Term {
     shared: Arc<Shared>,
-    session: SessionId,
-    key: Key,
-    token: Token,
+    pub(super) session: SessionId,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    request: GrantId,
+    /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
+    guards: AtomicUsize,
     /// For ever, once it was seen.
     lost: AtomicBool,
     released: AtomicBool,
+    since: Instant,
 }
 
 impl Term {
-    pub(super) fn new(shared: Arc<Shared>, session: SessionId, key: Key, token: Token) -> Self {
-        Self { shared, session, key, token, lost: AtomicBool::new(false), released: AtomicBool::new(false) }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        session: SessionId,
+        key: Key,
+        request: GrantId,
+        token: Token,
+    ) -> Self {
+        let (lost, released) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self {
+            shared,
+            session,
+            key,
+            token,
+            request,
+            guards: AtomicUsize::new(0),
+            lost,
+            released,
+            since: Instant::now(),
+        }
+    }
+
+    /// It is known to be over. `false` if it was given up by its holder, or lost before.
+    pub(super) fn end(&self) -> bool {
+        !self.released.load(Ordering::Relaxed)
+            && self.guards.load(Ordering::Relaxed) > 0
+            && !self.lost.swap(true, Ordering::Relaxed)
     }
 
     fn is_lost(&self) -> bool {
@@ -40,7 +69,10 @@ impl Term {
 
 impl Drop for Term {
     fn drop(&mut self) {
-        if *self.released.get_mut() {
+        self.shared.terms.leave(self.request);
+        let released = *self.released.get_mut();
+        self.shared.store.counters.held(self.since.elapsed(), !released && self.is_lost());
+        if released {
             return;
         }
         let (shared, session, key, token) =
@@ -56,6 +88,32 @@ impl Drop for Term {
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
     term: Arc<Term>,
+    /// Whether the term counts it.
+    counted: bool,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.counted {
+            self.term.guards.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// What handing a key over came to. Where a guard comes back nothing was changed.
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the key"]
+pub enum HandedOver {
+    /// The heir holds the key.
+    Done,
+    /// Nobody alive of that description waits for the key.
+    NotWaiting(Guard),
+    /// The owner holds the key by other guards, too.
+    StillHeld(Guard),
+    /// Fenced transactions of this term are still under way: try again when they have ended.
+    Busy(Guard),
+    /// It was lost before: others may have held it since.
+    WasLost,
 }
 
 /// What a release came to.
@@ -77,8 +135,18 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
+    /// The first one of a term.
     pub(super) fn new(term: Arc<Term>) -> Self {
-        Self { term }
+        term.guards.fetch_add(1, Ordering::AcqRel);
+        Self { term, counted: true }
+    }
+
+    /// Another one of a term that still has one and is not lost.
+    pub(super) fn again(term: Arc<Term>) -> Option<Self> {
+        let more = |guards| if guards > 0 { Some(guards + 1) } else { None };
+        term.guards.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        let guard = Self { term, counted: true };
+        (!guard.is_lost()).then_some(guard)
     }
 
     /// The key.
@@ -111,17 +179,63 @@ impl Guard {
 
     /// Releases the key and waits until it is done; the next one in the queue holds it then. An error means that nobody
     /// knows: the release is repeated in the background.
-    pub async fn release(self) -> Result<Released, LockError> {
-        let Some(mut term) = Arc::into_inner(self.term) else { return Ok(Released::StillHeld) };
+    pub async fn release(mut self) -> Result<Released, LockError> {
+        self.counted = false;
+        if self.term.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return Ok(Released::StillHeld);
+        }
+        let term = &self.term;
         if term.is_lost() {
             // Dropping the term tidies up, if the session is still there.
             return Ok(Released::WasLost);
         }
         let answer = term.shared.store.release(term.session, &term.key, term.token, REASON).await?;
-        *term.released.get_mut() = true;
+        term.released.store(true, Ordering::Relaxed);
         Ok(match answer {
             Changed::Done => Released::Done,
             Changed::Refused(_) => Released::WasLost,
         })
+    }
+
+    /// Gives the key to one that waits for it, ahead of the queue, and returns when it is done; the others keep their
+    /// places. The work has to be finished before. An error means that nobody knows: if the key was not handed over it is
+    /// released in the background.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: leadergroup::lock::Guard) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leadergroup::lock::{HandedOver, Heir};
+    ///
+    /// match guard.hand_over_to(Heir::Name("worker-2")).await? {
+    ///     HandedOver::Done => println!("worker-2 goes on"),
+    ///     HandedOver::NotWaiting(guard) => println!("worker-2 is not there; {} stays here", guard.key()),
+    ///     other => println!("{other:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn hand_over_to(mut self, heir: Heir<'_>) -> Result<HandedOver, LockError> {
+        // From now on this owner's tries find no term to come in to.
+        if self.term.guards.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Ok(HandedOver::StillHeld(self));
+        }
+        self.counted = false;
+        let term = &self.term;
+        if term.is_lost() {
+            return Ok(HandedOver::WasLost);
+        }
+        let answer =
+            term.shared.store.hand_over(term.session, &term.key, term.token, heir, HANDED_OVER).await?;
+        let unchanged = match answer {
+            HandOver::NotWaiting => HandedOver::NotWaiting,
+            HandOver::Refused(Refusal::Busy) => HandedOver::Busy,
+            HandOver::Done | HandOver::Refused(_) => {
+                term.released.store(true, Ordering::Relaxed);
+                let done = answer == HandOver::Done;
+                return Ok(if done { HandedOver::Done } else { HandedOver::WasLost });
+            }
+        };
+        term.guards.store(1, Ordering::Release);
+        self.counted = true;
+        Ok(unchanged(self))
     }
 }

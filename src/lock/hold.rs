@@ -4,23 +4,25 @@
 //! read who waits (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
 //! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
 
+use std::time::Duration;
+
 use super::model::check_text;
 use super::pool::Statement;
 use super::store::{Bind, get, unexpected};
-use super::verdict::{changed, refusal};
+use super::verdict::refusal;
 use super::{
     Changed, GrantId, Key, LockError, Owner, PROTOCOL, Refusal, SessionId, Store, TOKEN_JUMP, Token,
 };
 
 const ACQUIRE: Statement = Statement {
     name: "acquire",
-    sql: "select a.verdict, a.token, null::uuid as session, null::text as group_id, null::integer as protocol \
-          from leadergroup.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as a",
+    sql: "select a.verdict, a.token, a.delay_ms, null::uuid as session, null::text as group_id, null::integer as protocol \
+          from leadergroup.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) as a",
 };
 const RELEASE: Statement = Statement {
     name: "release",
-    sql: "select r.verdict, r.next_request, null::uuid as session, null::text as group_id, null::integer as protocol \
-          from leadergroup.release($1, $2, $3, $4, $5, $6) as r",
+    sql: "select r.verdict, r.next_request, r.old_request, null::uuid as session, r.found_group as group_id, $2 as protocol \
+          from leadergroup.release($1, $2, $3, $4, $5, $6, $7, $8, $9) as r",
 };
 const GIVE_UP: Statement =
     Statement { name: "give up waiting", sql: "select leadergroup.give_up($1, $2, $3) as token" };
@@ -29,8 +31,11 @@ const WAKE: Statement = Statement { name: "wake", sql: "select pg_notify($1, $2)
 /// The group that rows of locks belong to which programs hold themselves. A key of a group of the operator is refused.
 pub const HOLD_GROUP: &str = "held by programs";
 
-/// The channel on which waiters are woken; the payload is their request.
+/// The channel on which waiters are woken, and holders whose key was taken away; the payload is their request.
 pub(super) const TURN_CHANNEL: &str = "leadergroup_turn";
+
+/// Most living waiters for one key.
+pub const MOST_WAITERS: u32 = 10_000;
 
 /// How often a change of the database's history, or of the row, may come in between.
 const ATTEMPTS: usize = 5;
@@ -46,6 +51,19 @@ pub struct Wish {
     pub request: GrantId,
     /// Kept in the history.
     pub reason: String,
+    /// For how long nobody is to get the key should this holder's session be marked dead while it holds the key: the
+    /// others' work may have effects that come late. Zero for none. A release, and an end in order, hand over at once.
+    pub lock_delay: Duration,
+    /// The token of the term whose delay the asker has sat out, if any; see [`Acquired::Delayed`].
+    pub delay_over: Option<Token>,
+}
+
+impl Wish {
+    /// A new wish, without any delay.
+    pub fn new(key: Key, owner: Owner, reason: impl Into<String>) -> Self {
+        let (request, reason) = (GrantId::new(), reason.into());
+        Self { key, owner, request, reason, lock_delay: Duration::ZERO, delay_over: None }
+    }
 }
 
 /// The answer to a [`Wish`].
@@ -60,7 +78,58 @@ pub enum Acquired {
     Held,
     /// In the queue.
     Waiting,
+    /// [`MOST_WAITERS`] wait already.
+    QueueFull,
+    /// The last holder's session was marked dead, and it had asked that nobody gets the key for some time after that: in
+    /// the queue, or not, as asked for. Whoever counts `delay` on a monotonic clock from the receipt of its *first* such
+    /// answer for this token on may then ask with [`Wish::delay_over`].
+    Delayed {
+        /// The token of the term that ended so.
+        token: Token,
+        /// How long to let pass.
+        delay: Duration,
+    },
     /// Nothing was changed.
+    Refused(Refusal),
+}
+
+/// To whom a key is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heir<'a> {
+    /// The waiter with this [`Owner::uid`].
+    Uid(&'a str),
+    /// Of the waiters with this [`Owner::name`] the first.
+    Name(&'a str),
+}
+
+impl<'a> Heir<'a> {
+    fn uid(self) -> Option<&'a str> {
+        if let Self::Uid(uid) = self { Some(uid) } else { None }
+    }
+
+    fn name(self) -> Option<&'a str> {
+        if let Self::Name(name) = self { Some(name) } else { None }
+    }
+}
+
+/// The answer to [`Store::hand_over`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandOver {
+    /// The heir holds the key.
+    Done,
+    /// Nobody alive of that description waits for the key; nothing was changed.
+    NotWaiting,
+    /// Nothing was changed.
+    Refused(Refusal),
+}
+
+/// What became of letting a key go.
+#[derive(Debug)]
+pub(super) enum LetGo {
+    Done,
+    /// By force only: nobody held it.
+    Free,
+    NoHeir,
     Refused(Refusal),
 }
 
@@ -79,10 +148,25 @@ impl Store {
     }
 
     async fn acquire(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
+        let answer = self.ask(own, wish, queue).await?;
+        match answer {
+            Acquired::Held
+            | Acquired::Waiting
+            | Acquired::QueueFull
+            | Acquired::Delayed { .. }
+            | Acquired::Refused(Refusal::Busy) => self.counters.contended(),
+            Acquired::Granted { .. } | Acquired::Refused(_) => {}
+        }
+        Ok(answer)
+    }
+
+    async fn ask(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
         check_text("owner's uid", &wish.owner.uid)?;
         check_text("owner's namespace", &wish.owner.namespace)?;
         check_text("owner's name", &wish.owner.name)?;
         check_text("reason", &wish.reason)?;
+        let lock_delay_ms = i64::try_from(wish.lock_delay.as_millis())
+            .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
         let passing = self.passing();
         for _ in 0..ATTEMPTS {
             let bind = Bind::new()
@@ -96,7 +180,10 @@ impl Store {
                 .with(&wish.owner.namespace)?
                 .with(&wish.owner.name)?
                 .with(&wish.reason)?
+                .with(lock_delay_ms)?
+                .with(wish.delay_over.map(Token::get))?
                 .with(queue)?
+                .with(i32::try_from(MOST_WAITERS).unwrap_or(i32::MAX))?
                 .with(passing.patience_ms)?
                 .with(passing.force_ms)?;
             let rows = self.rows(ACQUIRE, bind).await?;
@@ -105,6 +192,11 @@ impl Store {
                 "granted" => Acquired::Granted { token: Token::new(get(row, "token")?) },
                 "held" => Acquired::Held,
                 "waiting" => Acquired::Waiting,
+                "full" => Acquired::QueueFull,
+                "delayed" => Acquired::Delayed {
+                    token: Token::new(get(row, "token")?),
+                    delay: Duration::from_millis(get::<i64>(row, "delay_ms")?.unsigned_abs()),
+                },
                 "fenced" => Acquired::Refused(Refusal::Busy),
                 "foreign" => {
                     let row = self.info(&wish.key).await?;
@@ -137,24 +229,78 @@ impl Store {
         token: Token,
         reason: &str,
     ) -> Result<Changed, LockError> {
+        Ok(match self.let_go(Some(own), key, token, reason, None).await? {
+            LetGo::Done => Changed::Done,
+            LetGo::Refused(refusal) => Changed::Refused(refusal),
+            LetGo::Free | LetGo::NoHeir => return Err(unexpected("release", "neither done nor refused")),
+        })
+    }
+
+    /// Gives the key to one that waits for it, ahead of the queue; the others keep their places. Else as
+    /// [`release`](Self::release), except that nothing was changed unless the answer is [`HandOver::Done`]. While a fenced
+    /// transaction of the present term is under way the answer is [`Refusal::Busy`].
+    pub async fn hand_over(
+        &self,
+        own: SessionId,
+        key: &Key,
+        token: Token,
+        heir: Heir<'_>,
+        reason: &str,
+    ) -> Result<HandOver, LockError> {
+        Ok(match self.let_go(Some(own), key, token, reason, Some(heir)).await? {
+            LetGo::Done => HandOver::Done,
+            LetGo::NoHeir => HandOver::NotWaiting,
+            LetGo::Refused(refusal) => HandOver::Refused(refusal),
+            LetGo::Free => return Err(unexpected("hand over", "held by nobody")),
+        })
+    }
+
+    /// The one way in which a key that a program holds becomes free or goes to the next one. By force without a session.
+    pub(super) async fn let_go(
+        &self,
+        own: Option<SessionId>,
+        key: &Key,
+        token: Token,
+        reason: &str,
+        heir: Option<Heir<'_>>,
+    ) -> Result<LetGo, LockError> {
         check_text("reason", reason)?;
-        let bind = Bind::new()
-            .with(own.as_uuid())?
-            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
-            .with(TOKEN_JUMP)?
-            .with(key.as_str())?
-            .with(token.get())?
-            .with(reason)?;
-        let rows = self.rows(RELEASE, bind).await?;
-        let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
-        let mut answer = changed(row)?;
-        if let Some(next) = get::<Option<uuid::Uuid>>(row, "next_request")? {
-            self.wake(next).await;
+        for _ in 0..ATTEMPTS {
+            let bind = Bind::new()
+                .with(own.map(SessionId::as_uuid))?
+                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+                .with(TOKEN_JUMP)?
+                .with(key.as_str())?
+                .with(HOLD_GROUP)?
+                .with(token.get())?
+                .with(reason)?
+                .with(heir.and_then(Heir::uid))?
+                .with(heir.and_then(Heir::name))?;
+            let rows = self.rows(RELEASE, bind).await?;
+            let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
+            for request in ["next_request", "old_request"] {
+                if let Some(request) = get::<Option<uuid::Uuid>>(row, request)? {
+                    self.wake(request).await;
+                }
+            }
+            return Ok(match get::<&str>(row, "verdict")? {
+                "free" => LetGo::Free,
+                "no-heir" => LetGo::NoHeir,
+                "history" => {
+                    self.begin_era().await?;
+                    continue;
+                }
+                verdict => match refusal(row, verdict)? {
+                    None => LetGo::Done,
+                    Some(Refusal::TokenChanged { .. }) => {
+                        let row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
+                        LetGo::Refused(Refusal::TokenChanged { row })
+                    }
+                    Some(refusal) => LetGo::Refused(refusal),
+                },
+            });
         }
-        if let Changed::Refused(Refusal::TokenChanged { row }) = &mut answer {
-            *row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
-        }
-        Ok(answer)
+        Ok(LetGo::Refused(Refusal::Busy))
     }
 
     /// Leaves the queue. If it was the wish's turn meanwhile, the key is released again.
@@ -176,7 +322,7 @@ impl Store {
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "the next waiter was not woken; it will notice at its next poll");
+            tracing::debug!(%error, "the word did not get through; whom it was for will notice at its next look");
         }
     }
 }

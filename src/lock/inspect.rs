@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 
-use super::model::check_text;
+use super::hold::LetGo;
 use super::pool::Statement;
 use super::read::{term, timestamp};
 use super::store::{Bind, get, unexpected};
@@ -23,7 +23,10 @@ const HISTORY: Statement = Statement { name: "history", sql: include_str!("sql/h
 const FORCE_RELEASE: Statement =
     Statement { name: "forced release", sql: include_str!("sql/force_release.sql") };
 
-/// Most rows in one answer of [`Store::list`] and [`Store::history`].
+const WAITERS: Statement = Statement { name: "list waiters", sql: include_str!("sql/waiters.sql") };
+const CENSUS: Statement = Statement { name: "census", sql: include_str!("sql/census.sql") };
+
+/// Most rows in one answer of [`Store::list`], [`Store::waiters`] and [`Store::history`].
 pub const LONGEST_LIST: u32 = 1_000;
 
 /// A lock as people want to see it.
@@ -73,7 +76,64 @@ pub struct TermInfo {
     pub ended: Option<(Timestamp, String)>,
 }
 
+/// One that waits for a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaiterInfo {
+    /// Who is to hold the key.
+    pub owner: Owner,
+    /// The session that waits.
+    pub session: SessionId,
+    /// Since when, by the database's clock.
+    pub since: Timestamp,
+    /// What for.
+    pub reason: String,
+}
+
+/// How many there are of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Census {
+    /// Sessions that nobody has marked dead, and that have not ended.
+    pub living_sessions: u64,
+    /// Locks, free ones included, but not those of deleted groups.
+    pub locks: u64,
+    /// Those with a holder.
+    pub held: u64,
+    /// Places in queues.
+    pub waiting: u64,
+}
+
 impl Store {
+    /// Who waits for a key, the next one first; at most `limit` and at most [`LONGEST_LIST`].
+    pub async fn waiters(&self, key: &Key, limit: u32) -> Result<Vec<WaiterInfo>, LockError> {
+        let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
+        let waiter = |row: &PgRow| {
+            Ok(WaiterInfo {
+                owner: Owner {
+                    uid: get(row, "owner_uid")?,
+                    namespace: get(row, "owner_namespace")?,
+                    name: get(row, "owner_name")?,
+                },
+                session: get::<uuid::Uuid>(row, "session")?.into(),
+                since: timestamp(row, "asked_at_us")?,
+                reason: get(row, "reason")?,
+            })
+        };
+        self.rows(WAITERS, bind).await?.iter().map(waiter).collect()
+    }
+
+    /// Counts everything. Reads whole tables: for people, not for loops.
+    pub async fn census(&self) -> Result<Census, LockError> {
+        let rows = self.rows(CENSUS, Bind::new()).await?;
+        let row = rows.first().ok_or_else(|| unexpected("census", "no rows"))?;
+        let number = |column| get::<i64>(row, column).map(i64::unsigned_abs);
+        Ok(Census {
+            living_sessions: number("living_sessions")?,
+            locks: number("locks")?,
+            held: number("held")?,
+            waiting: number("waiting")?,
+        })
+    }
+
     /// The locks whose keys begin with `prefix`, in the order of their keys, from the one behind `after` on; at most
     /// `limit` and at most [`LONGEST_LIST`].
     pub async fn list(
@@ -100,11 +160,21 @@ impl Store {
         self.rows(HISTORY, bind).await?.iter().map(term_info).collect()
     }
 
-    /// Takes a key away from its holder, whoever is in charge of it: the holder and the charge go, the token stays, and the
-    /// history keeps the reason. Done only if the token still is `token`. The old holder is not told; what it still
-    /// does is refused where a fence is in place.
+    /// Takes a key away from its holder, whoever is in charge of it, and the history keeps the reason, which had better name
+    /// who did it. Done only if the token still is `token`. What the old holder still does is refused where a fence is in
+    /// place.
+    ///
+    /// A lock that a program held goes to the first living waiter at once, who is woken; no delay that the old holder had
+    /// asked for is kept. The old holder is sent word, so that its guard is [lost](super::Guard::lost) as soon as it hears
+    /// of it, which is *after* somebody else may have begun. For a group of the operator the holder and the charge go, and
+    /// the token stays.
     pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
-        check_text("reason", reason)?;
+        match self.let_go(None, key, token, reason, None).await? {
+            LetGo::Refused(Refusal::Foreign { .. }) => {}
+            LetGo::Refused(refusal) => return Ok(Changed::Refused(refusal)),
+            LetGo::Done | LetGo::Free => return Ok(Changed::Done),
+            LetGo::NoHeir => return Err(unexpected("forced release", "an heir is missing")),
+        }
         let bind = Bind::new()
             .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
             .with(key.as_str())?

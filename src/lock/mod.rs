@@ -44,12 +44,14 @@ mod belief;
 mod charge;
 mod client;
 mod config;
+mod doubt;
 mod error;
 mod fence;
 mod guard;
 mod hints;
 mod hold;
 mod inspect;
+mod keeper;
 mod model;
 mod observer;
 mod pool;
@@ -57,23 +59,28 @@ mod pooler;
 mod read;
 mod schema;
 mod session;
+mod stats;
 mod store;
 mod target;
 mod term;
+mod tidy;
 mod verdict;
+mod waiting;
 
 pub use belief::{Belief, monotonic};
 pub use client::{Client, ClientConfig, ClientError};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
-pub use guard::{Guard, Released};
-pub use hold::{Acquired, HOLD_GROUP, Wish};
-pub use inspect::{ChargeInfo, LONGEST_LIST, LockInfo, TermInfo};
+pub use guard::{Guard, HandedOver, Released};
+pub use hold::{Acquired, HOLD_GROUP, HandOver, Heir, MOST_WAITERS, Wish};
+pub use inspect::{Census, ChargeInfo, LONGEST_LIST, LockInfo, TermInfo, WaiterInfo};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,
     MAX_TEXT_BYTES, Owner, PROTOCOL, Pruned, Refusal, SessionId, SessionSeen, TOKEN_JUMP, Term, Token,
     Tombstone, Unclaimed, Vacate,
 };
 pub use observer::Observer;
+pub use stats::{LockStats, PoolState};
 pub use store::Store;
+pub use tidy::{KEPT_DEAD, KEPT_TERMS};

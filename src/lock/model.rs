@@ -416,6 +416,8 @@ pub struct Pruned {
     pub terms: u64,
     /// Dead sessions.
     pub sessions: u64,
+    /// Places in queues.
+    pub waiters: u64,
 }
 
 /// What [`Store::check`](super::Store::check) found out about the database.

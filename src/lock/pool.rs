@@ -6,18 +6,18 @@
 //! their own that no other work can occupy.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::pooler::{self, Opened, Settings};
 use super::target::{Route, Target};
-use super::{DatabaseConfig, LockError};
+use super::{DatabaseConfig, LockError, PoolState};
 
 /// How much longer than the server the client waits: the server's own word on a timeout says more than ours.
 const GRACE: Duration = Duration::from_millis(100);
@@ -65,7 +65,10 @@ struct Lanes {
     settings: Settings,
     /// Begins a transaction with these settings.
     begin: Arc<str>,
+    size: usize,
     permits: Arc<Semaphore>,
+    /// Statements that wait for a permit.
+    waiting: AtomicUsize,
     /// The last one given back is the first one taken, so that superfluous ones grow old.
     idle: Mutex<Vec<Live>>,
 }
@@ -93,9 +96,27 @@ impl Lanes {
         Self {
             begin: settings.begin().into(),
             settings,
+            size: connections,
             permits: Arc::new(Semaphore::new(connections)),
+            waiting: AtomicUsize::new(0),
             idle: Mutex::new(Vec::new()),
         }
+    }
+
+    /// A permit, counted among those who wait until it is there, or not wanted any more.
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        struct Waiting<'a>(&'a AtomicUsize);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(permit);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        Arc::clone(&self.permits).acquire_owned().await
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Live>> {
@@ -204,6 +225,18 @@ impl Pool {
         self.0.work_connections
     }
 
+    /// The connections at this moment.
+    pub(super) fn state(&self) -> PoolState {
+        let mut state = PoolState::default();
+        for lanes in [&self.0.work, &self.0.heartbeat] {
+            state.most += lanes.size as u64;
+            state.in_use += lanes.size.saturating_sub(lanes.permits.available_permits()) as u64;
+            state.idle += lanes.idle().len() as u64;
+            state.waiting += lanes.waiting.load(Ordering::Relaxed) as u64;
+        }
+        state
+    }
+
     fn lanes(&self, lane: Lane) -> &Lanes {
         match lane {
             Lane::Work => &self.0.work,
@@ -215,7 +248,7 @@ impl Pool {
     async fn lease(&self, lane: Lane, fresh: bool) -> Result<Lease, LockError> {
         let lanes = self.lanes(lane);
         // The semaphore is never closed, so this fails only when the time is up.
-        let Ok(Ok(permit)) = timeout(self.0.limit, Arc::clone(&lanes.permits).acquire_owned()).await else {
+        let Ok(Ok(permit)) = timeout(self.0.limit, lanes.permit()).await else {
             let detail = format!("all of this program's own are busy for {} ms", self.0.limit.as_millis());
             return Err(LockError::NoConnection { detail });
         };

@@ -15,7 +15,10 @@ const PRUNE_TERMS: Statement = Statement { name: "prune terms", sql: include_str
 const PRUNE_SESSIONS: Statement =
     Statement { name: "prune sessions", sql: include_str!("sql/prune_sessions.sql") };
 
-/// Most keys, or sessions, that one statement of the clean-up looks at: it must never hold rows for long.
+const PRUNE_WAITERS: Statement =
+    Statement { name: "prune waiters", sql: include_str!("sql/prune_waiters.sql") };
+
+/// Most keys, sessions or waiters, that one statement of the clean-up looks at: it must never hold rows for long.
 const PRUNE_CHUNK: i64 = 500;
 
 impl Store {
@@ -43,7 +46,7 @@ impl Store {
     }
 
     /// Shortens the history to `keep_terms` terms a key (never touching the last confirmed one or a later one) and
-    /// removes sessions that have been dead for `dead_for` and that no row remembers. In small steps; meant to run about
+    /// removes the places in queues of the dead, and sessions that have been dead for `dead_for` and that no row remembers. In small steps; meant to run about
     /// once an hour in one of the processes, though more often and in all does no harm.
     pub async fn prune(&self, keep_terms: u32, dead_for: Duration) -> Result<Pruned, LockError> {
         let mut pruned = Pruned::default();
@@ -57,13 +60,24 @@ impl Store {
             after = get(row, "last_key")?;
         }
         let dead_ms = i64::try_from(dead_for.as_millis()).unwrap_or(i64::MAX);
+        pruned.waiters = self.prune_all(PRUNE_WAITERS, || Ok(Bind::new())).await?;
+        pruned.sessions = self.prune_all(PRUNE_SESSIONS, || Bind::new().with(dead_ms)).await?;
+        Ok(pruned)
+    }
+
+    /// Repeats a statement, whose last argument is how many it may remove, until there is no more to remove.
+    async fn prune_all(
+        &self,
+        statement: Statement,
+        bind: impl Fn() -> Result<Bind, LockError>,
+    ) -> Result<u64, LockError> {
+        let mut all = 0;
         loop {
-            let bind = Bind::new().with(dead_ms)?.with(PRUNE_CHUNK)?;
-            let rows = self.rows(PRUNE_SESSIONS, bind).await?;
-            let removed = rows.first().map_or(Ok(0), |row| get::<i64>(row, "removed"))?;
-            pruned.sessions += removed.unsigned_abs();
+            let rows = self.rows(statement, bind()?.with(PRUNE_CHUNK)?).await?;
+            let removed: i64 = rows.first().map_or(Ok(0), |row| get(row, "removed"))?;
+            all += removed.unsigned_abs();
             if removed < PRUNE_CHUNK {
-                return Ok(pruned);
+                return Ok(all);
             }
         }
     }

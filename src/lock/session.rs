@@ -6,10 +6,14 @@ use super::model::check_text;
 use super::pool::{Lane, Statement};
 use super::schema;
 use super::store::{Bind, get, unexpected};
-use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store};
+use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store, monotonic};
 
 const REGISTER: Statement = Statement { name: "register", sql: include_str!("sql/register.sql") };
 const BEAT: Statement = Statement { name: "heartbeat", sql: include_str!("sql/beat.sql") };
+const SET_TTL: Statement = Statement {
+    name: "change of ttl",
+    sql: "update leadergroup.session set ttl_ms = $2, beat = beat + 1, seen = now() where id = $1 and not dead returning beat",
+};
 const NEW_ERA: Statement = Statement { name: "new era", sql: include_str!("sql/new_era.sql") };
 const MARK_DEAD: Statement = Statement { name: "death mark", sql: include_str!("sql/mark_dead.sql") };
 const MARK_DEAD_WAITING: Statement =
@@ -28,10 +32,7 @@ impl Store {
     /// for people. The first thing to need the schema, so it says when that is too old or too new.
     pub async fn register(&self, name: &str, ttl: Duration) -> Result<SessionId, LockError> {
         check_text("session's name", name)?;
-        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-        if ttl_ms < 1 {
-            return Err(LockError::Invalid { what: "ttl", problem: "is below 1 ms".to_owned() });
-        }
+        let ttl_ms = ttl_ms(ttl)?;
         self.schema_version().await?.check()?;
         let id = SessionId::new();
         self.rows(REGISTER, Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?).await?;
@@ -43,8 +44,10 @@ impl Store {
     /// new era is begun first.
     pub async fn beat(&self, own: SessionId) -> Result<Beat, LockError> {
         let bind = Bind::new().with(own.as_uuid())?;
+        let sent = monotonic();
         let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
         let first = rows.first().ok_or_else(|| unexpected("heartbeat", "no rows"))?;
+        self.counters.clock(get(first, "clock_us")?, sent, monotonic());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
         let mut epoch = epoch_of(first)?;
         if !get::<bool>(first, "same_history")? {
@@ -65,6 +68,16 @@ impl Store {
         }
         let epoch_changed = self.epoch_changed(epoch);
         Ok(Beat { alive, own, sessions, epoch, epoch_changed })
+    }
+
+    /// Gives a session another ttl; also counts as a heartbeat, so that everybody watches it anew by the new one. `false` if
+    /// it is dead or unknown. Whoever shortens a ttl must have stopped believing in the longer one *before* it calls this,
+    /// whatever comes of it; whoever lengthens it may believe in the longer one only *after* it was told `true`.
+    ///
+    /// Commits as durably as a grant does, other than heartbeats: a longer ttl must not be lost where they are not.
+    pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<bool, LockError> {
+        let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?;
+        Ok(!self.rows(SET_TTL, bind).await?.is_empty())
     }
 
     /// Makes the present history the one that tokens are granted in.
@@ -130,7 +143,17 @@ impl Store {
     /// The normal end: the charge of all the session's keys becomes free at once, holders and tokens stay, and others get
     /// a hint. Returns how many keys that were. The session never lives again; closing it twice is harmless.
     pub async fn close(&self, own: SessionId) -> Result<u64, LockError> {
-        let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?).await?;
+        self.end(own, true).await
+    }
+
+    /// As [`close`](Self::close), but an unclean end: whoever worked under the session's keys may not have stopped yet, so
+    /// delays that were asked for are kept.
+    pub(super) async fn abandon(&self, own: SessionId) -> Result<u64, LockError> {
+        self.end(own, false).await
+    }
+
+    async fn end(&self, own: SessionId, in_order: bool) -> Result<u64, LockError> {
+        let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
         let row = rows.first().ok_or_else(|| unexpected("close", "no rows"))?;
         let freed = get::<i64>(row, "freed")?.unsigned_abs();
         self.notify().await;
@@ -141,6 +164,15 @@ impl Store {
     pub(super) async fn schema_version(&self) -> Result<schema::Found, LockError> {
         let rows = self.rows(schema::READ_VERSION, Bind::new()).await?;
         schema::Found::from_rows(&rows)
+    }
+}
+
+fn ttl_ms(ttl: Duration) -> Result<i64, LockError> {
+    let invalid = |problem: &str| LockError::Invalid { what: "ttl", problem: problem.to_owned() };
+    match i64::try_from(ttl.as_millis()) {
+        Ok(0) => Err(invalid("is below 1 ms")),
+        Ok(millis) => Ok(millis),
+        Err(_) => Err(invalid("is too long")),
     }
 }
 

@@ -9,6 +9,7 @@ use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
 
 use super::fence::Fence;
 use super::pool::{Lane, Pool, Statement};
+use super::stats::Counters;
 use super::{DatabaseConfig, Epoch, FencePolicy, Key, LockError};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: a frozen client must not keep rows
@@ -36,6 +37,8 @@ pub struct Store {
     pub(super) last_epoch: Arc<Mutex<Option<Epoch>>>,
     /// What a change of holder does about the old holder's fenced transactions.
     pub(super) fence: Arc<Fence>,
+    /// What it and its clones have done.
+    pub(super) counters: Arc<Counters>,
 }
 
 impl Store {
@@ -51,7 +54,7 @@ impl Store {
 
     fn on(pool: Pool) -> Self {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
-        Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence) }
+        Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence), counters: Arc::default() }
     }
 
     /// Runs a statement on the shared connections.

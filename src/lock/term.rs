@@ -75,6 +75,12 @@ impl Store {
     }
 
     async fn with_rows(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let count = |kind: fn(&Granted) -> bool| all.iter().filter(|granted| kind(granted)).count();
+        let won = count(|granted| matches!(granted, Granted::Granted { .. }));
+        let contended = count(|granted| {
+            matches!(granted, Granted::Refused(Refusal::Busy | Refusal::TokenChanged { .. }))
+        });
+        self.counters.granted(all.len(), won, contended);
         let refusals = all.iter_mut().zip(grants).filter_map(|(granted, grant)| match granted {
             Granted::Refused(refusal) => Some((&grant.key, refusal)),
             Granted::Granted { .. } => None,

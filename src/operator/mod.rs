@@ -37,7 +37,7 @@ use crate::{
     health::Prober,
     lock::{LockError, Store},
     routing::Router,
-    telemetry::{BindError, Endpoints, Liveness, Metrics, Readiness, Server},
+    telemetry::{BindError, Endpoints, Liveness, Readiness, Server},
 };
 use announce::Voice;
 use driver::{Driver, Parts};
@@ -88,7 +88,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         "starting"
     );
     let (metrics, liveness, readiness) =
-        (Arc::new(Metrics::new()), Liveness::new(STUCK), Readiness::default());
+        (Arc::new(session::metrics(&store)), Liveness::new(STUCK), Readiness::default());
     let endpoints =
         Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
     let answering = CancellationToken::new();

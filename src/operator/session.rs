@@ -13,7 +13,7 @@ use super::message::Message;
 use crate::{
     health::Monotonic,
     lock::{Beat, Hint, LockError, Observer, SessionId, SessionSeen, Store},
-    telemetry::Metrics,
+    telemetry::{LockReading, Metrics},
 };
 
 /// How long a normal exit may take to hand the groups over; after that, expiry does.
@@ -59,6 +59,25 @@ pub(super) struct Keeper {
     pub(super) fit: watch::Receiver<bool>,
 }
 
+/// All metrics, those of the lock from what the store counts.
+pub(super) fn metrics(store: &Store) -> Metrics {
+    let store = store.clone();
+    Metrics::with_lock(move || {
+        let stats = store.stats();
+        LockReading {
+            attempts: stats.attempts,
+            wins: stats.wins,
+            losses: stats.losses,
+            contended: stats.contended,
+            clock_jumps: stats.clock_jumps,
+            connections_in_use: stats.pool.in_use,
+            connections_idle: stats.pool.idle,
+            connections_most: stats.pool.most,
+            statements_waiting: stats.pool.waiting,
+        }
+    })
+}
+
 impl Keeper {
     /// Runs until `leave`; then gives up the charge of all groups, so that others take them at once.
     pub(super) async fn run(self, leave: CancellationToken) {
@@ -72,9 +91,10 @@ impl Keeper {
             // Asked for once; should there be no answer, the regular questions go on.
             let expiry = observer.next_expiry().filter(|at| *at > asked_at);
             let expiry = expiry.map(|at| at.saturating_sub(Monotonic::now()));
+            let mut due = None;
             tokio::select! {
                 () = leave.cancelled() => break,
-                _ = ticks.tick() => {}
+                at = ticks.tick() => due = Some(at),
                 () = sleep(expiry.unwrap_or(self.ttl)) => {}
                 Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
             }
@@ -106,6 +126,9 @@ impl Keeper {
             let sent_at = Monotonic::now();
             let beat = self.store.beat(own).await;
             self.metrics.heartbeat(Monotonic::now().saturating_sub(sent_at));
+            if let (Some(due), Ok(_)) = (due, &beat) {
+                self.metrics.heartbeat_lag(due.elapsed());
+            }
             match beat {
                 Ok(beat) if beat.alive => self.digest(own, &beat, &mut observer, sent_at).await,
                 Ok(_) | Err(LockError::SessionDead) => {

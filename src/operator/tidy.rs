@@ -8,11 +8,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::Store;
+use crate::lock::{KEPT_DEAD, KEPT_TERMS, Store};
 
-/// Terms kept per lock, and how long dead sessions stay readable.
-const KEPT_TERMS: u32 = 50;
-const KEPT_DEAD: Duration = Duration::from_hours(1);
 /// How long the first time is put off: right after a start there is more urgent work.
 const FIRST: Duration = Duration::from_mins(1);
 const EVERY: Duration = Duration::from_mins(10);

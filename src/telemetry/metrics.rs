@@ -10,6 +10,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use super::lock::{LockCollector, LockReading};
 use super::process::ProcessCollector;
 
 /// Every metric of the process.
@@ -23,6 +24,7 @@ pub struct Metrics {
     probes: Family<OutcomeLabels, Counter>,
     probe_targets: Gauge,
     heartbeat_duration: Histogram,
+    heartbeat_lag: Histogram,
     lock_operations: Family<LockLabels, Counter>,
     sessions_lost: Counter,
     adoptions: Counter,
@@ -138,6 +140,7 @@ impl Metrics {
             probes: Family::default(),
             probe_targets: Gauge::default(),
             heartbeat_duration: Histogram::new(HEARTBEAT_SECONDS),
+            heartbeat_lag: Histogram::new(HEARTBEAT_SECONDS),
             lock_operations: Family::default(),
             sessions_lost: Counter::default(),
             adoptions: Counter::default(),
@@ -145,6 +148,14 @@ impl Metrics {
             events_dropped: Counter::default(),
         };
         metrics.register();
+        metrics
+    }
+
+    /// As [`new`](Self::new), with those of the lock, which `read` is asked for each time that somebody reads them.
+    #[must_use]
+    pub fn with_lock(read: impl Fn() -> LockReading + Send + Sync + 'static) -> Self {
+        let mut metrics = Self::new();
+        metrics.registry.register_collector(Box::new(LockCollector(Box::new(read))));
         metrics
     }
 
@@ -179,6 +190,12 @@ impl Metrics {
             "How long one heartbeat of the session took, whether it succeeded or not",
             Unit::Seconds,
             self.heartbeat_duration.clone(),
+        );
+        registry.register_with_unit(
+            "lock_heartbeat_lag",
+            "How long after it was due one heartbeat of the session was through",
+            Unit::Seconds,
+            self.heartbeat_lag.clone(),
         );
         registry.register(
             "lock_operations",
@@ -243,6 +260,11 @@ impl Metrics {
     /// A heartbeat of the lock's session ended after `duration`.
     pub fn heartbeat(&self, duration: Duration) {
         self.heartbeat_duration.observe(duration.as_secs_f64());
+    }
+
+    /// A heartbeat that was due `lag` ago has got through.
+    pub fn heartbeat_lag(&self, lag: Duration) {
+        self.heartbeat_lag.observe(lag.as_secs_f64());
     }
 
     /// One change of a lock row ended. `operation` is one word, as in `acquire` or `transfer`.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leadergroup::lock::{
-    Acquired, Changed, Claimed, DatabaseConfig, GrantId, Granted, Key, LockError, Refusal, SessionId, Store,
-    Token, Wish,
+    Acquired, Changed, Claimed, DatabaseConfig, Granted, Key, LockError, Refusal, SessionId, Store, Token,
+    Wish,
 };
 
 use sqlx::postgres::PgConnection;
@@ -76,7 +76,7 @@ struct Scene {
 }
 
 fn wish(key: &Key, name: &str) -> Wish {
-    Wish { key: key.clone(), owner: owner(name), request: GrantId::new(), reason: "test".into() }
+    Wish::new(key.clone(), owner(name), "test")
 }
 
 async fn hold(store: &Store, own: SessionId, wish: &Wish) {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup::lock::{
-    Acquired, Changed, Claimed, FencePolicy, GrantId, HOLD_GROUP, Overrun, Refusal, SessionId, Store,
-    TOKEN_JUMP, Token, Wish,
+    Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId, Store, TOKEN_JUMP,
+    Token, Wish,
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;
@@ -16,7 +16,7 @@ use crate::fence::{application, begin, run};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 fn wish(who: &str) -> Wish {
-    Wish { key: key("a"), owner: owner(who), request: GrantId::new(), reason: "work to do".into() }
+    Wish::new(key("a"), owner(who), "work to do")
 }
 
 fn granted(token: i64) -> Acquired {

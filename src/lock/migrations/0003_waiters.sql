@@ -2,6 +2,13 @@
 -- row has to be locked *before* the waiters are read: a single statement reads them by a snapshot from before, and would
 -- overlook one that queued up in between.
 
+-- A session that ended in order, by its own word: what it held is free at once, whatever delay was asked for.
+alter table leadergroup.session add column closed boolean not null default false;
+
+-- How long nobody gets the key after the present holder's session was marked dead. Waiters measure it themselves, each on
+-- its own clock from when it learns of that end: the database's clock decides nothing.
+alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
+
 -- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
 create table leadergroup.waiter (
     key text not null,
@@ -12,6 +19,7 @@ create table leadergroup.waiter (
     owner_namespace text not null,
     owner_name text not null,
     reason text not null,
+    delay_ms bigint not null default 0,
     asked_at timestamptz not null default now(),
     primary key (key, id)
 );
@@ -31,7 +39,8 @@ end;
 
 -- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed.
 create function leadergroup.install(
-    key text, session uuid, request uuid, uid text, namespace text, name text, reason text, protocol integer, jump bigint
+    key text, session uuid, request uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
+    protocol integer, jump bigint
 ) returns bigint
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -48,7 +57,7 @@ begin
     update leadergroup.lock as l
     set token = fresh.next, era = fresh.now_era, session = install.session, grant_id = install.request,
         owner_uid = install.uid, owner_namespace = install.namespace, owner_name = install.name,
-        confirmed_token = fresh.next, lock_timestamp = now(), protocol = install.protocol
+        confirmed_token = fresh.next, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol
     where l.key = install.key
     returning l.group_id into group_id;
     insert into leadergroup.term
@@ -59,12 +68,35 @@ begin
 end
 $$;
 
+-- Whether there is no room for one more. Those that died make room. The row is locked.
+create function leadergroup.queue_is_full(key text, most integer) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+begin
+    for round in 1..2 loop
+        perform from leadergroup.waiter as w
+        where w.key = queue_is_full.key order by w.id offset queue_is_full.most - 1 limit 1;
+        if not found then
+            return false;
+        end if;
+        delete from leadergroup.waiter as w
+        where w.key = queue_is_full.key
+        and not exists (select from leadergroup.session as s where s.id = w.session and not s.dead);
+    end loop;
+    return true;
+end
+$$;
+
 -- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
 -- is how its waiter looks whether it is its turn, and how a lost answer is resolved.
+--
+-- After an unclean end whose delay the asker has not sat out yet the answer is `delayed`, with the token of that term and
+-- the delay. Whoever has waited for that long since its first such answer says so by naming the token (`delay_over`).
 create function leadergroup.acquire(
     own uuid, protocol integer, jump bigint, key text, group_id text, request uuid, uid text, namespace text, name text,
-    reason text, queue boolean, patience_ms integer, force_ms integer,
-    out verdict text, out token bigint
+    reason text, lock_delay_ms bigint, delay_over bigint, queue boolean, most_waiters integer,
+    patience_ms integer, force_ms integer,
+    out verdict text, out token bigint, out delay_ms bigint
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -72,6 +104,7 @@ declare
     r record;
     place bigint;
     first boolean;
+    delayed boolean;
     passed boolean := false;
     locked boolean := false;
 begin
@@ -84,11 +117,11 @@ begin
     for round in 1..5 loop
         -- Without locks first: most questions end here. From the second round on the row is locked.
         select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
-               l.session is not null and exists (
-                   select from leadergroup.session as s where s.id = l.session and not s.dead
-               ) as held
+               coalesce(not s.dead, false) as held,
+               case when l.owner_uid is null or s.closed then 0 else l.delay_ms end as delay_ms
         into r
-        from leadergroup.lock as l where l.key = acquire.key;
+        from leadergroup.lock as l left join leadergroup.session as s on s.id = l.session
+        where l.key = acquire.key;
         if not found then
             insert into leadergroup.lock (key, group_id, protocol)
             values (acquire.key, acquire.group_id, acquire.protocol)
@@ -96,23 +129,26 @@ begin
             continue;
         end if;
         token := r.token;
+        delay_ms := r.delay_ms;
+        delayed := not r.held and r.delay_ms > 0 and r.token is distinct from acquire.delay_over;
         verdict := case
             when r.protocol > acquire.protocol then 'newer'
             when r.tombstone then 'tombstone'
             when r.group_id <> acquire.group_id then 'foreign'
             when r.held and r.session = acquire.own and r.grant_id = acquire.request then 'granted'
             when r.held and not acquire.queue then 'held'
+            when delayed and not acquire.queue then 'delayed'
         end;
         if verdict is not null then
             return;
         end if;
         select min(w.id) into place
         from leadergroup.waiter as w where w.key = acquire.key and w.request = acquire.request;
-        if r.held and place is not null then
-            verdict := 'waiting';
+        if (r.held or delayed) and place is not null then
+            verdict := case when delayed then 'delayed' else 'waiting' end;
             return;
         end if;
-        first := not exists (
+        first := not delayed and not exists (
             select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
             where w.key = acquire.key and not s.dead and (place is null or w.id < place)
         );
@@ -136,7 +172,7 @@ begin
             delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= place;
             token := leadergroup.install(
                 acquire.key, acquire.own, acquire.request, acquire.uid, acquire.namespace, acquire.name,
-                acquire.reason, acquire.protocol, acquire.jump
+                acquire.reason, acquire.lock_delay_ms, acquire.protocol, acquire.jump
             );
             verdict := case when token is null then 'history' else 'granted' end;
             return;
@@ -153,12 +189,17 @@ begin
             locked := true;
             continue;
         end if;
-        if place is null then
-            insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
-            values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
-                    acquire.reason);
+        if place is null and leadergroup.queue_is_full(acquire.key, acquire.most_waiters) then
+            verdict := 'full';
+            return;
         end if;
-        verdict := 'waiting';
+        if place is null then
+            insert into leadergroup.waiter
+                (key, request, session, owner_uid, owner_namespace, owner_name, reason, delay_ms)
+            values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
+                    acquire.reason, acquire.lock_delay_ms);
+        end if;
+        verdict := case when delayed then 'delayed' else 'waiting' end;
         return;
     end loop;
     -- The row changes under our eyes.
@@ -166,23 +207,37 @@ begin
 end
 $$;
 
--- Gives a key up, straight to the first living waiter if there is one. Its request comes back, to be woken. Only with the
--- token of the present term, and only by the session that holds it.
+-- Gives a key up, straight to the first living waiter if there is one, or to the one that is named (`heir`); that one's
+-- place does not matter, and the others keep theirs. The new holder's request comes back, to be woken. Only with the token
+-- of the present term, and only by the session that holds it, or by force (`own` is null): then the old holder's request
+-- comes back as well, to be told.
 create function leadergroup.release(
-    own uuid, protocol integer, jump bigint, key text, token bigint, reason text,
-    out verdict text, out next_request uuid
+    own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
+    heir_uid text, heir_name text,
+    out verdict text, out next_request uuid, out old_request uuid, out found_group text
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
+    named constant boolean := release.heir_uid is not null or release.heir_name is not null;
     r record;
     w record;
     passed boolean;
+    installed boolean := false;
 begin
-    perform from leadergroup.session as s where s.id = release.own and not s.dead for key share;
-    if not found then
-        verdict := 'dead';
-        return;
+    if release.own is not null then
+        perform from leadergroup.session as s where s.id = release.own and not s.dead for key share;
+        if not found then
+            verdict := 'dead';
+            return;
+        end if;
+    else
+        -- Rows of others are not touched, nor waited for.
+        select l.group_id into found_group from leadergroup.lock as l where l.key = release.key;
+        if found_group <> release.group_id then
+            verdict := 'foreign';
+            return;
+        end if;
     end if;
     -- If transactions of the own term are still under way nobody can follow at once; the first waiter will look again.
     passed := pg_try_advisory_xact_lock(leadergroup.fence_id(release.key));
@@ -191,36 +246,61 @@ begin
     else
         perform from leadergroup.lock as l where l.key = release.key for no key update;
     end if;
-    select l.token, l.session, l.owner_uid, l.protocol into r from leadergroup.lock as l where l.key = release.key;
+    select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone, l.grant_id into r
+    from leadergroup.lock as l where l.key = release.key;
+    found_group := r.group_id;
     verdict := case
         when r.token is null then 'missing'
         when r.protocol > release.protocol then 'newer'
-        when r.token <> release.token or r.owner_uid is null or r.session is distinct from release.own then 'changed'
+        when r.tombstone then 'tombstone'
+        when r.group_id <> release.group_id then 'foreign'
+        when r.token <> release.token then 'changed'
+        when r.owner_uid is null or r.session is distinct from release.own and release.own is not null then
+            case when release.own is null then 'free' else 'changed' end
+        when named and not passed then 'busy'
         else 'done'
     end;
     if verdict <> 'done' then
         return;
     end if;
-    update leadergroup.term as t set ended_at = now(), end_reason = release.reason
-    where t.key = release.key and t.token = release.token and t.ended_at is null;
     -- A session that is being marked dead at this moment is passed over; its row would have to be waited for.
-    select q.id, q.request, q.session, q.owner_uid, q.owner_namespace, q.owner_name, q.reason into w
+    select q.id, q.request, q.session, q.owner_uid, q.owner_namespace, q.owner_name, q.reason, q.delay_ms into w
     from leadergroup.waiter as q join leadergroup.session as s on s.id = q.session
     where q.key = release.key and not s.dead
+    and (release.heir_uid is null or q.owner_uid = release.heir_uid)
+    and (release.heir_name is null or q.owner_name = release.heir_name)
     order by q.id limit 1
     for key share of s skip locked;
-    next_request := w.request;
-    if passed and w.request is not null and leadergroup.install(
-        release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason,
-        release.protocol, release.jump
-    ) is not null then
-        delete from leadergroup.waiter as q where q.key = release.key and q.id <= w.id;
+    if named and w.request is null then
+        verdict := 'no-heir';
         return;
     end if;
-    update leadergroup.lock as l
-    set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-        lock_timestamp = now()
-    where l.key = release.key;
+    next_request := w.request;
+    if passed and w.request is not null then
+        installed := leadergroup.install(
+            release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason, w.delay_ms,
+            release.protocol, release.jump
+        ) is not null;
+        if named and not installed then
+            verdict := 'history';
+            return;
+        end if;
+    end if;
+    if release.own is null then
+        old_request := r.grant_id;
+    end if;
+    update leadergroup.term as t set ended_at = now(), end_reason = release.reason
+    where t.key = release.key and t.token = release.token and t.ended_at is null;
+    if installed then
+        -- Those before it are dead, but for an heir's.
+        delete from leadergroup.waiter as q
+        where q.key = release.key and (q.id = w.id or q.id < w.id and not named);
+    else
+        update leadergroup.lock as l
+        set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
+            lock_timestamp = now()
+        where l.key = release.key;
+    end if;
 end
 $$;
 

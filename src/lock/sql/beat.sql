@@ -9,7 +9,8 @@ select s.id, s.name, coalesce(mine.beat, s.beat) as beat, s.ttl_ms, s.dead,
        mine.id is not null as mine,
        m.era, m.system_identifier, m.timeline,
        (m.system_identifier, m.timeline) = (p.system_identifier, p.timeline) as same_history,
-       v.works_with
+       v.works_with,
+       (extract(epoch from clock_timestamp()) * 1000000)::bigint as clock_us
 from (select max(works_with) as works_with from leadergroup.schema_version) as v
 cross join leadergroup.meta as m
 cross join leadergroup.present as p

@@ -1,7 +1,7 @@
--- $1 own session. Ending the session frees the charge of all its locks at once: a row whose session is dead may be taken
+-- $1 own session, $2 whether in order. Ending the session frees the charge of all its locks at once: a row whose session is dead may be taken
 -- over. No lock row is written, however many there are.
 with ended as (
-    update leadergroup.session set dead = true, dead_at = now()
+    update leadergroup.session set dead = true, dead_at = now(), closed = $2
     where id = $1 and not dead
     returning id
 )

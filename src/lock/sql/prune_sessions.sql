@@ -1,4 +1,4 @@
--- $1 ms, $2 at most. Sessions long dead of which no lock row remembers the charge, and what waiters they left behind.
+-- $1 ms, $2 at most. Sessions long dead of which no lock row remembers the charge.
 with gone as (
     delete from leadergroup.session as s
     where s.id in (
@@ -8,8 +8,5 @@ with gone as (
         limit $2
     )
     returning s.id
-),
-forgotten as (
-    delete from leadergroup.waiter as w using gone as g where w.session = g.id
 )
 select count(*) as removed from gone

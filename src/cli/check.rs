@@ -1,0 +1,103 @@
+//! `leadergroup lock check`: whether programs can use the lock, for people and for probes.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::SettingsArgs;
+use super::lock::{Answer, OutputFormat, lines, pretty};
+use crate::lock::{Census, Health, LockError, Store};
+
+/// Arguments of `lock check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputFormat,
+    /// The settings, of which those of the database count.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// What could be found out.
+struct Found {
+    verdict: Result<(), LockError>,
+    health: Option<Health>,
+    census: Option<Census>,
+}
+
+/// Looks; whatever is wrong is part of the answer, with exit status 1.
+pub(super) async fn check(args: &CheckArgs, store: &Store) -> Answer {
+    let found = look(store).await;
+    let text = match args.output {
+        OutputFormat::Json => found.json(),
+        OutputFormat::Table => found.text(),
+    };
+    Answer { text, status: u8::from(found.verdict.is_err()) }
+}
+
+async fn look(store: &Store) -> Found {
+    let health = match store.check().await {
+        Ok(health) => health,
+        Err(error) => return Found { verdict: Err(error), health: None, census: None },
+    };
+    let (verdict, census) = match health.verdict() {
+        Ok(()) => match store.census().await {
+            Ok(census) => (Ok(()), Some(census)),
+            Err(error) => (Err(error), None),
+        },
+        Err(error) => (Err(error), None),
+    };
+    Found { verdict, health: Some(health), census }
+}
+
+impl Found {
+    fn json(&self) -> String {
+        pretty(&json!({
+            "usable": self.verdict.is_ok(),
+            "problem": self.verdict.as_ref().err().map(ToString::to_string),
+            "roundTripMs": self.health.as_ref().map(|health| millis(health.round_trip)),
+            "server": self.health.as_ref().map(|health| &health.server_version),
+            "writable": self.health.as_ref().map(|health| health.writable),
+            "schema": self.health.as_ref().and_then(|health| health.schema_version),
+            "schemaNeeds": self.health.as_ref().and_then(|health| health.works_with),
+            "schemaOfThisProgram": self.health.as_ref().map(|health| health.program_version),
+            "missingPrivileges": self.health.as_ref().map(|health| &health.missing_privileges),
+            "livingSessions": self.census.map(|census| census.living_sessions),
+            "locks": self.census.map(|census| census.locks),
+            "held": self.census.map(|census| census.held),
+            "waiting": self.census.map(|census| census.waiting),
+        }))
+    }
+
+    fn text(&self) -> String {
+        let verdict =
+            self.verdict.as_ref().map_or_else(|error| format!("NO: {error}"), |()| "yes".to_owned());
+        let mut all = vec![("usable", verdict)];
+        if let Some(health) = &self.health {
+            let schema =
+                health.schema_version.map_or_else(|| "none".to_owned(), |version| version.to_string());
+            let missing = health.missing_privileges.join(", ");
+            all.extend([
+                ("round trip", format!("{:.1} ms", millis(health.round_trip))),
+                ("server", format!("PostgreSQL {}", health.server_version)),
+                ("schema", format!("{schema} (this program brings {})", health.program_version)),
+                ("missing privileges", if missing.is_empty() { "none".to_owned() } else { missing }),
+            ]);
+        }
+        if let Some(census) = self.census {
+            all.extend([
+                ("living sessions", census.living_sessions.to_string()),
+                ("locks", format!("{}, {} of them held", census.locks, census.held)),
+                ("waiting", census.waiting.to_string()),
+            ]);
+        }
+        lines(&all)
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    // Tenths are enough for anybody.
+    (time.as_secs_f64() * 10_000.0).round() / 10.0
+}

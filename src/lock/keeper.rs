@@ -1,0 +1,179 @@
+//! The background task of a client: keeps its session alive, and finds out which others are not.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::client::Shared;
+use super::tidy::is_our_turn;
+use super::{Beat, Belief, LockError, Observer, SessionId, Store, monotonic};
+
+/// The session as its holders see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lease {
+    pub(super) session: SessionId,
+    pub(super) belief: Belief,
+}
+
+impl Lease {
+    /// Whether what was taken by `session` is surely still held.
+    pub(super) fn covers(&self, session: SessionId) -> bool {
+        self.session == session && self.belief.holds(monotonic())
+    }
+}
+
+impl Shared {
+    /// Tries until it is done. Once the session is gone there is nothing left to do.
+    pub(super) async fn insist<T, F>(&self, session: SessionId, action: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, LockError>>,
+    {
+        while self.lease.borrow().session == session {
+            match action().await {
+                Ok(done) => return Some(done),
+                Err(error) => {
+                    tracing::debug!(%error, "giving a key up; trying again");
+                    sleep(self.config.retry_interval).await;
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Registers a session.
+pub(super) async fn begin(store: &Store, name: &str, ttl: Duration) -> Result<Lease, LockError> {
+    let attempt = monotonic();
+    let session = store.register(name, ttl).await?;
+    let mut belief = Belief::new(ttl, margin(ttl));
+    belief.renewed(attempt);
+    Ok(Lease { session, belief })
+}
+
+/// Clocks that run at different rates, and the time that it takes to notice: a fifth, never less than the timers' grain.
+fn margin(ttl: Duration) -> Duration {
+    (ttl / 5).max(Duration::from_millis(10))
+}
+
+/// The keeper looks at every interval; it must have three goes within the ttl.
+pub(super) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockError> {
+    if !retry_interval.is_zero() && retry_interval.checked_mul(3).is_some_and(|three| three <= ttl) {
+        return Ok(());
+    }
+    let problem = format!(
+        "must be above zero, and at most a third of ttl ({retry_interval:?} with a ttl of {ttl:?}); choose a longer ttl"
+    );
+    Err(LockError::Config { key: "retryInterval", problem })
+}
+
+impl Shared {
+    /// The ttl that is wanted: the session's, but for the moments in which it is being changed.
+    fn ttl(&self) -> Duration {
+        *self.ttl.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wants another ttl from now on, and asks for it once. If that fails the keeper repeats it.
+    pub(super) async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
+        check(ttl, self.config.retry_interval)?;
+        let _one_at_a_time = self.changing_ttl.lock().await;
+        *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = ttl;
+        self.ask_for_ttl(ttl).await
+    }
+
+    /// The belief is never longer than what the row can say, whichever of the two ttls it says at the moment.
+    async fn ask_for_ttl(&self, ttl: Duration) -> Result<(), LockError> {
+        let session = self.lease.borrow().session;
+        self.believe_at_most(ttl);
+        let attempt = monotonic();
+        // A session that is dead is replaced by one with the ttl that is wanted.
+        if self.store.set_ttl(session, ttl).await? {
+            self.lease.send_modify(|lease| {
+                if lease.covers(session) {
+                    lease.belief.set_ttl(ttl, margin(ttl));
+                    lease.belief.renewed(attempt);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn believe_at_most(&self, ttl: Duration) {
+        self.lease.send_if_modified(|lease| {
+            let shorter = ttl.saturating_sub(margin(ttl)) < lease.belief.lasts();
+            if shorter {
+                lease.belief.set_ttl(ttl, margin(ttl));
+            }
+            shorter
+        });
+    }
+
+    /// What the row says is what others go by: a change of the ttl may have failed, or been lost with the database.
+    async fn compare_ttl(&self, own: SessionId, beat: &Beat) {
+        let Some(row) = beat.sessions.iter().find(|session| session.id == own) else { return };
+        if row.ttl == self.ttl() {
+            return;
+        }
+        // If it is being changed at this moment there is nothing to do.
+        let Ok(_one_at_a_time) = self.changing_ttl.try_lock() else { return };
+        self.believe_at_most(row.ttl);
+        if let Err(error) = self.ask_for_ttl(self.ttl()).await {
+            tracing::debug!(%error, "the ttl is not the one that is wanted; trying again");
+        }
+    }
+
+    /// A session in place of one that is gone.
+    async fn begin_anew(&self, session: SessionId) {
+        let _one_at_a_time = self.changing_ttl.lock().await;
+        match begin(&self.store, &self.config.name, self.ttl()).await {
+            Ok(lease) => {
+                tracing::warn!(%session, "the session was lost, and all locks with it; a new one begins");
+                self.lease.send_replace(lease);
+            }
+            Err(error) => tracing::warn!(%error, "no new session; trying again"),
+        }
+    }
+}
+
+/// Runs for as long as there is a client.
+pub(super) async fn keep(shared: Arc<Shared>) {
+    let interval = shared.config.retry_interval;
+    let mut observer = Observer::new(interval);
+    let mut planned = monotonic() + interval;
+    let mut epoch = None;
+    loop {
+        sleep(planned.saturating_sub(monotonic()).min(interval)).await;
+        let session = shared.lease.borrow().session;
+        let attempt = monotonic();
+        match shared.store.beat(session).await {
+            // An answer that comes after the belief ended is too late: the guards have said that they are lost.
+            Ok(beat) if beat.alive && shared.lease.borrow().covers(session) => {
+                shared.lease.send_modify(|lease| lease.belief.renewed(attempt));
+                let answered = monotonic();
+                shared.store.counters.heartbeat(answered.saturating_sub(planned));
+                // Of the commits that the database lost, some may have been grants.
+                if epoch.replace(beat.epoch).is_some_and(|before| before != beat.epoch) {
+                    shared.terms.doubt();
+                }
+                shared.tidies.store(is_our_turn(&beat), Ordering::Relaxed);
+                let expired = observer.observe(answered, attempt, &beat);
+                match shared.store.mark_dead(&expired).await {
+                    Ok(dead) if !dead.is_empty() => shared.turns.wake_all(),
+                    Ok(_) => {}
+                    Err(error) => tracing::debug!(%error, "a dead session could not be marked; trying again"),
+                }
+                shared.compare_ttl(session, &beat).await;
+            }
+            Ok(beat) => {
+                if beat.alive {
+                    // Others may have what it held sooner than after its ttl, but not before the delay that was asked for.
+                    let _ = shared.store.abandon(session).await;
+                }
+                shared.begin_anew(session).await;
+            }
+            Err(error) => tracing::debug!(%error, "no heartbeat; trying again"),
+        }
+        planned = attempt + interval;
+    }
+}

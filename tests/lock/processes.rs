@@ -1,0 +1,169 @@
+//! Four processes with eight owners each want the same key; one of the processes is killed while it holds it. What they tell
+//! is put together: one holder at a time, tokens that only grow, and the order of the queue.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Store, monotonic};
+
+use crate::cast::key;
+use crate::postgres::{DEADLINE, Database, eventually, migrated};
+
+const URL: &str = "LEADERGROUP_TEST_PROCESS_URL";
+/// Holds the key for ever once it has it.
+const STUCK: &str = "LEADERGROUP_TEST_PROCESS_STUCK";
+const CLIENTS: usize = 2;
+const OWNERS: usize = 4;
+const TURNS: usize = 3;
+
+/// What a line of a process says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word {
+    began: bool,
+    token: i64,
+    at: Duration,
+}
+
+fn say(what: &str, token: i64) {
+    eprintln!("turn {what} {token} {}", monotonic().as_micros());
+}
+
+fn understand(line: &str) -> Option<Word> {
+    let mut words = line.strip_prefix("turn ")?.split(' ');
+    let began = words.next()? == "began";
+    let token = words.next()?.parse().ok()?;
+    Some(Word { began, token, at: Duration::from_micros(words.next()?.parse().ok()?) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "one of the processes of the other test"]
+async fn process() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let stuck = std::env::var(STUCK).is_ok();
+    let store = Store::new(&DatabaseConfig {
+        url: url.into(),
+        statement_timeout: Duration::from_secs(20),
+        ..DatabaseConfig::default()
+    })
+    .unwrap();
+    let mut owners = Vec::new();
+    for _ in 0..CLIENTS {
+        let (ttl, retry_interval) = (Duration::from_secs(3), Duration::from_millis(300));
+        let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+        let client = Client::connect(store.clone(), config).await.unwrap();
+        owners.extend((0..OWNERS).map(|owner| client.another_owner(&format!("owner-{owner}"))));
+    }
+    let turns: Vec<_> = owners.into_iter().map(|owner| tokio::spawn(take_turns(owner, stuck))).collect();
+    for turn in turns {
+        turn.await.unwrap();
+    }
+}
+
+async fn take_turns(owner: Client, stuck: bool) {
+    for _ in 0..TURNS {
+        let guard = owner.lock(&key("a"), DEADLINE).await.unwrap();
+        if guard.is_lost() {
+            continue;
+        }
+        say("began", guard.token().get());
+        if stuck {
+            std::future::pending::<()>().await;
+        }
+        tokio::task::yield_now().await;
+        say("ended", guard.token().get());
+        guard.release().await.unwrap();
+    }
+}
+
+/// A process, and what it says. Ended with the test, whatever comes.
+struct Process {
+    child: Child,
+    words: Receiver<Word>,
+}
+
+impl Process {
+    fn start(database: &Database, stuck: bool) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "processes::process", "--ignored", "--nocapture"]).env(URL, database.url());
+        if stuck {
+            command.env(STUCK, "yes");
+        }
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, words) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                match understand(&line) {
+                    // Nobody listens any more only if the test has failed.
+                    Some(word) => drop(sender.send(word)),
+                    None => eprintln!("{line}"),
+                }
+            }
+        });
+        Self { child, words }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_processes_one_owner_holds_the_key_at_a_time_in_the_order_of_the_queue() {
+    let (database, _store) = migrated().await;
+    database
+        .sql(
+            "create table queued (id bigint, request uuid);
+             create function note() returns trigger language plpgsql security definer as
+             'begin insert into public.queued values (new.id, new.request); return new; end';
+             create trigger note after insert on leadergroup.waiter for each row execute function note()",
+        )
+        .await;
+    let stuck = Process::start(&database, true);
+    let first = stuck.words.recv_timeout(DEADLINE).expect("the first one has the key");
+    let others: Vec<_> = (0..3).map(|_| Process::start(&database, false)).collect();
+    let everybody = i64::try_from(4 * CLIENTS * OWNERS - 1).unwrap();
+    let waiting = "select count(*) from leadergroup.waiter";
+    eventually("all others wait", async || database.number(waiting).await == everybody).await;
+    drop(stuck);
+    let killed_at = monotonic();
+
+    let mut terms = BTreeMap::from([(first.token, (first.at, killed_at))]);
+    for mut process in others {
+        let status = tokio::task::block_in_place(|| process.child.wait()).unwrap();
+        assert!(status.success(), "{status}");
+        let mut began = BTreeMap::new();
+        for word in &process.words {
+            if word.began {
+                assert_eq!(began.insert(word.token, word.at), None, "token {} was used twice", word.token);
+            } else {
+                let term = (began[&word.token], word.at);
+                assert_eq!(terms.insert(word.token, term), None, "token {} was used twice", word.token);
+            }
+        }
+        assert!(began.len() <= CLIENTS * OWNERS * TURNS);
+    }
+    assert!(terms.len() > 3 * CLIENTS * OWNERS, "most had their turns: {}", terms.len());
+    let all: Vec<_> = terms.into_iter().collect();
+    for pair in all.windows(2) {
+        let [(token, (_, ended)), (next, (began, _))] = pair else { unreachable!() };
+        assert!(ended <= began, "terms {token} and {next} overlap: {ended:?}, {began:?}");
+    }
+    let from_the_queue =
+        "select t.token, q.id from leadergroup.term as t join public.queued as q on q.request = t.grant_id";
+    let jumped = database
+        .number(&format!(
+            "select count(*) from (select id, max(id) over (order by token) as latest from ({from_the_queue}) as t) as o
+             where id < latest"
+        ))
+        .await;
+    assert_eq!(jumped, 0, "somebody was served before one that queued up earlier");
+    assert!(database.number(&format!("select count(*) from ({from_the_queue}) as t")).await > 24);
+}
