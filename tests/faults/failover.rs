@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use leadergroup::lock::{
-    Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Store, TOKEN_JUMP, Token, Wish,
+    Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Released, Store, TOKEN_JUMP,
+    Token, Wish,
 };
 use tokio::time::timeout;
 
@@ -83,14 +84,13 @@ async fn two_primaries_hand_no_token_out_twice() {
     failover(false).await;
 }
 
-/// A program that holds a lock when the database fails over: its term was lost with the commits.
+/// Programs that hold a lock when the database fails over: of the one the session was lost, with the grant, of the other the
+/// grant only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     let primary = Server::start(&[]);
     let before = primary.database().await;
     before.store().migrate().await.unwrap();
-    let standby = primary.standby();
-    standby.set("primary_conninfo", "");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("url");
     std::fs::write(&file, before.url()).unwrap();
@@ -101,20 +101,38 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
         retry_interval: Duration::from_millis(200),
         ..ClientConfig::default()
     };
-    let holder = Client::connect(Store::new(&config).unwrap(), keep("holder")).await.unwrap();
-    let held = holder.lock(&key("a"), DEADLINE).await.unwrap();
-    assert_eq!(held.token(), Token::new(1));
+    let known = Client::connect(Store::new(&config).unwrap(), keep("known")).await.unwrap();
+    let kept = known.lock(&key("kept"), DEADLINE).await.unwrap();
+    let standby = primary.standby();
+    standby.set("primary_conninfo", "");
+    let unknown = Client::connect(Store::new(&config).unwrap(), keep("unknown")).await.unwrap();
+    let beats = async |name: &str| {
+        before.number(&format!("select beat from leadergroup.session where name = '{name}'")).await
+    };
+    eventually("both know the present history", async || {
+        beats("known").await > 2 && beats("unknown").await > 2
+    })
+    .await;
+    let lost =
+        [unknown.lock(&key("a"), DEADLINE).await.unwrap(), known.lock(&key("b"), DEADLINE).await.unwrap()];
     primary.kill();
     standby.launch();
     standby.psql("select pg_promote()");
     let after = standby.database_called(&before.name);
     std::fs::write(&file, after.url()).unwrap();
-    // Its session was never heard of there.
-    timeout(DEADLINE, held.lost()).await.expect("the holder learns that its session is unknown");
+    for held in &lost {
+        assert_eq!(held.token(), Token::new(1));
+        timeout(DEADLINE, held.lost()).await.expect("the holder learns it");
+    }
     let other = Client::connect(after.store(), keep("other")).await.unwrap();
-    let next = other.lock(&key("a"), DEADLINE).await.unwrap();
-    assert!(next.token().get() > TOKEN_JUMP, "{:?}", next.token());
-    assert!(held.is_lost() && !next.is_lost());
+    for name in ["a", "b"] {
+        let next = other.lock(&key(name), DEADLINE).await.unwrap();
+        assert!(next.token().get() > TOKEN_JUMP, "{:?}", next.token());
+        assert!(!next.is_lost());
+        assert_eq!(next.release().await.unwrap(), Released::Done);
+    }
+    assert!(lost.iter().all(leadergroup::lock::Guard::is_lost));
+    assert!(!kept.is_lost(), "what the standby had heard of costs nothing");
 }
 
 /// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
