@@ -9,6 +9,12 @@ alter table leadergroup.session add column closed boolean not null default false
 -- its own clock from when it learns of that end: the database's clock decides nothing.
 alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
 
+-- The latest era in which keys that programs hold are given to new holders. When commits may have been lost, so may have
+-- been a grant, and its holder still believe in it. The programs that live then count, each on its own clock, until such
+-- a belief is over, and say so here. The operator's groups do not wait for that: who acts there is not a matter of belief.
+alter table leadergroup.meta add column settled bigint not null default 0;
+update leadergroup.meta set settled = era;
+
 -- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
 create table leadergroup.waiter (
     key text not null,
@@ -25,7 +31,7 @@ create table leadergroup.waiter (
 );
 
 -- The token after the present one: above the row's, everything in the history, and whatever lost commits may have handed
--- out ($4: jump). NULL if the database's history is not the one that tokens were granted in.
+-- out ($4: jump). NULL if the database's history is not the one that tokens were granted in, or its era has not settled.
 create function leadergroup.next_token(key text, token bigint, era bigint, jump bigint, out next bigint, out now_era bigint)
 language sql volatile set search_path = pg_catalog, pg_temp
 begin atomic
@@ -34,7 +40,8 @@ begin atomic
                m.era * next_token.jump,
                (select max(t.token) from leadergroup.term as t where t.key = next_token.key)
            ), m.era
-    from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline);
+    from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
+    where m.settled >= m.era;
 end;
 
 -- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed.
@@ -88,7 +95,8 @@ end
 $$;
 
 -- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
--- is how its waiter looks whether it is its turn, and how a lost answer is resolved.
+-- is how its waiter looks whether it is its turn, and how a lost answer is resolved. Until the era has settled a key that
+-- seems to be free may be held by one that the database has forgotten, and counts as held.
 --
 -- After an unclean end whose delay the asker has not sat out yet the answer is `delayed`, with the token of that term and
 -- the delay. Whoever has waited for that long since its first such answer says so by naming the token (`delay_over`).
@@ -117,7 +125,7 @@ begin
     for round in 1..5 loop
         -- Without locks first: most questions end here. From the second round on the row is locked.
         select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
-               coalesce(not s.dead, false) as held,
+               coalesce(not s.dead, false) or (select m.settled < m.era from leadergroup.meta as m) as held,
                case when l.owner_uid is null or s.closed then 0 else l.delay_ms end as delay_ms
         into r
         from leadergroup.lock as l left join leadergroup.session as s on s.id = l.session
@@ -169,11 +177,12 @@ begin
             continue;
         end if;
         if not r.held and first then
-            delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= place;
             token := leadergroup.install(
                 acquire.key, acquire.own, acquire.request, acquire.uid, acquire.namespace, acquire.name,
                 acquire.reason, acquire.lock_delay_ms, acquire.protocol, acquire.jump
             );
+            delete from leadergroup.waiter as w
+            where w.key = acquire.key and w.id <= place and acquire.token is not null;
             verdict := case when token is null then 'history' else 'granted' end;
             return;
         end if;
@@ -210,7 +219,8 @@ $$;
 -- Gives a key up, straight to the first living waiter if there is one, or to the one that is named (`heir`); that one's
 -- place does not matter, and the others keep theirs. The new holder's request comes back, to be woken. Only with the token
 -- of the present term, and only by the session that holds it, or by force (`own` is null): then the old holder's request
--- comes back as well, to be told.
+-- comes back as well, to be told. Until the era has settled nobody follows at once: the release may be the repetition of one
+-- that was lost together with the grant to the next one, who may still believe in it.
 create function leadergroup.release(
     own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
     heir_uid text, heir_name text,
@@ -257,7 +267,7 @@ begin
         when r.token <> release.token then 'changed'
         when r.owner_uid is null or r.session is distinct from release.own and release.own is not null then
             case when release.own is null then 'free' else 'changed' end
-        when named and not passed then 'busy'
+        when named and (not passed or (select m.settled < m.era from leadergroup.meta as m)) then 'busy'
         else 'done'
     end;
     if verdict <> 'done' then
