@@ -12,8 +12,16 @@ alter table leadergroup.lock add column delay_ms bigint not null default 0 check
 -- The latest era in which keys that programs hold are given to new holders. When commits may have been lost, so may have
 -- been a grant, and its holder still believe in it. The programs that live then count, each on its own clock, until such
 -- a belief is over, and say so here. The operator's groups do not wait for that: who acts there is not a matter of belief.
-alter table leadergroup.meta add column settled bigint not null default 0;
-update leadergroup.meta set settled = era;
+-- One row, in a table of its own: changing `meta` could deadlock with the heartbeats of programs that are at work.
+create table leadergroup.settled (
+    only_row boolean primary key default true check (only_row),
+    era bigint not null
+);
+insert into leadergroup.settled (era) select era from leadergroup.meta;
+
+-- A row for as long as the era has not settled.
+create view leadergroup.unsettled as
+select m.era from leadergroup.meta as m join leadergroup.settled as s on s.era < m.era;
 
 -- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
 create table leadergroup.waiter (
@@ -41,7 +49,7 @@ begin atomic
                (select max(t.token) from leadergroup.term as t where t.key = next_token.key)
            ), m.era
     from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
-    where m.settled >= m.era;
+    where not exists (select from leadergroup.unsettled);
 end;
 
 -- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed.
@@ -125,7 +133,7 @@ begin
     for round in 1..5 loop
         -- Without locks first: most questions end here. From the second round on the row is locked.
         select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
-               coalesce(not s.dead, false) or (select m.settled < m.era from leadergroup.meta as m) as held,
+               coalesce(not s.dead, false) or exists (select from leadergroup.unsettled) as held,
                case when l.owner_uid is null or s.closed then 0 else l.delay_ms end as delay_ms
         into r
         from leadergroup.lock as l left join leadergroup.session as s on s.id = l.session
@@ -267,7 +275,7 @@ begin
         when r.token <> release.token then 'changed'
         when r.owner_uid is null or r.session is distinct from release.own and release.own is not null then
             case when release.own is null then 'free' else 'changed' end
-        when named and (not passed or (select m.settled < m.era from leadergroup.meta as m)) then 'busy'
+        when named and (not passed or exists (select from leadergroup.unsettled)) then 'busy'
         else 'done'
     end;
     if verdict <> 'done' then
