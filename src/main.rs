@@ -10,7 +10,7 @@ use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
     uninstall,
 };
-use leadergroup::lock::{ClientConfig, Store};
+use leadergroup::lock::ClientConfig;
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -106,7 +106,7 @@ async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Res
 }
 
 async fn migrate(settings: Settings) -> anyhow::Result<()> {
-    let store = Store::new(&settings.database)?;
+    let store = settings.store()?;
     store.migrate().await?;
     println!("the tables are those of this version");
     Ok(())
@@ -120,11 +120,11 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         reason: "leadergroup exec".to_owned(),
         lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
     };
-    Ok(exec(&args, Store::new(&settings.database)?, config).await?)
+    Ok(exec(&args, settings.store()?, config).await?)
 }
 
 async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<u8> {
-    let answer = command.run(&Store::new(&settings.database)?).await?;
+    let answer = command.run(&settings.store()?).await?;
     print_out(&answer.text)?;
     Ok(answer.status)
 }

@@ -130,6 +130,8 @@ fn what_is_wrong_in_the_file_is_named_with_its_line() {
             "database.statementTimeout must be",
             "from 10ms to half of ttl",
         ),
+        ("fence: {patience: 0s}\n", 1, "fence.patience must be", "half of database.statementTimeout"),
+        ("fence: {overrun: kill}\n", 1, "fence.overrun must be one of two words", "terminate or wait"),
         ("database: {caFile: ''}\n", 1, "database.caFile must be the path of a file", "leave it out"),
         ("replica: a b\n", 1, "replica must be 1 to 253", "write the pod's name"),
         ("listen: 8080\n", 1, "listen must be an address and a port", "[::]:8080"),
@@ -207,6 +209,11 @@ fn settings_that_contradict_each_other_are_refused() {
             [("database.maxOpenConnections", "3"), ("database.maxIdleConnections", "4")],
             "database.maxIdleConnections must be at most maxOpenConnections",
             "smaller number",
+        ),
+        (
+            [("fence.patience", "501ms"), ("fence.overrun", "wait")],
+            "fence.patience must be at most half of database.statementTimeout",
+            "shorter patience",
         ),
     ] {
         let mut sources = enough();

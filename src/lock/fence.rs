@@ -71,7 +71,8 @@ pub(super) struct Passing {
 pub(super) enum Tried {
     /// Granted or refused.
     Settled(Granted),
-    /// A fenced transaction of the old holder is under way; nothing was changed.
+    /// A fenced transaction of the old holder is under way, or was at that moment, or somebody else has the row locked;
+    /// nothing was changed.
     Fenced,
 }
 

@@ -117,7 +117,8 @@ impl Store {
             let mut other_history = false;
             for (row, grant) in rows.iter().zip(grants) {
                 let answer = match get::<&str>(row, "verdict")? {
-                    "fenced" => {
+                    // The row may have been busy because of a fenced transaction that has ended since.
+                    "fenced" | "busy" => {
                         fence::report(row, grant)?;
                         Tried::Fenced
                     }

@@ -21,7 +21,7 @@ pub use error::{Origin, SettingsError, SettingsErrors};
 
 pub use crate::telemetry::LogFormat;
 
-use crate::lock::{DatabaseConfig, LockError, Secret, Store};
+use crate::lock::{DatabaseConfig, FencePolicy, LockError, Secret, Store};
 use error::did_you_mean;
 use table::{ENVIRONMENT_PREFIX, Setting};
 
@@ -34,6 +34,8 @@ pub struct Settings {
     pub retry_interval: Duration,
     /// How the database is reached.
     pub database: DatabaseConfig,
+    /// What a change of holder does about fenced transactions of the old holder.
+    pub fence: FencePolicy,
     /// The namespaces whose groups are looked after, sorted; all if empty.
     pub namespaces: Vec<String>,
     /// What this replica is called.
@@ -122,7 +124,7 @@ impl Settings {
     /// [`LockError::Config`], which [`Settings::load`] has found before.
     pub fn store(&self) -> Result<Store, LockError> {
         let Some(SettingsError { origin, problem }) = &self.database_problem else {
-            return Store::new(&self.database);
+            return Ok(Store::new(&self.database)?.with_fence_policy(self.fence));
         };
         let (key, problem) = match problem.strip_prefix("database.caFile ") {
             Some(problem) => ("caFile", problem),
@@ -151,6 +153,7 @@ impl Settings {
             ttl: Duration::from_secs(4),
             retry_interval: Duration::from_secs(1),
             database: DatabaseConfig { url: Secret::new(""), ..DatabaseConfig::default() },
+            fence: FencePolicy::default(),
             namespaces: Vec::new(),
             replica: String::new(),
             listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),
@@ -270,6 +273,16 @@ impl Settings {
                 "database.statementTimeout",
                 "must be at most half of ttl, so that a heartbeat that hangs can be tried again: write a shorter \
                  statementTimeout or a longer ttl",
+            );
+        }
+        // The default gives way: nobody asked for it.
+        if self.fence.patience * 2 > self.database.statement_timeout
+            && *self.origin("fence.patience") != Origin::Default
+        {
+            refuse(
+                "fence.patience",
+                "must be at most half of database.statementTimeout, so that there is time left for the change: write a \
+                 shorter patience or a longer statementTimeout",
             );
         }
         if self.database.max_idle_connections > self.database.max_open_connections {

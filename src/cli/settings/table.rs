@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::{api::HumanDuration, lock::Secret};
+use crate::{
+    api::HumanDuration,
+    lock::{Overrun, Secret},
+};
 
 use super::{LogFormat, Settings};
 
@@ -52,7 +55,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 16] = [
+pub(super) static ALL: [Setting; 18] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -173,6 +176,41 @@ pub(super) static ALL: [Setting; 16] = [
             set(&mut s.database.statement_timeout, duration(text, "from 10ms to half of ttl", 10..=600_000))
         },
         show: |s| HumanDuration(s.database.statement_timeout).to_string(),
+        ..BASIC
+    },
+    Setting {
+        key: "fence.patience",
+        flag: "fence-patience",
+        value_name: TIME,
+        help: "For how long fenced transactions of an old holder may hold a change of holder off: at most half of \
+               database.statementTimeout",
+        read: |s, text| {
+            let allowed = "from 1ms to half of database.statementTimeout";
+            set(&mut s.fence.patience, duration(text, allowed, 1..=300_000))
+        },
+        show: |s| HumanDuration(s.fence.patience).to_string(),
+        ..BASIC
+    },
+    Setting {
+        key: "fence.overrun",
+        flag: "fence-overrun",
+        value_name: "terminate|wait",
+        help: "What happens then: the server ends their connections, or the change waits for as long as they take",
+        read: |s, text| {
+            s.fence.overrun = match text {
+                "terminate" => Overrun::Terminate,
+                "wait" => Overrun::Wait,
+                _ => return Err("must be one of two words: write terminate or wait".to_owned()),
+            };
+            Ok(())
+        },
+        show: |s| {
+            let word = match s.fence.overrun {
+                Overrun::Terminate => "terminate",
+                Overrun::Wait => "wait",
+            };
+            word.to_owned()
+        },
         ..BASIC
     },
     Setting {
