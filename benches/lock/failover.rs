@@ -15,6 +15,8 @@ use crate::report::{Report, number};
 
 const KEYS: [usize; 2] = [1_000, 10_000];
 const ROUNDS: usize = 5;
+/// A rival's, of which each takes seconds.
+const RIVAL_ROUNDS: usize = 1;
 /// Connections that a rival takes the keys over with.
 const CONNECTIONS: usize = 16;
 
@@ -56,7 +58,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         }
         for kind in [Kind::Baseline, Kind::Upsert] {
             let mut all = Vec::new();
-            for _ in 0..ROUNDS {
+            for _ in 0..RIVAL_ROUNDS {
                 all.push(rival(bench, kind, keys).await?);
             }
             let all = Latencies::of(all);

@@ -287,13 +287,14 @@ async fn rival(bench: &Bench, database: &Database, kind: Kind, groups: usize) ->
                 if at >= end || Instant::now() >= end {
                     return anyhow::Ok((due, missed, lost));
                 }
+                let behind = Instant::now() > at + INTERVAL;
+                sleep_until(at).await;
                 let counts = u64::from(Instant::now() >= from);
                 due += counts;
-                if Instant::now() > at + INTERVAL {
+                if behind {
                     missed += counts;
                     continue;
                 }
-                sleep_until(at).await;
                 let key = format!("group-{}", number % groups);
                 let owner = format!("c{}", number / groups % CANDIDATES);
                 let outcome = match kind {

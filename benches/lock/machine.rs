@@ -40,7 +40,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn start(time: Duration) -> Result<Self> {
+    /// Plans of statements that take at least so many milliseconds are written to the server's log, if so wished.
+    pub(crate) fn start(time: Duration, explain: Option<&str>) -> Result<Self> {
         let directory = std::env::temp_dir();
         let system =
             rustix::fs::statfs(&directory).context("looking at the directory for temporary files")?;
@@ -51,10 +52,24 @@ impl Bench {
             "{} is in memory, where commits cost nothing: set TMPDIR to a directory on a disk",
             directory.display()
         );
-        Ok(Self { server: Server::start(&SETTINGS), time })
+        let explained = explain.map(|milliseconds| {
+            [
+                ("session_preload_libraries", "auto_explain"),
+                ("auto_explain.log_analyze", "on"),
+                ("auto_explain.log_nested_statements", "on"),
+                ("auto_explain.log_min_duration", milliseconds),
+            ]
+        });
+        let settings: Vec<_> = SETTINGS.into_iter().chain(explained.into_iter().flatten()).collect();
+        Ok(Self { server: Server::start(&settings), time })
     }
 
-    /// The settings, and how long a commit takes.
+    /// What the server wrote into its log.
+    pub(crate) fn log(&self) -> String {
+        self.server.log()
+    }
+
+    /// The settings.
     pub(crate) async fn describe(&self) -> Result<serde_json::Value> {
         let database = self.server.database().await;
         let mut admin = database.admin().await;

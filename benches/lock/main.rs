@@ -41,7 +41,8 @@ async fn main() -> Result<()> {
     let wants =
         |subject: &str| wanted.is_empty() || wanted.iter().any(|word| subject.contains(word.as_str()));
 
-    let bench = Bench::start(Duration::from_secs_f64(seconds))?;
+    let explain = std::env::var("LEADERGROUP_BENCH_EXPLAIN").ok();
+    let bench = Bench::start(Duration::from_secs_f64(seconds), explain.as_deref())?;
     let mut report = Report::new(bench.describe().await?);
     if wants("keeping") {
         keeping::run(&bench, &mut report).await?;
@@ -57,6 +58,9 @@ async fn main() -> Result<()> {
     }
     if wants("fence") {
         fence::run(&bench, &mut report).await?;
+    }
+    if explain.is_some() {
+        Report::file("lock-plans.log", &bench.log())?;
     }
     report.finish(wanted.is_empty())
 }

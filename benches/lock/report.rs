@@ -54,24 +54,33 @@ impl Report {
         self.pictures.push((name, svg));
     }
 
+    /// Writes a file beside the figures.
+    pub(crate) fn file(name: &str, text: &str) -> Result<PathBuf> {
+        write(&directory().join("bench"), name, text)
+    }
+
     /// Writes the files and says the last line.
     pub(crate) fn finish(self, complete: bool) -> Result<()> {
-        let directory = directory().join("bench");
-        std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         // Part of the figures must not take the place of all of them.
-        let file = directory.join(if complete { "lock.json" } else { "lock-part.json" });
-        std::fs::write(&file, serde_json::to_string_pretty(&self.figures)?)
-            .with_context(|| format!("writing {}", file.display()))?;
-        let images = std::env::var_os("LEADERGROUP_BENCH_IMAGES").map_or(directory, PathBuf::from);
-        std::fs::create_dir_all(&images).with_context(|| format!("making {}", images.display()))?;
+        let name = if complete { "lock.json" } else { "lock-part.json" };
+        let file = Self::file(name, &serde_json::to_string_pretty(&self.figures)?)?;
+        let images =
+            std::env::var_os("LEADERGROUP_BENCH_IMAGES").map_or(directory().join("bench"), PathBuf::from);
         for (name, svg) in &self.pictures {
-            let image = images.join(name);
-            std::fs::write(&image, svg).with_context(|| format!("writing {}", image.display()))?;
+            write(&images, name, svg)?;
         }
         println!("\nfigures: {}, pictures: {}", file.display(), images.display());
         println!("lock: {}", self.summary.join(" · "));
         Ok(())
     }
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let file = directory.join(name);
+    std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(&file, text))
+        .with_context(|| format!("writing {}", file.display()))?;
+    Ok(file)
 }
 
 /// Where cargo puts what it builds: this program lies in `release/deps` of it.
