@@ -95,7 +95,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     let mut figures = Vec::new();
     let table = Report::table(
         "Takeover under 32 clients of fenced 20 ms transactions",
-        &[("", -14), ("median ms", 10), ("longest ms", 10)],
+        &[("", -14), ("count", 5), ("median ms", 10), ("longest ms", 10)],
     );
     let mut medians = Vec::new();
     for fence in [Fence::Announced, Fence::Unannounced, Fence::Row] {
@@ -108,11 +108,14 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
             }
         }
         let times = Latencies::of(times);
-        let above = if times.quantile(1.0) >= milliseconds(PATIENCE) { "> " } else { "" };
-        let cell = |share| format!("{above}{}", number(times.quantile(share)));
-        table.row(&[fence.name().to_owned(), cell(0.5), cell(1.0)]);
+        let given_up = |time: f64| time >= milliseconds(PATIENCE);
+        let cell = |share| {
+            let time = times.quantile(share);
+            format!("{}{}", if given_up(time) { "> " } else { "" }, number(time))
+        };
+        table.row(&[fence.name().to_owned(), times.count().to_string(), cell(0.5), cell(1.0)]);
         medians.push(cell(0.5));
-        figures.push(json!({ "fence": fence.name(), "given_up": !above.is_empty(), "times": times.json() }));
+        figures.push(json!({ "fence": fence.name(), "given_up": given_up(times.quantile(1.0)), "times": times.json() }));
     }
     report.figures("takeover", figures);
     report.summarise(format!(
