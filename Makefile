@@ -96,6 +96,16 @@ chart-readme: ## Write the table of values in the chart's README anew
 bench: ## Benchmarks
 	cargo bench --workspace --bench election
 
+# The temporary directory holds the server's data: on a disk, where a commit costs what it costs.
+.PHONY: bench-lock
+bench-lock: prerequisites ## The lock beside its rivals; ONLY=<subjects>, LEADERGROUP_BENCH_SECONDS=1 for a short run
+	TMPDIR="$${TMPDIR:-/var/tmp}" cargo bench --workspace --bench lock -- $(ONLY)
+
+.PHONY: bench-lock-docs
+bench-lock-docs: prerequisites # The same, and the pictures of docs/benchmarks.md
+	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" TMPDIR="$${TMPDIR:-/var/tmp}" \
+	  cargo bench --workspace --bench lock
+
 .PHONY: docs
 docs: ## Build the library's documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup

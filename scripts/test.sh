@@ -58,9 +58,9 @@ wait "$tail_pid" || true
 cluster_build=
 ((status == 0)) || { echo "error: building the test cluster's programs failed; its output is above" >&2; exit "$status"; }
 
-# Some of them start an API server of the test cluster.
+# Some of them start an API server of the test cluster. Nearly all wait most of the time: for servers, and for leases to end.
 step "unit and integration tests"
-cargo test --workspace --lib --bins "${targets[@]}"
+RUST_TEST_THREADS=6 cargo test --workspace --lib --bins "${targets[@]}"
 cargo test --workspace --doc
 
 step "chart"

@@ -111,7 +111,7 @@ async fn a_shutdown_frees_everything_at_once() {
 /// The process is gone, or paused: nothing is said to anybody. Here its background tasks end.
 #[tokio::test(flavor = "multi_thread")]
 async fn when_a_holder_dies_the_next_one_follows_and_the_old_guard_knew_it_before() {
-    const TTL: Duration = Duration::from_secs(1);
+    const TTL: Duration = Duration::from_secs(4);
     let (database, _store) = migrated().await;
     let one = client(&database, "one", TTL).await;
     let two = client(&database, "two", TTL).await;

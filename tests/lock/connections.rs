@@ -56,7 +56,7 @@ async fn a_statement_that_hangs_ends_in_time_and_the_next_one_works() {
     let own = session(&store).await;
     let key = key("a");
     take(&store, own, &key).await;
-    let config = DatabaseConfig { statement_timeout: Duration::from_millis(500), ..database.config() };
+    let config = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
     let store = Store::new(&config).unwrap();
     store.read(&[]).await.unwrap();
     let mut gate = Gate::close(&database).await;
@@ -148,7 +148,7 @@ async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     take(&store, own, &second).await;
     let slow = DatabaseConfig {
         max_open_connections: 3,
-        statement_timeout: Duration::from_millis(400),
+        statement_timeout: Duration::from_secs(2),
         ..database.config()
     };
     let store = Store::new(&slow).unwrap();

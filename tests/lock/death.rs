@@ -92,7 +92,7 @@ impl Change {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
     let (database, store) = migrated().await;
-    let quick = DatabaseConfig { statement_timeout: Duration::from_millis(400), ..database.config() };
+    let quick = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
     let quick = Store::new(&quick).unwrap();
     let mut gate = Gate::close_for(&database, "insert or update on leadergroup.lock").await;
     gate.open().await;

@@ -80,7 +80,7 @@ async fn an_end_in_order_hands_over_at_once() {
 }
 
 async fn client(database: &Database, lock_delay: Duration) -> Client {
-    let (ttl, retry_interval) = (Duration::from_secs(1), Duration::from_millis(200));
+    let (ttl, retry_interval) = (Duration::from_secs(4), Duration::from_millis(200));
     let config = ClientConfig { ttl, retry_interval, lock_delay, ..ClientConfig::default() };
     Client::connect(database.store(), config).await.unwrap()
 }
@@ -101,7 +101,7 @@ async fn a_client_sits_out_what_others_have_asked_for() {
     ];
     drop((long, short));
     let dead = "select count(*) from leadergroup.session where dead";
-    eventually("they are marked dead", async || database.number(dead).await == 2).await;
+    eventually("they are marked dead", async || database.number(dead).await >= 2).await;
     assert_eq!(next.lock(&key("short"), DEADLINE).await.unwrap().token(), Token::new(2));
     eventually("trying is enough", async || next.try_lock(&key("tried")).await.unwrap().is_some()).await;
     assert!(next.try_lock(&key("long")).await.unwrap().is_none());

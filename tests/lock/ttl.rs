@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::cast::{TTL, dead_session, key, session};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_hours(1);
 
 async fn client(database: &Database, name: &str, ttl: Duration) -> Client {
@@ -103,7 +103,7 @@ async fn a_change_that_got_lost_is_made_again() {
     let one = client(&database, "one", SHORT).await;
     let held = taken(&one, "a").await;
     one.set_ttl(LONG).await.unwrap();
-    database.sql("update leadergroup.session set ttl_ms = 1000").await;
+    database.sql("update leadergroup.session set ttl_ms = 4000").await;
     eventually("it is the wanted one again", async || with_ttl(&database, LONG).await == 1).await;
     assert!(!held.is_lost());
 }

@@ -123,9 +123,10 @@ declare
     delayed boolean;
     passed boolean := false;
     locked boolean := false;
+    alive boolean := false;
+    known boolean;
 begin
-    -- Before all else, so that a death mark waits for this, or this finds itself dead.
-    perform from leadergroup.session as s where s.id = acquire.own and not s.dead for key share;
+    perform from leadergroup.session as s where s.id = acquire.own and not s.dead;
     if not found then
         verdict := 'dead';
         return;
@@ -138,12 +139,7 @@ begin
         into r
         from leadergroup.lock as l left join leadergroup.session as s on s.id = l.session
         where l.key = acquire.key;
-        if not found then
-            insert into leadergroup.lock (key, group_id, protocol)
-            values (acquire.key, acquire.group_id, acquire.protocol)
-            on conflict on constraint lock_pkey do nothing;
-            continue;
-        end if;
+        known := found;
         token := r.token;
         delay_ms := r.delay_ms;
         delayed := not r.held and r.delay_ms > 0 and r.token is distinct from acquire.delay_over;
@@ -163,6 +159,22 @@ begin
         if (r.held or delayed) and place is not null then
             verdict := case when delayed then 'delayed' else 'waiting' end;
             return;
+        end if;
+        -- Up to here nothing was written or locked, so that asking commits nothing. Before anything is, the own session is
+        -- locked: a death mark waits for this, or this finds itself dead.
+        if not alive then
+            perform from leadergroup.session as s where s.id = acquire.own and not s.dead for key share;
+            if not found then
+                verdict := 'dead';
+                return;
+            end if;
+            alive := true;
+        end if;
+        if not known then
+            insert into leadergroup.lock (key, group_id, protocol)
+            values (acquire.key, acquire.group_id, acquire.protocol)
+            on conflict on constraint lock_pkey do nothing;
+            continue;
         end if;
         first := not delayed and not exists (
             select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session

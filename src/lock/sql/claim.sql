@@ -4,6 +4,7 @@
 -- all that the judgement rests on is unchanged, for a row may have been changed since the snapshot was made. A session
 -- counts as living unless its row says dead or was removed *in the same snapshot*; dead is for ever.
 -- A change takes FOR KEY SHARE on the own session: a death mark waits for it, or it finds itself dead.
+-- FULL joins: the planner does not know how large a batch is, and these cannot be made by comparing each with each.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share
@@ -31,7 +32,7 @@ seen as materialized (
     left join leadergroup.session as s on s.id = l.session
 ),
 taken as materialized (
-    select v.place, l.key
+    select v.place, v.group_id, v.verdict, l.key
     from seen as v
     join leadergroup.lock as l
         on l.key = v.key and l.group_id = v.old_group and l.session is not distinct from v.session
@@ -42,14 +43,14 @@ taken as materialized (
 changed as (
     update leadergroup.lock as l
     set session = own.id,
-        group_id = v.group_id,
+        group_id = t.group_id,
         tombstone = false,
-        owner_uid = case when v.verdict = 'take' then l.owner_uid end,
-        owner_namespace = case when v.verdict = 'take' then l.owner_namespace end,
-        owner_name = case when v.verdict = 'take' then l.owner_name end
-    from taken as t join seen as v on v.place = t.place cross join own
+        owner_uid = case when t.verdict = 'take' then l.owner_uid end,
+        owner_namespace = case when t.verdict = 'take' then l.owner_namespace end,
+        owner_name = case when t.verdict = 'take' then l.owner_name end
+    from taken as t cross join own
     where l.key = t.key
-    returning v.place
+    returning t.place
 ),
 -- Two creators of the same keys: the advisory lock keeps one from waiting for the other's transaction, which might hang.
 wanted as materialized (
@@ -74,5 +75,5 @@ select v.place,
        case when v.verdict in ('foreign', 'tombstone') then v.old_group end as group_id,
        case when v.verdict = 'newer' then v.protocol end as protocol
 from seen as v
-left join changed as c on c.place = v.place
-left join created as n on n.key = v.key
+full join changed as c on c.place = v.place
+full join created as n on n.key = v.key

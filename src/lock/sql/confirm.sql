@@ -40,5 +40,5 @@ select a.place,
        end as verdict,
        l.session, l.group_id, l.protocol
 from asked as a
-left join judged as j on j.place = a.place
+full join judged as j on j.place = a.place -- FULL as in grant.sql
 left join leadergroup.lock as l on l.key = a.key

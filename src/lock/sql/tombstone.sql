@@ -67,5 +67,5 @@ select v.place,
        end as verdict,
        v.session, v.old_group as group_id, v.protocol
 from seen as v
-left join changed as c on c.place = v.place
-left join created as n on n.key = v.key
+full join changed as c on c.place = v.place -- FULL as in grant.sql
+full join created as n on n.key = v.key

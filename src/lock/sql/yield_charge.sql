@@ -30,5 +30,5 @@ select a.place,
        end as verdict,
        l.session, l.group_id, l.protocol, c.place is not null as changed
 from asked as a
-left join changed as c on c.place = a.place
+full join changed as c on c.place = a.place -- FULL as in grant.sql
 left join leadergroup.lock as l on l.key = a.key

@@ -1,0 +1,174 @@
+//! Many clients at the same keys: take, release, again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::contender::{Contender, Kind, Outcome, prepare};
+use crate::keeping::key;
+use crate::machine::Bench;
+use crate::measure::{Dice, Latencies};
+use crate::plot::Bars;
+use crate::report::{Report, number};
+
+const CLIENTS: [usize; 3] = [1, 8, 64];
+const KEYS: [usize; 2] = [1, 1_000];
+const KINDS: [Kind; 5] = [Kind::Try, Kind::Queue, Kind::Baseline, Kind::Upsert, Kind::Advisory];
+/// Each measurement is made in so many parts, by turns with the others, so that a noisy moment hits all alike.
+const ROUNDS: u32 = 3;
+
+/// What one kind came to.
+struct Tally {
+    kind: Kind,
+    operations: usize,
+    time: Duration,
+    waits: Vec<Duration>,
+}
+
+pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
+    let table = Report::table(
+        "Contended: from the wish until it was granted and released again",
+        &[
+            ("keys", 5),
+            ("clients", 7),
+            ("", -14),
+            ("operations/s", 12),
+            ("p50 ms", 9),
+            ("p99 ms", 9),
+            ("p99.9 ms", 9),
+            ("longest ms", 10),
+        ],
+    );
+    let mut figures = Vec::new();
+    let mut bars = Vec::new();
+    for keys in KEYS {
+        for clients in CLIENTS {
+            let mut tallies = Vec::new();
+            for tally in measure(bench, keys, clients).await? {
+                let rate = tally.operations as f64 / tally.time.as_secs_f64();
+                let waits = Latencies::of(tally.waits);
+                table.row(&[
+                    number(keys as f64),
+                    clients.to_string(),
+                    tally.kind.name().to_owned(),
+                    number(rate),
+                    number(waits.quantile(0.5)),
+                    number(waits.quantile(0.99)),
+                    number(waits.quantile(0.999)),
+                    number(waits.quantile(1.0)),
+                ]);
+                figures.push(json!({
+                    "keys": keys, "clients": clients, "kind": tally.kind.name(),
+                    "operations_per_second": rate, "wait": waits.json(),
+                }));
+                tallies.push((tally.kind, rate));
+            }
+            if clients == 64 {
+                summarise(report, keys, &tallies);
+            }
+            bars.push((
+                format!("{} {}, {clients}", number(keys as f64), if keys == 1 { "key" } else { "keys" }),
+                // Advisory locks are another class: they would flatten all others.
+                tallies.iter().filter(|(kind, _)| *kind != Kind::Advisory).map(|(_, rate)| *rate).collect(),
+            ));
+        }
+    }
+    report.figures("contended", figures);
+    let picture = Bars {
+        title: "Take and release: operations a second (keys, clients; logarithmic)",
+        names: KINDS.iter().filter(|kind| **kind != Kind::Advisory).map(|kind| kind.name()).collect(),
+        groups: bars,
+    };
+    report.picture("lock-contended.svg", picture.svg());
+    Ok(())
+}
+
+fn summarise(report: &mut Report, keys: usize, tallies: &[(Kind, f64)]) {
+    let rate =
+        |wanted: Kind| tallies.iter().find(|(kind, _)| *kind == wanted).map_or(f64::NAN, |(_, rate)| *rate);
+    report.summarise(format!(
+        "{} {} and 64 clients: {:.2} (FIFO {:.2}) of the upsert lease's operations, {:.1} of the baseline's",
+        number(keys as f64),
+        if keys == 1 { "key" } else { "keys" },
+        rate(Kind::Try) / rate(Kind::Upsert),
+        rate(Kind::Queue) / rate(Kind::Upsert),
+        rate(Kind::Try) / rate(Kind::Baseline),
+    ));
+}
+
+async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally>> {
+    let mut tallies =
+        KINDS.map(|kind| Tally { kind, operations: 0, time: Duration::ZERO, waits: Vec::new() });
+    for _ in 0..ROUNDS {
+        for tally in &mut tallies {
+            let database = bench.empty().await;
+            prepare(&database, tally.kind).await?;
+            let mut tasks = JoinSet::new();
+            for number in 0..clients {
+                let contender = Contender::new(&database, tally.kind, format!("client-{number}")).await?;
+                tasks.spawn(warm_up(contender, (number..keys).step_by(clients)));
+            }
+            let contenders = tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
+            let begin = Instant::now();
+            let end = begin + bench.time / ROUNDS;
+            let mut tasks = JoinSet::new();
+            for (number, contender) in contenders.into_iter().enumerate() {
+                tasks.spawn(contend(contender, keys, Dice::new(number), end));
+            }
+            let mut contenders = Vec::new();
+            while let Some(ended) = tasks.join_next().await {
+                let (contender, operations, waits) = ended??;
+                tally.operations += operations;
+                tally.waits.extend(waits);
+                contenders.push(contender);
+            }
+            tally.time += begin.elapsed();
+            for contender in contenders {
+                contender.leave().await?;
+            }
+        }
+    }
+    Ok(tallies.into())
+}
+
+/// Rows that are made anew are another matter than those that are there; and statements are prepared here.
+async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>) -> Result<Contender> {
+    for number in numbers {
+        let key = key(number)?;
+        if contender.attempt(&key).await? != Outcome::Held {
+            contender.release(&key).await?;
+        }
+    }
+    Ok(contender)
+}
+
+/// Wish after wish until the time is up. A wish that is not fulfilled by then counts with how long it has waited: else
+/// whoever starves would not be seen.
+async fn contend(
+    mut contender: Contender,
+    keys: usize,
+    mut dice: Dice,
+    end: Instant,
+) -> Result<(Contender, usize, Vec<Duration>)> {
+    let (mut operations, mut waits) = (0, Vec::new());
+    loop {
+        let key = key(dice.roll(keys))?;
+        let begin = Instant::now();
+        loop {
+            if Instant::now() >= end {
+                if begin < end {
+                    waits.push(begin.elapsed());
+                }
+                return Ok((contender, operations, waits));
+            }
+            if contender.attempt(&key).await? != Outcome::Held {
+                break;
+            }
+        }
+        contender.release(&key).await?;
+        operations += 1;
+        waits.push(begin.elapsed());
+    }
+}

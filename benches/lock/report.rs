@@ -1,0 +1,131 @@
+//! Tables for people, one last line for the hurried, JSON for programs, and pictures for the docs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value};
+
+/// Collects what was measured.
+pub(crate) struct Report {
+    figures: Map<String, Value>,
+    summary: Vec<String>,
+    pictures: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    /// Begins with what everything was measured on.
+    pub(crate) fn new(machine: Value) -> Self {
+        let told: Vec<_> = machine
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| {
+                format!("{name} {}", value.as_str().map_or(value.to_string(), str::to_owned))
+            })
+            .collect();
+        println!("{}", told.join(", "));
+        Self {
+            figures: Map::from_iter([("machine".to_owned(), machine)]),
+            summary: Vec::new(),
+            pictures: Vec::new(),
+        }
+    }
+
+    /// Begins a table. `columns` with a negative width are aligned to the left.
+    pub(crate) fn table(title: &str, columns: &[(&str, i32)]) -> Table {
+        println!("\n{title}");
+        let table = Table { widths: columns.iter().map(|(_, width)| *width).collect() };
+        table.row(&columns.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>());
+        table
+    }
+
+    /// Adds the figures of a subject.
+    pub(crate) fn figures(&mut self, subject: &str, figures: Vec<Value>) {
+        self.figures.insert(subject.to_owned(), figures.into());
+    }
+
+    /// Adds to the last line.
+    pub(crate) fn summarise(&mut self, text: String) {
+        self.summary.push(text);
+    }
+
+    /// Adds a picture under a file name.
+    pub(crate) fn picture(&mut self, name: &'static str, svg: String) {
+        self.pictures.push((name, svg));
+    }
+
+    /// Writes a file beside the figures.
+    pub(crate) fn file(name: &str, text: &str) -> Result<PathBuf> {
+        write(&directory().join("bench"), name, text)
+    }
+
+    /// Writes the files and says the last line.
+    pub(crate) fn finish(self, complete: bool) -> Result<()> {
+        // Part of the figures must not take the place of all of them.
+        let name = if complete { "lock.json" } else { "lock-part.json" };
+        let file = Self::file(name, &serde_json::to_string_pretty(&self.figures)?)?;
+        let images =
+            std::env::var_os("LEADERGROUP_BENCH_IMAGES").map_or(directory().join("bench"), PathBuf::from);
+        for (name, svg) in &self.pictures {
+            write(&images, name, svg)?;
+        }
+        println!("\nfigures: {}, pictures: {}", file.display(), images.display());
+        println!("lock: {}", self.summary.join(" · "));
+        Ok(())
+    }
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let file = directory.join(name);
+    std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(&file, text))
+        .with_context(|| format!("writing {}", file.display()))?;
+    Ok(file)
+}
+
+/// Where cargo puts what it builds: this program lies in `release/deps` of it.
+fn directory() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
+}
+
+/// A table that is printed row by row.
+pub(crate) struct Table {
+    widths: Vec<i32>,
+}
+
+impl Table {
+    pub(crate) fn row(&self, cells: &[String]) {
+        let cells: Vec<_> = cells
+            .iter()
+            .zip(&self.widths)
+            .map(|(cell, width)| {
+                let wide = width.unsigned_abs() as usize;
+                if *width < 0 { format!("{cell:<wide$}") } else { format!("{cell:>wide$}") }
+            })
+            .collect();
+        println!("  {}", cells.join("  ").trim_end());
+    }
+}
+
+/// With separated thousands, or with decimals when it is small.
+pub(crate) fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    if value.abs() < 10.0 {
+        return format!("{value:.2}");
+    }
+    if value.abs() < 100.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
