@@ -17,7 +17,7 @@ use super::keeper::{Lease, begin, check, keep};
 use super::stats::Attempt;
 use super::tidy::tidy;
 use super::waiting::{Delays, Turns, Unfinished, listen};
-use super::{Acquired, Key, LockError, MOST_WAITERS, Owner, Refusal, Store, Wish};
+use super::{Acquired, Epoch, Key, LockError, MOST_WAITERS, Owner, Refusal, Store, Wish};
 
 /// How a client keeps its session.
 #[derive(Debug, Clone)]
@@ -217,7 +217,7 @@ impl Client {
         let wish = Wish { delay_over: self.shared.delays.over(key), ..self.wish(key) };
         let unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
         let acquired = self.shared.store.try_hold(lease.session, &wish).await?;
-        let guard = self.settle(unfinished, acquired)?;
+        let guard = self.settle(unfinished, lease.epoch, acquired)?;
         if guard.is_some() {
             attempt.won();
         }
@@ -242,10 +242,11 @@ impl Client {
         }
     }
 
-    /// A guard for what was granted, if it is still worth something.
+    /// A guard for what was granted, if it is still worth something. `asked_in`: the history that was known before.
     pub(super) fn settle(
         &self,
         mut unfinished: Unfinished,
+        asked_in: Epoch,
         acquired: Acquired,
     ) -> Result<Option<Guard>, ClientError> {
         let (session, key) = (unfinished.session, unfinished.key.clone());
@@ -267,6 +268,10 @@ impl Client {
                     token,
                 ));
                 self.shared.terms.enter(unfinished.request, &term);
+                // From now on it is looked at when the history changes. If that was just before, the grant may be lost.
+                if self.shared.lease.borrow().epoch != asked_in {
+                    return Ok(None);
+                }
                 let mut held = self.held();
                 held.retain(|_, term| term.strong_count() > 0);
                 held.insert(key, Arc::downgrade(&term));

@@ -1,8 +1,8 @@
 //! A client that has reason to doubt looks whether it still holds what it believes to hold.
 //!
 //! Nobody takes a key from a living session, but for two cases: a person does it by force, and a database that lost its
-//! last commits may not know of it. The first is told by a word, the second shows in the heartbeat's answer. Both may be
-//! missed, so there is a slow look at everything besides.
+//! last commits may not know of it. The first is told by a word, which may be missed, so there is a slow look at everything
+//! besides. The second shows in the heartbeat's answer, and the keeper looks before it believes that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -78,7 +78,7 @@ pub(super) async fn doubt(shared: Arc<Shared>) {
 }
 
 /// Ends the terms that the database does not know, or knows to be over.
-async fn look(shared: &Arc<Shared>) -> Result<(), LockError> {
+pub(super) async fn look(shared: &Shared) -> Result<(), LockError> {
     // All of them were granted, and so committed, before this question is sent.
     let all = shared.terms.living();
     let mut keys: Vec<_> = all.iter().map(|held| held.key.clone()).collect();

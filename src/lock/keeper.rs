@@ -7,20 +7,32 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::client::Shared;
+use super::doubt::look;
 use super::tidy::is_our_turn;
-use super::{Beat, Belief, LockError, Observer, SessionId, Store, monotonic};
+use super::{Beat, Belief, Epoch, LockError, Observer, SessionId, Settler, Store, monotonic};
 
 /// The session as its holders see it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lease {
     pub(super) session: SessionId,
     pub(super) belief: Belief,
+    /// The database's history as last heard of.
+    pub(super) epoch: Epoch,
+    /// Whether all that is held is known to that history. Until then nothing that it says renews the belief.
+    compared: bool,
 }
 
 impl Lease {
     /// Whether what was taken by `session` is surely still held.
     pub(super) fn covers(&self, session: SessionId) -> bool {
         self.session == session && self.belief.holds(monotonic())
+    }
+
+    /// A heartbeat that was sent at `attempt` was answered in this history.
+    fn renewed(&mut self, attempt: Duration, epoch: Epoch) {
+        if self.compared && self.epoch == epoch {
+            self.belief.renewed(attempt);
+        }
     }
 }
 
@@ -46,10 +58,10 @@ impl Shared {
 /// Registers a session.
 pub(super) async fn begin(store: &Store, name: &str, ttl: Duration) -> Result<Lease, LockError> {
     let attempt = monotonic();
-    let session = store.register(name, ttl).await?;
+    let (session, epoch) = store.register_in(name, ttl).await?;
     let mut belief = Belief::new(ttl, margin(ttl));
     belief.renewed(attempt);
-    Ok(Lease { session, belief })
+    Ok(Lease { session, belief, epoch, compared: true })
 }
 
 /// Clocks that run at different rates, and the time that it takes to notice: a fifth, never less than the timers' grain.
@@ -88,11 +100,11 @@ impl Shared {
         self.believe_at_most(ttl);
         let attempt = monotonic();
         // A session that is dead is replaced by one with the ttl that is wanted.
-        if self.store.set_ttl(session, ttl).await? {
+        if let Some(epoch) = self.store.set_ttl_in(session, ttl).await? {
             self.lease.send_modify(|lease| {
                 if lease.covers(session) {
                     lease.belief.set_ttl(ttl, margin(ttl));
-                    lease.belief.renewed(attempt);
+                    lease.renewed(attempt, epoch);
                 }
             });
         }
@@ -123,6 +135,22 @@ impl Shared {
         }
     }
 
+    /// Of the commits that the database lost, some may have been grants: in a new history everything that is held is looked
+    /// at before the belief is renewed. If that fails the next heartbeat brings it up again.
+    async fn compare(&self, epoch: Epoch) {
+        if self.lease.borrow().compared && self.lease.borrow().epoch == epoch {
+            return;
+        }
+        // First, so that a grant of the former history whose answer is still to come is not believed in; see `settle`.
+        self.lease.send_modify(|lease| (lease.epoch, lease.compared) = (epoch, false));
+        match look(self).await {
+            Ok(()) => {
+                self.lease.send_modify(|lease| lease.compared = true);
+            }
+            Err(error) => tracing::debug!(%error, "what is held could not be looked at; trying again"),
+        }
+    }
+
     /// A session in place of one that is gone.
     async fn begin_anew(&self, session: SessionId) {
         let _one_at_a_time = self.changing_ttl.lock().await;
@@ -140,8 +168,8 @@ impl Shared {
 pub(super) async fn keep(shared: Arc<Shared>) {
     let interval = shared.config.retry_interval;
     let mut observer = Observer::new(interval);
+    let mut settler = Settler::new(interval);
     let mut planned = monotonic() + interval;
-    let mut epoch = None;
     loop {
         sleep(planned.saturating_sub(monotonic()).min(interval)).await;
         let session = shared.lease.borrow().session;
@@ -149,19 +177,26 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         match shared.store.beat(session).await {
             // An answer that comes after the belief ended is too late: the guards have said that they are lost.
             Ok(beat) if beat.alive && shared.lease.borrow().covers(session) => {
-                shared.lease.send_modify(|lease| lease.belief.renewed(attempt));
                 let answered = monotonic();
+                shared.compare(beat.epoch).await;
+                shared.lease.send_modify(|lease| {
+                    if lease.covers(session) {
+                        lease.renewed(attempt, beat.epoch);
+                    }
+                });
                 shared.store.counters.heartbeat(answered.saturating_sub(planned));
-                // Of the commits that the database lost, some may have been grants.
-                if epoch.replace(beat.epoch).is_some_and(|before| before != beat.epoch) {
-                    shared.terms.doubt();
-                }
                 shared.tidies.store(is_our_turn(&beat), Ordering::Relaxed);
                 let expired = observer.observe(answered, attempt, &beat);
                 match shared.store.mark_dead(&expired).await {
                     Ok(dead) if !dead.is_empty() => shared.turns.wake_all(),
                     Ok(_) => {}
                     Err(error) => tracing::debug!(%error, "a dead session could not be marked; trying again"),
+                }
+                if settler.observe(answered, attempt, &beat) {
+                    match shared.store.settle(beat.epoch).await {
+                        Ok(()) => shared.turns.wake_all(),
+                        Err(error) => tracing::debug!(%error, "the era could not be settled; trying again"),
+                    }
                 }
                 shared.compare_ttl(session, &beat).await;
             }

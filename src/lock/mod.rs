@@ -85,6 +85,7 @@ mod pooler;
 mod read;
 mod schema;
 mod session;
+mod settler;
 mod stats;
 mod store;
 mod target;
@@ -107,6 +108,7 @@ pub use model::{
     Tombstone, Unclaimed, Vacate,
 };
 pub use observer::Observer;
+pub use settler::Settler;
 pub use stats::{LockStats, PoolState};
 pub use store::Store;
 pub use tidy::{KEPT_DEAD, KEPT_TERMS};

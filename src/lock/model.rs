@@ -227,6 +227,9 @@ pub struct Beat {
     pub sessions: Vec<SessionSeen>,
     /// The database's history.
     pub epoch: Epoch,
+    /// Keys that programs hold go to new holders. If not: commits may have been lost not long ago, and whoever holds a key
+    /// by a lost one may still believe in it; see [`Settler`](super::Settler).
+    pub settled: bool,
     /// The history is another one than at this [`Store`](super::Store)'s previous heartbeat: commits may have been
     /// lost; read all rows anew.
     pub epoch_changed: bool,

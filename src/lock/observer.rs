@@ -3,12 +3,12 @@
 //! The counter of a session must not have changed for the session's ttl, measured from the *receipt* of the first answer
 //! that showed it to the *sending* of a later question that found it unchanged. Both ends err on the session's side,
 //! and the database's clock plays no part. When the observer itself could not see the database for a while, nobody
-//! else may have been able to beat either: all windows start anew.
+//! else may have been able to beat either: all windows start anew. So they do when the database has lost commits.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Beat, SessionId};
+use super::{Beat, Epoch, SessionId};
 
 /// Watches the heartbeat counters of all sessions but its own.
 #[derive(Debug, Clone)]
@@ -16,7 +16,13 @@ pub struct Observer {
     retry_interval: Duration,
     longest_gap: Duration,
     last_receipt: Option<Duration>,
+    epoch: Option<Epoch>,
     seen: HashMap<SessionId, Window>,
+}
+
+/// After so long between two answers nothing that was seen before says anything about the time in between.
+pub(super) fn longest_gap(retry_interval: Duration) -> Duration {
+    retry_interval * 5 / 2
 }
 
 /// Since when a counter has been seen unchanged.
@@ -33,7 +39,8 @@ impl Observer {
     /// An observer that polls about every `retry_interval`; a gap of more than two and a half intervals between two
     /// answers starts all windows anew.
     pub fn new(retry_interval: Duration) -> Self {
-        Self { retry_interval, longest_gap: retry_interval * 5 / 2, last_receipt: None, seen: HashMap::new() }
+        let longest_gap = longest_gap(retry_interval);
+        Self { retry_interval, longest_gap, last_receipt: None, epoch: None, seen: HashMap::new() }
     }
 
     /// Takes in one answer. `sent_at` and `now` are when the question was sent and the answer received, on one monotonic
@@ -56,6 +63,7 @@ impl Observer {
     ///         dead: false,
     ///     }],
     ///     epoch: Epoch { system_identifier: 1, timeline: 1, era: 0 },
+    ///     settled: true,
     ///     epoch_changed: false,
     /// };
     /// let mut observer = Observer::new(Duration::from_secs(1));
@@ -66,8 +74,11 @@ impl Observer {
     /// assert_eq!(observer.observe(second(13), second(13), &beat(8)), [(other, 8)]);
     /// ```
     pub fn observe(&mut self, now: Duration, sent_at: Duration, beat: &Beat) -> Vec<(SessionId, u64)> {
-        let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > self.longest_gap);
+        // In another history heartbeats may be missing that were carried out.
+        let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > self.longest_gap)
+            || self.epoch != Some(beat.epoch);
         self.last_receipt = Some(now);
+        self.epoch = Some(beat.epoch);
         let mut expired = Vec::new();
         let mut seen = HashMap::with_capacity(beat.sessions.len());
         for session in beat.sessions.iter().filter(|session| !session.dead && session.id != beat.own) {
@@ -130,6 +141,7 @@ mod tests {
             own,
             sessions: others.iter().map(session).collect(),
             epoch: Epoch { system_identifier: 1, timeline: 1, era: 0 },
+            settled: true,
             epoch_changed: false,
         }
     }

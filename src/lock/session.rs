@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sqlx::postgres::PgRow;
+
 use super::model::check_text;
 use super::pool::{Lane, Statement};
 use super::schema;
@@ -10,11 +12,9 @@ use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store, monotonic};
 
 const REGISTER: Statement = Statement { name: "register", sql: include_str!("sql/register.sql") };
 const BEAT: Statement = Statement { name: "heartbeat", sql: include_str!("sql/beat.sql") };
-const SET_TTL: Statement = Statement {
-    name: "change of ttl",
-    sql: "update leadergroup.session set ttl_ms = $2, beat = beat + 1, seen = now() where id = $1 and not dead returning beat",
-};
+const SET_TTL: Statement = Statement { name: "change of ttl", sql: include_str!("sql/set_ttl.sql") };
 const NEW_ERA: Statement = Statement { name: "new era", sql: include_str!("sql/new_era.sql") };
+const SETTLE: Statement = Statement { name: "settle", sql: include_str!("sql/settle.sql") };
 const MARK_DEAD: Statement = Statement { name: "death mark", sql: include_str!("sql/mark_dead.sql") };
 const MARK_DEAD_WAITING: Statement =
     Statement { name: "death mark", sql: include_str!("sql/mark_dead_waiting.sql") };
@@ -31,12 +31,23 @@ impl Store {
     /// Makes a new session. Others may mark it dead when its heartbeat has not been seen to move for `ttl`. The name is
     /// for people. The first thing to need the schema, so it says when that is too old or too new.
     pub async fn register(&self, name: &str, ttl: Duration) -> Result<SessionId, LockError> {
+        Ok(self.register_in(name, ttl).await?.0)
+    }
+
+    /// As [`register`](Self::register). Also says in which history: whatever the session holds is granted in that one or a
+    /// later one.
+    pub(super) async fn register_in(
+        &self,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<(SessionId, Epoch), LockError> {
         check_text("session's name", name)?;
         let ttl_ms = ttl_ms(ttl)?;
         self.schema_version().await?.check()?;
         let id = SessionId::new();
-        self.rows(REGISTER, Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?).await?;
-        Ok(id)
+        let rows = self.rows(REGISTER, Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?).await?;
+        let row = rows.first().ok_or_else(|| unexpected("register", "no rows"))?;
+        Ok((id, self.present_epoch(row).await?))
     }
 
     /// One heartbeat: tells the others that this session lives and says what is known about them, in one statement on a
@@ -49,10 +60,8 @@ impl Store {
         let first = rows.first().ok_or_else(|| unexpected("heartbeat", "no rows"))?;
         self.counters.clock(get(first, "clock_us")?, sent, monotonic());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
-        let mut epoch = epoch_of(first)?;
-        if !get::<bool>(first, "same_history")? {
-            epoch = self.begin_era().await?;
-        }
+        let epoch = self.present_epoch(first).await?;
+        let settled = get::<bool>(first, "settled")? && epoch == epoch_of(first)?;
         let mut sessions = Vec::with_capacity(rows.len());
         let mut alive = false;
         for row in &rows {
@@ -67,7 +76,7 @@ impl Store {
             });
         }
         let epoch_changed = self.epoch_changed(epoch);
-        Ok(Beat { alive, own, sessions, epoch, epoch_changed })
+        Ok(Beat { alive, own, sessions, epoch, settled, epoch_changed })
     }
 
     /// Gives a session another ttl; also counts as a heartbeat, so that everybody watches it anew by the new one. `false` if
@@ -76,8 +85,37 @@ impl Store {
     ///
     /// Commits as durably as a grant does, other than heartbeats: a longer ttl must not be lost where they are not.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<bool, LockError> {
+        Ok(self.set_ttl_in(own, ttl).await?.is_some())
+    }
+
+    /// As [`set_ttl`](Self::set_ttl). Says in which history, if the session lives.
+    pub(super) async fn set_ttl_in(&self, own: SessionId, ttl: Duration) -> Result<Option<Epoch>, LockError> {
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?;
-        Ok(!self.rows(SET_TTL, bind).await?.is_empty())
+        match self.rows(SET_TTL, bind).await?.first() {
+            Some(row) => self.present_epoch(row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// From now on keys that programs hold are given to new holders in this history, if it is still the present one. To be
+    /// said when a [`Settler`](super::Settler) says so; may be repeated.
+    pub async fn settle(&self, epoch: Epoch) -> Result<(), LockError> {
+        let bind = Bind::new()
+            .with(epoch.system_identifier)?
+            .with(i64::from(epoch.timeline))?
+            .with(i64::from(epoch.era))?;
+        if !self.rows(SETTLE, bind).await?.is_empty() {
+            tracing::info!(
+                era = epoch.era,
+                "nobody believes in lost grants any more: keys go to new holders again"
+            );
+        }
+        Ok(())
+    }
+
+    /// The history that an answer came from; a new one is begun first.
+    async fn present_epoch(&self, row: &PgRow) -> Result<Epoch, LockError> {
+        if get(row, "same_history")? { epoch_of(row) } else { self.begin_era().await }
     }
 
     /// Makes the present history the one that tokens are granted in.
@@ -176,7 +214,7 @@ fn ttl_ms(ttl: Duration) -> Result<i64, LockError> {
     }
 }
 
-fn epoch_of(row: &sqlx::postgres::PgRow) -> Result<Epoch, LockError> {
+fn epoch_of(row: &PgRow) -> Result<Epoch, LockError> {
     let number = |column| -> Result<u32, LockError> {
         u32::try_from(get::<i64>(row, column)?).map_err(|_| unexpected(column, "out of range"))
     };

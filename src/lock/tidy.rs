@@ -64,6 +64,7 @@ mod tests {
                 own: ids[own],
                 sessions: ids.iter().enumerate().map(seen).collect(),
                 epoch: Epoch { system_identifier: 1, timeline: 1, era: 0 },
+                settled: true,
                 epoch_changed: false,
             })
         };

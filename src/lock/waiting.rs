@@ -36,6 +36,7 @@ impl Client {
                     return Ok(guard);
                 }
                 wish.delay_over = shared.delays.over(key);
+                let asked_in = shared.lease.borrow().epoch;
                 let pause = match shared.store.queue_for(session, &wish).await {
                     Ok(Acquired::Waiting | Acquired::Held) => {
                         attempt.waits();
@@ -52,7 +53,7 @@ impl Client {
                     Ok(Acquired::Refused(Refusal::Busy | Refusal::SessionDead)) => backoff.next(interval),
                     Ok(acquired) => {
                         let Some(unfinished) = unfinished.take() else { break };
-                        match self.settle(unfinished, acquired)? {
+                        match self.settle(unfinished, asked_in, acquired)? {
                             Some(guard) => return Ok(guard),
                             None => break,
                         }

@@ -9,7 +9,7 @@ use leadergroup::lock::{
 };
 use tokio::time::timeout;
 
-use crate::cast::{grant, grant_one, granted, key, owner, row, session, take};
+use crate::cast::{grant, grant_one, granted, key, owner, row, session, settled, take};
 use crate::postgres::{DEADLINE, Server, eventually};
 
 /// A server and a copy of it that lacks the last three grants of key `a`, which is promoted. `primary_dies`: before that.
@@ -125,6 +125,11 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
         timeout(DEADLINE, held.lost()).await.expect("the holder learns it");
     }
     let other = Client::connect(after.store(), keep("other")).await.unwrap();
+    assert!(
+        other.try_lock(&key("a")).await.unwrap().is_none(),
+        "for as long as somebody may believe in a lost grant"
+    );
+    settled(&after).await;
     for name in ["a", "b"] {
         let next = other.lock(&key(name), DEADLINE).await.unwrap();
         assert!(next.token().get() > TOKEN_JUMP, "{:?}", next.token());
@@ -133,6 +138,47 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     }
     assert!(lost.iter().all(leadergroup::lock::Guard::is_lost));
     assert!(!kept.is_lost(), "what the standby had heard of costs nothing");
+}
+
+/// The holder's grant was lost, and it is cut off, so that it cannot know: it stops believing before the next one begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
+    let primary = Server::start(&[]);
+    let before = primary.database().await;
+    before.store().migrate().await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    std::fs::write(&file, before.url()).unwrap();
+    let config = DatabaseConfig { url: "".into(), url_file: Some(file.clone()), ..before.config() };
+    let keep = |name: &str| ClientConfig {
+        name: name.into(),
+        ttl: Duration::from_secs(5),
+        retry_interval: Duration::from_millis(200),
+        ..ClientConfig::default()
+    };
+    let cut_off = Client::connect(Store::new(&config).unwrap(), keep("cut off")).await.unwrap();
+    let standby = primary.standby();
+    standby.set("primary_conninfo", "");
+    standby.launch();
+    let held = cut_off.lock(&key("a"), DEADLINE).await.unwrap();
+    // Its URL leads nowhere from now on.
+    primary.kill();
+    standby.psql("select pg_promote()");
+    let after = standby.database_called(&before.name);
+    let other = Client::connect(after.store(), keep("other")).await.unwrap();
+    let next = other.lock(&key("a"), DEADLINE).await.unwrap();
+    assert!(held.is_lost(), "two believe");
+    timeout(DEADLINE, held.lost()).await.expect("it says so");
+    assert!(next.token().get() > TOKEN_JUMP && !next.is_lost());
+    // When it finds the new primary nothing of the old term is left.
+    std::fs::write(&file, after.url()).unwrap();
+    let again = tokio::spawn(async move { cut_off.lock(&key("a"), DEADLINE).await.unwrap() });
+    let waiters = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || after.number(waiters).await == 1).await;
+    assert_eq!(held.release().await.unwrap(), Released::WasLost);
+    assert!(!next.is_lost());
+    assert_eq!(next.release().await.unwrap(), Released::Done);
+    assert!(again.await.unwrap().token().get() > TOKEN_JUMP + 1);
 }
 
 /// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
@@ -176,7 +222,9 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     assert_eq!(grant_one(&store, own, next).await, granted(3));
     // As docs/database-faults.md tells people to.
     database.sql("update leadergroup.meta set era = era + 1").await;
-    assert!(store.beat(own).await.unwrap().epoch_changed);
+    let beat = store.beat(own).await.unwrap();
+    assert!(beat.epoch_changed && !beat.settled);
+    settled(&database).await;
     assert_eq!(hold().await, Token::new(TOKEN_JUMP + 2));
     assert_eq!(grant_one(&store, own, grant(&key("a"), 3, "p2")).await, granted(TOKEN_JUMP + 4));
 }

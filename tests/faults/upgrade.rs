@@ -1,8 +1,8 @@
 //! Two versions of the program at once: one that was at work before the schema was changed goes on.
 
-use leadergroup::lock::{LockError, SessionId};
+use leadergroup::lock::{LockError, SessionId, TOKEN_JUMP};
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Executor, Row};
+use sqlx::{AssertSqlSafe, Connection, Executor, Row};
 
 use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
 use crate::postgres::database;
@@ -34,15 +34,19 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
         .execute(&mut old)
         .await
         .unwrap();
-    // The same statement, prepared once, on the same connection all the time.
+    // The same statement, prepared once, on the same connection all the time. What it did not ask for yet is left out.
+    let first_beat = BEAT.replace("       not exists (select from leadergroup.unsettled) as settled,\n", "");
+    assert_ne!(first_beat, BEAT);
     let mut beats = 1;
     let mut beat = async |old: &mut PgConnection| {
-        let rows = sqlx::query(BEAT).bind(own.as_uuid()).fetch_all(old).await.unwrap();
+        let rows =
+            sqlx::query(AssertSqlSafe(first_beat.clone())).bind(own.as_uuid()).fetch_all(old).await.unwrap();
         beats += 1;
         let mine = rows.iter().find(|row| row.get("mine")).expect("it lives");
         assert_eq!(mine.get::<i64, _>("beat"), beats);
     };
     beat(&mut old).await;
+    old.execute("update leadergroup.meta set era = 3").await.unwrap();
 
     let new = database.store();
     let refused = new.register("new", TTL).await.unwrap_err();
@@ -61,6 +65,11 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
         migration.await.unwrap().unwrap();
     }
     beat(&mut old).await;
+    assert_eq!(
+        database.number("select era from leadergroup.settled").await,
+        3,
+        "an era that was there has settled"
+    );
 
     // The new one leaves the old one's lock alone until that session ends, and goes on with its tokens.
     let session = session(&new).await;
@@ -68,5 +77,5 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
     assert!(new.beat(session).await.unwrap().sessions.iter().any(|seen| seen.id == own && !seen.dead));
     new.close(own).await.unwrap();
     take(&new, session, &key("a")).await;
-    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(8));
+    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(3 * TOKEN_JUMP + 1));
 }

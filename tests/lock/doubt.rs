@@ -41,9 +41,7 @@ async fn a_grant_that_the_database_has_lost_is_noticed() {
     let (database, _store) = migrated().await;
     let one = client(&database).await;
     let (held, other) = (taken(&one, "a").await, taken(&one, "b").await);
-    let beats = "select max(beat) from leadergroup.session";
-    let before = database.number(beats).await;
-    eventually("it has seen the present history", async || database.number(beats).await > before + 1).await;
+    // Whether it has sent a heartbeat before does not matter.
     database
         .sql(
             "delete from leadergroup.term where key = 'a';

@@ -9,7 +9,7 @@ use leadergroup::lock::{
 use sqlx::Connection;
 use tokio::time::timeout;
 
-use crate::cast::{dead_session, grant, grant_one, key, owner, row, session, take};
+use crate::cast::{dead_session, grant, grant_one, key, owner, row, session, settled, take};
 use crate::fence::{application, begin, run};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
@@ -78,6 +78,9 @@ async fn an_heir_s_token_jumps_with_the_database_s_history() {
     assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
     let waiting = queue(&store, two, &["p1"]).await;
     database.sql("update leadergroup.meta set system_identifier = 42").await;
+    let busy = HandOver::Refused(Refusal::Busy);
+    assert_eq!(hand_over(&store, one, 1, Heir::Name("p1")).await, busy, "the era has not settled");
+    settled(&database).await;
     assert_eq!(hand_over(&store, one, 1, Heir::Name("p1")).await, HandOver::Done);
     assert_eq!(store.queue_for(two, &waiting[0]).await.unwrap(), granted(TOKEN_JUMP + 2));
 }

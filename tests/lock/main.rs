@@ -13,6 +13,7 @@ mod death;
 mod delay;
 mod doubt;
 mod epochs;
+mod eras;
 mod examples;
 mod fence;
 mod fence_seen;

@@ -9,6 +9,20 @@ alter table leadergroup.session add column closed boolean not null default false
 -- its own clock from when it learns of that end: the database's clock decides nothing.
 alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
 
+-- The latest era in which keys that programs hold are given to new holders. When commits may have been lost, so may have
+-- been a grant, and its holder still believe in it. The programs that live then count, each on its own clock, until such
+-- a belief is over, and say so here. The operator's groups do not wait for that: who acts there is not a matter of belief.
+-- One row, in a table of its own: changing `meta` could deadlock with the heartbeats of programs that are at work.
+create table leadergroup.settled (
+    only_row boolean primary key default true check (only_row),
+    era bigint not null
+);
+insert into leadergroup.settled (era) select era from leadergroup.meta;
+
+-- A row for as long as the era has not settled.
+create view leadergroup.unsettled as
+select m.era from leadergroup.meta as m join leadergroup.settled as s on s.era < m.era;
+
 -- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
 create table leadergroup.waiter (
     key text not null,
@@ -24,53 +38,53 @@ create table leadergroup.waiter (
     primary key (key, id)
 );
 
--- The token after the present one: above the row's, everything in the history, and whatever lost commits may have handed
--- out ($4: jump). NULL if the database's history is not the one that tokens were granted in.
-create function leadergroup.next_token(key text, token bigint, era bigint, jump bigint, out next bigint, out now_era bigint)
-language sql volatile set search_path = pg_catalog, pg_temp
-begin atomic
-    select 1 + greatest(
-               next_token.token + case when next_token.era <> m.era then next_token.jump else 0 end,
-               m.era * next_token.jump,
-               (select max(t.token) from leadergroup.term as t where t.key = next_token.key)
-           ), m.era
-    from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline);
-end;
-
--- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed.
+-- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed. The token is above
+-- the row's, everything in the history, and whatever lost commits may have handed out. NULL, and nothing done, if the
+-- database's history is not the one that tokens were granted in, or its era has not settled.
+--
+-- None of these functions has a search_path of its own, which would cost more than what they do: they run with the rights
+-- of whoever calls them, and name the schema of all that is not PostgreSQL's.
 create function leadergroup.install(
     key text, session uuid, request uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
     protocol integer, jump bigint
 ) returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 declare
-    fresh record;
-    group_id text;
+    granted bigint;
 begin
-    select n.next, n.now_era into fresh
-    from leadergroup.lock as l cross join leadergroup.next_token(l.key, l.token, l.era, install.jump) as n
-    where l.key = install.key;
-    if fresh.next is null then
-        return null;
-    end if;
-    update leadergroup.lock as l
-    set token = fresh.next, era = fresh.now_era, session = install.session, grant_id = install.request,
-        owner_uid = install.uid, owner_namespace = install.namespace, owner_name = install.name,
-        confirmed_token = fresh.next, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol
-    where l.key = install.key
-    returning l.group_id into group_id;
+    with fresh as (
+        select 1 + greatest(
+                   l.token + case when l.era <> m.era then install.jump else 0 end,
+                   m.era * install.jump,
+                   (select max(t.token) from leadergroup.term as t where t.key = l.key)
+               ) as token, m.era
+        from leadergroup.lock as l
+        cross join leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
+        where l.key = install.key and not exists (select from leadergroup.unsettled)
+    ),
+    changed as (
+        update leadergroup.lock as l
+        set token = f.token, confirmed_token = f.token, era = f.era, session = install.session,
+            grant_id = install.request, owner_uid = install.uid, owner_namespace = install.namespace,
+            owner_name = install.name, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol
+        from fresh as f
+        where l.key = install.key
+        returning l.token, l.group_id
+    )
     insert into leadergroup.term
         (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at)
-    values (install.key, fresh.next, install.request, group_id, install.session, install.uid, install.namespace,
-            install.name, install.reason, now());
-    return fresh.next;
+    select install.key, c.token, install.request, c.group_id, install.session, install.uid, install.namespace,
+           install.name, install.reason, now()
+    from changed as c
+    returning token into granted;
+    return granted;
 end
 $$;
 
 -- Whether there is no room for one more. Those that died make room. The row is locked.
 create function leadergroup.queue_is_full(key text, most integer) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 begin
     for round in 1..2 loop
@@ -88,7 +102,8 @@ end
 $$;
 
 -- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
--- is how its waiter looks whether it is its turn, and how a lost answer is resolved.
+-- is how its waiter looks whether it is its turn, and how a lost answer is resolved. Until the era has settled a key that
+-- seems to be free may be held by one that the database has forgotten, and counts as held.
 --
 -- After an unclean end whose delay the asker has not sat out yet the answer is `delayed`, with the token of that term and
 -- the delay. Whoever has waited for that long since its first such answer says so by naming the token (`delay_over`).
@@ -98,54 +113,57 @@ create function leadergroup.acquire(
     patience_ms integer, force_ms integer,
     out verdict text, out token bigint, out delay_ms bigint
 )
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 declare
     r record;
-    place bigint;
-    first boolean;
-    delayed boolean;
+    alive boolean := false;
     passed boolean := false;
     locked boolean := false;
-    alive boolean := false;
-    known boolean;
+    delayed boolean;
 begin
-    perform from leadergroup.session as s where s.id = acquire.own and not s.dead;
-    if not found then
-        verdict := 'dead';
-        return;
-    end if;
     for round in 1..5 loop
-        -- Without locks first: most questions end here. From the second round on the row is locked.
-        select l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
-               coalesce(not s.dead, false) as held,
-               case when l.owner_uid is null or s.closed then 0 else l.delay_ms end as delay_ms
+        -- Without locks first: most questions end here, with nothing written or locked, and so with nothing to commit. From
+        -- the second or third round on the row is locked.
+        select l.key is not null as known, l.token, l.grant_id, l.session, l.group_id, l.tombstone, l.protocol,
+               coalesce(not h.dead, false) or exists (select from leadergroup.unsettled) as held,
+               case when l.owner_uid is null or h.closed then 0 else l.delay_ms end as delay_ms,
+               p.place,
+               exists (
+                   select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
+                   where w.key = acquire.key and not s.dead and (p.place is null or w.id < p.place)
+               ) as behind_others
         into r
-        from leadergroup.lock as l left join leadergroup.session as s on s.id = l.session
-        where l.key = acquire.key;
-        known := found;
+        from leadergroup.session as o
+        cross join (
+            select min(w.id) as place from leadergroup.waiter as w
+            where w.key = acquire.key and w.request = acquire.request
+        ) as p
+        left join leadergroup.lock as l on l.key = acquire.key
+        left join leadergroup.session as h on h.id = l.session
+        where o.id = acquire.own and not o.dead;
+        if not found then
+            verdict := 'dead';
+            return;
+        end if;
         token := r.token;
         delay_ms := r.delay_ms;
-        delayed := not r.held and r.delay_ms > 0 and r.token is distinct from acquire.delay_over;
+        delayed := r.known and not r.held and r.delay_ms > 0 and r.token is distinct from acquire.delay_over;
         verdict := case
+            when not r.known then null
             when r.protocol > acquire.protocol then 'newer'
             when r.tombstone then 'tombstone'
             when r.group_id <> acquire.group_id then 'foreign'
             when r.held and r.session = acquire.own and r.grant_id = acquire.request then 'granted'
             when r.held and not acquire.queue then 'held'
             when delayed and not acquire.queue then 'delayed'
+            when delayed and r.place is not null then 'delayed'
+            when r.held and r.place is not null then 'waiting'
         end;
         if verdict is not null then
             return;
         end if;
-        select min(w.id) into place
-        from leadergroup.waiter as w where w.key = acquire.key and w.request = acquire.request;
-        if (r.held or delayed) and place is not null then
-            verdict := case when delayed then 'delayed' else 'waiting' end;
-            return;
-        end if;
-        -- Up to here nothing was written or locked, so that asking commits nothing. Before anything is, the own session is
-        -- locked: a death mark waits for this, or this finds itself dead.
+        -- Before anything is written or locked the own session is: a death mark waits for this, or this finds itself dead.
         if not alive then
             perform from leadergroup.session as s where s.id = acquire.own and not s.dead for key share;
             if not found then
@@ -154,17 +172,28 @@ begin
             end if;
             alive := true;
         end if;
-        if not known then
+        if not r.known then
             insert into leadergroup.lock (key, group_id, protocol)
             values (acquire.key, acquire.group_id, acquire.protocol)
             on conflict on constraint lock_pkey do nothing;
             continue;
         end if;
-        first := not delayed and not exists (
-            select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
-            where w.key = acquire.key and not s.dead and (place is null or w.id < place)
-        );
-        if not r.held and first and not passed then
+        if not r.held and not delayed and not r.behind_others then
+            if passed then
+                token := leadergroup.install(
+                    acquire.key, acquire.own, acquire.request, acquire.uid, acquire.namespace, acquire.name,
+                    acquire.reason, acquire.lock_delay_ms, acquire.protocol, acquire.jump
+                );
+                if token is null then
+                    verdict := 'history';
+                    return;
+                end if;
+                if r.place is not null then
+                    delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= r.place;
+                end if;
+                verdict := 'granted';
+                return;
+            end if;
             -- The old holder's fenced transactions end before the row is locked.
             passed := pg_try_advisory_xact_lock(leadergroup.fence_id(acquire.key));
             if not passed and locked then
@@ -180,32 +209,23 @@ begin
             perform from leadergroup.lock as l where l.key = acquire.key for update;
             continue;
         end if;
-        if not r.held and first then
-            delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= place;
-            token := leadergroup.install(
-                acquire.key, acquire.own, acquire.request, acquire.uid, acquire.namespace, acquire.name,
-                acquire.reason, acquire.lock_delay_ms, acquire.protocol, acquire.jump
-            );
-            verdict := case when token is null then 'history' else 'granted' end;
-            return;
-        end if;
         if not acquire.queue then
             -- Free, but others wait for it.
             verdict := 'held';
             return;
         end if;
-        if place is null and not locked then
+        if r.place is null and not locked then
             -- Nobody can release the key unseen from now on. Look again: a release in between may just have given it to this
             -- very request, and taken it out of the queue.
             perform from leadergroup.lock as l where l.key = acquire.key for no key update;
             locked := true;
             continue;
         end if;
-        if place is null and leadergroup.queue_is_full(acquire.key, acquire.most_waiters) then
-            verdict := 'full';
-            return;
-        end if;
-        if place is null then
+        if r.place is null then
+            if leadergroup.queue_is_full(acquire.key, acquire.most_waiters) then
+                verdict := 'full';
+                return;
+            end if;
             insert into leadergroup.waiter
                 (key, request, session, owner_uid, owner_namespace, owner_name, reason, delay_ms)
             values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
@@ -222,13 +242,14 @@ $$;
 -- Gives a key up, straight to the first living waiter if there is one, or to the one that is named (`heir`); that one's
 -- place does not matter, and the others keep theirs. The new holder's request comes back, to be woken. Only with the token
 -- of the present term, and only by the session that holds it, or by force (`own` is null): then the old holder's request
--- comes back as well, to be told.
+-- comes back as well, to be told. Until the era has settled nobody follows at once: the release may be the repetition of one
+-- that was lost together with the grant to the next one, who may still believe in it.
 create function leadergroup.release(
     own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
     heir_uid text, heir_name text,
     out verdict text, out next_request uuid, out old_request uuid, out found_group text
 )
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 declare
     named constant boolean := release.heir_uid is not null or release.heir_name is not null;
@@ -254,12 +275,12 @@ begin
     -- If transactions of the own term are still under way nobody can follow at once; the first waiter will look again.
     passed := pg_try_advisory_xact_lock(leadergroup.fence_id(release.key));
     if passed then
-        perform from leadergroup.lock as l where l.key = release.key for update;
+        select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone, l.grant_id into r
+        from leadergroup.lock as l where l.key = release.key for update;
     else
-        perform from leadergroup.lock as l where l.key = release.key for no key update;
+        select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone, l.grant_id into r
+        from leadergroup.lock as l where l.key = release.key for no key update;
     end if;
-    select l.token, l.session, l.owner_uid, l.protocol, l.group_id, l.tombstone, l.grant_id into r
-    from leadergroup.lock as l where l.key = release.key;
     found_group := r.group_id;
     verdict := case
         when r.token is null then 'missing'
@@ -269,7 +290,7 @@ begin
         when r.token <> release.token then 'changed'
         when r.owner_uid is null or r.session is distinct from release.own and release.own is not null then
             case when release.own is null then 'free' else 'changed' end
-        when named and not passed then 'busy'
+        when named and (not passed or exists (select from leadergroup.unsettled)) then 'busy'
         else 'done'
     end;
     if verdict <> 'done' then
@@ -318,7 +339,7 @@ $$;
 
 -- A waiter gives up. If it was its turn meanwhile, the token of its term comes back, which is then to be released.
 create function leadergroup.give_up(own uuid, key text, request uuid) returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 declare
     granted bigint;

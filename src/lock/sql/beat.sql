@@ -8,6 +8,7 @@ with mine as (
 select s.id, s.name, coalesce(mine.beat, s.beat) as beat, s.ttl_ms, s.dead,
        mine.id is not null as mine,
        m.era, m.system_identifier, m.timeline,
+       not exists (select from leadergroup.unsettled) as settled,
        (m.system_identifier, m.timeline) = (p.system_identifier, p.timeline) as same_history,
        v.works_with,
        (extract(epoch from clock_timestamp()) * 1000000)::bigint as clock_us

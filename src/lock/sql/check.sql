@@ -8,6 +8,7 @@ select current_setting('server_version') as server_version,
        array(
            select p.privilege || ' on ' || c.relname
            from (values ('schema_version', 'SELECT'), ('meta', 'SELECT'), ('meta', 'UPDATE'),
+                        ('settled', 'SELECT'), ('settled', 'UPDATE'), ('unsettled', 'SELECT'),
                         ('session', 'SELECT'), ('session', 'INSERT'), ('session', 'UPDATE'), ('session', 'DELETE'),
                         ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'),
                         ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'UPDATE'), ('term', 'DELETE'),
