@@ -111,7 +111,8 @@ pub enum HandedOver {
     NotWaiting(Guard),
     /// The owner holds the key by other guards, too.
     StillHeld(Guard),
-    /// Fenced transactions of this term are still under way: try again when they have ended.
+    /// Fenced transactions of this term are still under way, or the database failed over less than a ttl ago: try again when
+    /// that is over.
     Busy(Guard),
     /// It was lost before: others may have held it since.
     WasLost,

@@ -74,7 +74,8 @@ pub enum Acquired {
         /// The token of the term.
         token: Token,
     },
-    /// Somebody else holds the key, or waits for it.
+    /// Somebody else holds the key, or waits for it, or may hold it by a grant that the database has lost; see
+    /// [`Settler`](super::Settler).
     Held,
     /// In the queue.
     Waiting,
@@ -220,7 +221,8 @@ impl Store {
         Ok(Acquired::Refused(Refusal::Busy))
     }
 
-    /// Gives the key up; the first living waiter holds it at once, and is woken. Only in the term with this token: after
+    /// Gives the key up; the first living waiter holds it at once, and is woken (in an era that has not
+    /// [settled](super::Settler) only once it has). Only in the term with this token: after
     /// the key went to somebody else the answer is [`Refusal::TokenChanged`], and nothing was changed.
     pub async fn release(
         &self,
@@ -238,7 +240,8 @@ impl Store {
 
     /// Gives the key to one that waits for it, ahead of the queue; the others keep their places. Else as
     /// [`release`](Self::release), except that nothing was changed unless the answer is [`HandOver::Done`]. While a fenced
-    /// transaction of the present term is under way the answer is [`Refusal::Busy`].
+    /// transaction of the present term is under way, or the era has not [settled](super::Settler), the answer is
+    /// [`Refusal::Busy`].
     pub async fn hand_over(
         &self,
         own: SessionId,

@@ -68,8 +68,9 @@ impl Client {
             }
             drop(unfinished);
             let mut renewed = shared.lease.subscribe();
-            // The session is gone; the background task makes another one. The sender lives as long as this.
-            let _ = renewed.wait_for(|now| now.session != session).await;
+            // The session is gone; the background task makes another one. Or it lives, and only what was granted was not worth
+            // anything. The sender lives as long as this.
+            let _ = renewed.wait_for(|now| now.session != session || now.covers(session)).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use leadergroup::lock::{
 };
 use tokio::time::timeout;
 
-use crate::cast::{grant, grant_one, granted as granted_to, key, owner, row, session, settled, take};
+use crate::cast::{Gate, grant, grant_one, granted as granted_to, key, owner, row, session, settled, take};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const NEW_HISTORY: &str = "update leadergroup.meta set system_identifier = 42";
@@ -134,4 +134,21 @@ async fn a_new_history_s_heartbeats_count_only_once_what_is_held_was_looked_at()
     let before = database.number(beats).await;
     eventually("heartbeats get through", async || database.number(beats).await > before + 1).await;
     timeout(DEADLINE, held.lost()).await.expect("the belief is over");
+}
+
+/// The answer to a grant of the former history comes after the new one was seen and what is held was looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_of_the_former_history_that_comes_late_is_not_believed_in() {
+    let (database, _store) = migrated().await;
+    let one = client(&database, Duration::from_mins(10), Duration::from_millis(100)).await;
+    let mut gate = Gate::close(&database).await;
+    let asked = tokio::spawn(async move { one.lock(&key("a"), DEADLINE).await.unwrap() });
+    gate.somebody_waits().await;
+    database.sql("update leadergroup.meta set era = 1").await;
+    settled(&database).await;
+    let beats = "select max(beat) from leadergroup.session";
+    let before = database.number(beats).await;
+    eventually("the new history was looked at", async || database.number(beats).await > before + 1).await;
+    gate.open().await;
+    assert!(asked.await.unwrap().token().get() > TOKEN_JUMP, "it was asked for again");
 }
