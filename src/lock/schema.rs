@@ -33,6 +33,12 @@ pub(super) const VERSION: u32 = MIGRATIONS.len() as u32;
 /// How long the migration may wait for another one and take itself.
 const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
 
+/// How long the migration may wait for a table. Whoever wants the table later waits behind it: all heartbeats, for one.
+const TABLE_LIMIT: &str = "set local lock_timeout = '300ms'";
+
+/// How long heartbeats get through before the migration asks for the table again.
+const TABLE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Serialises migrations; any number, but the same in all versions.
 const MIGRATION_LOCK: i64 = 7_810_769_283_150_411_335;
 
@@ -124,9 +130,15 @@ impl Store {
         let settings = settings.with("statement_timeout", limit.clone()).with("lock_timeout", limit);
         let migration = async {
             let mut connection = self.pool.open(&route, &settings).await?.connection;
-            apply(&mut connection, &settings)
-                .await
-                .map_err(|error| LockError::from_statement(&error, "migrate", MIGRATION_LIMIT))?;
+            while let Err(error) = apply(&mut connection, &settings).await {
+                if !is_locked(&error) {
+                    return Err(LockError::from_statement(&error, "migrate", MIGRATION_LIMIT));
+                }
+                tracing::info!(
+                    "somebody reads the tables that are to be changed, a backup for instance: trying again"
+                );
+                tokio::time::sleep(TABLE_PAUSE).await;
+            }
             // The work is done; a server that does not hear the goodbye changes nothing.
             let _ = connection.close().await;
             Ok(())
@@ -138,6 +150,12 @@ impl Store {
     }
 }
 
+/// Whether a table was not to be had in time.
+fn is_locked(error: &sqlx::Error) -> bool {
+    const LOCK_NOT_AVAILABLE: &str = "55P03";
+    matches!(error, sqlx::Error::Database(error) if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE))
+}
+
 /// Applies all missing steps in one transaction: either the schema is what this program needs, or nothing was changed.
 /// Leaves nothing behind on the connection, which may be a pooler's.
 async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(), sqlx::Error> {
@@ -147,6 +165,7 @@ async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(),
         .persistent(false)
         .execute(&mut *transaction)
         .await?;
+    transaction.execute(TABLE_LIMIT).await?;
     // `create schema if not exists` would ask for the right to create one even when there is nothing to create.
     let exists: bool =
         transaction.fetch_one("select to_regnamespace('leadergroup') is not null").await?.try_get(0)?;

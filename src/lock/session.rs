@@ -194,7 +194,10 @@ impl Store {
         let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
         let row = rows.first().ok_or_else(|| unexpected("close", "no rows"))?;
         let freed = get::<i64>(row, "freed")?.unsigned_abs();
-        self.notify().await;
+        // Programs come and go all the time, most of them with nothing left to give up.
+        if freed > 0 {
+            self.notify().await;
+        }
         Ok(freed)
     }
 

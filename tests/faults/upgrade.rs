@@ -3,9 +3,10 @@
 use leadergroup::lock::{LockError, SessionId, TOKEN_JUMP};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor, Row};
+use tokio::time::timeout;
 
 use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
-use crate::postgres::database;
+use crate::postgres::{DEADLINE, database, eventually};
 
 const FIRST: &str = include_str!("../../src/lock/migrations/0001_sessions_locks_terms.sql");
 const BEAT: &str = include_str!("../../src/lock/sql/beat.sql");
@@ -52,12 +53,20 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
     let refused = new.register("new", TTL).await.unwrap_err();
     assert_eq!(refused, LockError::SchemaOld { found: 1, needed: 3 });
     assert!(refused.to_string().contains("leadergroup migrate"), "{refused}");
+    let mut reader = database.admin().await;
+    reader.execute("begin; select from leadergroup.session, leadergroup.lock").await.unwrap();
     let migrations: Vec<_> = (0..2)
         .map(|_| {
             let store = database.store();
             tokio::spawn(async move { store.migrate().await })
         })
         .collect();
+    // A backup reads the tables. The change waits for it, and heartbeats do not wait for the change.
+    eventually("the change waits for the reader", async || database.waiting().await > 0).await;
+    for _ in 0..3 {
+        timeout(DEADLINE, beat(&mut old)).await.expect("heartbeats get through");
+    }
+    reader.execute("commit").await.unwrap();
     while !migrations.iter().all(tokio::task::JoinHandle::is_finished) {
         beat(&mut old).await;
     }

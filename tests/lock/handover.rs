@@ -42,6 +42,24 @@ async fn holder(store: &Store) -> String {
     row(store, &key("a")).await.owner.map_or_else(String::new, |owner| owner.name)
 }
 
+/// A death mark that is under way, and comes to nothing: whose session that is must not wait, nor be waited for.
+#[tokio::test]
+async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
+    let (database, store) = migrated().await;
+    let [holder, doubted, next] = [session(&store).await, session(&store).await, session(&store).await];
+    assert_eq!(store.try_hold(holder, &wish("p0")).await.unwrap(), granted(1));
+    let first = queue(&store, doubted, &["p1"]).await.remove(0);
+    queue(&store, next, &["p2", "p3"]).await;
+    let mut mark = database.admin().await;
+    let lock = format!("begin; select from leadergroup.session where id = '{doubted}' for update");
+    sqlx::Executor::execute(&mut mark, sqlx::AssertSqlSafe(lock)).await.unwrap();
+    assert_eq!(store.release(holder, &key("a"), Token::new(1), "done").await.unwrap(), Changed::Done);
+    assert_eq!(row(&store, &key("a")).await.owner.map(|owner| owner.name).as_deref(), Some("p2"));
+    mark.close().await.unwrap();
+    assert_eq!(store.release(next, &key("a"), Token::new(2), "done").await.unwrap(), Changed::Done);
+    assert_eq!(store.queue_for(doubted, &first).await.unwrap(), granted(3), "before p3");
+}
+
 #[tokio::test]
 async fn an_heir_goes_first_and_the_others_keep_their_places() {
     let (database, store) = migrated().await;

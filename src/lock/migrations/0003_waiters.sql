@@ -38,6 +38,9 @@ create table leadergroup.waiter (
     primary key (key, id)
 );
 
+-- A waiter finds its own place without reading the whole queue.
+create index waiter_request on leadergroup.waiter (request);
+
 -- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed. The token is above
 -- the row's, everything in the history, and whatever lost commits may have handed out. NULL, and nothing done, if the
 -- database's history is not the one that tokens were granted in, or its era has not settled.
@@ -325,9 +328,12 @@ begin
     update leadergroup.term as t set ended_at = now(), end_reason = release.reason
     where t.key = release.key and t.token = release.token and t.ended_at is null;
     if installed then
-        -- Those before it are dead, but for an heir's.
+        -- Those before it are dead, but for an heir's; or they were passed over, and keep their places.
         delete from leadergroup.waiter as q
-        where q.key = release.key and (q.id = w.id or q.id < w.id and not named);
+        where q.key = release.key
+        and (q.id = w.id or q.id < w.id and not named and not exists (
+            select from leadergroup.session as s where s.id = q.session and not s.dead
+        ));
     else
         update leadergroup.lock as l
         set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
