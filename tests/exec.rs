@@ -92,6 +92,23 @@ async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
     assert_eq!(history[0].term.owner.name, "test");
 }
 
+/// The release is slow here. If the session ended meanwhile the key would only be left behind.
+#[tokio::test]
+async fn the_lock_is_released_before_the_program_ends() {
+    let (database, _store) = postgres::migrated().await;
+    database
+        .sql(
+            "create function leadergroup.slow() returns trigger language plpgsql as
+             $$ begin perform pg_sleep(0.5); return new; end $$;
+             create trigger slow before update of end_reason on leadergroup.term
+             for each row execute function leadergroup.slow()",
+        )
+        .await;
+    assert_eq!(status(&run(&database, &["--ttl", "30s"], "true")), 0);
+    let released = "select count(*) from leadergroup.term where end_reason = 'released by its holder'";
+    assert_eq!(database.number(released).await, 1);
+}
+
 #[tokio::test]
 async fn a_command_whose_lock_is_taken_away_is_stopped() {
     let (database, store) = postgres::migrated().await;
@@ -149,6 +166,66 @@ async fn a_lock_that_others_hold_is_waited_for_as_long_as_told() {
     assert_eq!((status(&next), next.stdout), (0, b"next\n".to_vec()));
 }
 
+#[tokio::test]
+async fn the_lock_is_held_until_what_the_command_left_running_has_ended() {
+    let (database, store) = postgres::migrated().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let script = format!(
+        "(until [ -e {} ]; do sleep 0.05; done; echo worked) & echo $$ > {}; echo ready; exit 5",
+        path("go").display(),
+        path("pid").display()
+    );
+    let running = Running::start(&database, &["--ttl", "10s"], &script);
+    let leader = format!("/proc/{}", pid_in(&path("pid")).as_raw_nonzero());
+    eventually("the command has ended", async || !Path::new(&leader).exists()).await;
+    assert_eq!(status(&run(&database, &["--wait", "1s"], "true")), 75);
+    std::fs::write(path("go"), "").unwrap();
+    assert_eq!(running.end(), (Some(5), "worked\n".to_owned()));
+    assert!(!held(&store).await);
+}
+
+/// As by Ctrl-Z. Without heartbeats the lock would go to others, who would find the command half-way.
+#[tokio::test]
+async fn the_command_is_suspended_and_the_lock_kept() {
+    let (database, store) = postgres::migrated().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pid");
+    let script = format!("echo $$ > {}; {OBEDIENT}", file.display());
+    let running = Running::start(&database, &["--ttl", "10s"], &script);
+    let (own, command) = (Pid::from_child(&running.child), pid_in(&file));
+    for _ in 0..2 {
+        running.signal(Signal::TSTP);
+        eventually("the command is suspended", async || suspended(command)).await;
+        assert!(!suspended(own));
+        let beat = "select (extract(epoch from max(seen)) * 1000000)::bigint from leadergroup.session";
+        let before = database.number(beat).await;
+        eventually("the heartbeats go on", async || database.number(beat).await > before).await;
+        running.signal(Signal::CONT);
+        eventually("the command goes on", async || !suspended(command)).await;
+    }
+    running.signal(Signal::TSTP);
+    eventually("the command is suspended", async || suspended(command)).await;
+    assert!(held(&store).await);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (Some(7), "ended\n".to_owned()), "a suspended command can be told to end");
+}
+
+/// The database accepts the connection and says nothing.
+#[tokio::test]
+async fn a_program_that_waits_for_the_database_can_be_told_to_end() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+        .env_clear()
+        .env("LEADERGROUP_DATABASE_URL", format!("postgres://app@{}/locks", silent.local_addr().unwrap()))
+        .args(["exec", "--key", "a", "--replica", "test", "--", "true"])
+        .spawn()
+        .unwrap();
+    let _connection = silent.accept().await.unwrap();
+    kill_process(Pid::from_child(&waiting), Signal::INT).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(128 + 2));
+}
+
 /// Many processes at once; each writes down when it begins and ends.
 #[tokio::test]
 async fn commands_of_many_processes_never_overlap() {
@@ -156,7 +233,8 @@ async fn commands_of_many_processes_never_overlap() {
     let directory = tempfile::tempdir().unwrap();
     let book = directory.path().join("book");
     let script = format!("echo begin >> {0}; sleep 0.01; echo end >> {0}", book.display());
-    let all: Vec<Child> = (0..12).map(|_| exec(&database, &[], &script).spawn().unwrap()).collect();
+    let all: Vec<Child> =
+        (0..12).map(|_| exec(&database, &["--ttl", "30s"], &script).spawn().unwrap()).collect();
     for child in all {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -172,6 +250,7 @@ async fn a_command_whose_lock_is_lost_is_stopped() {
         (with(&[]), OBEDIENT, "ended\n"),
         (with(&[]), STUBBORN, ""),
         (with(&["--on-lost", "kill"]), OBEDIENT, ""),
+        (with(&[]), "(trap '' TERM; echo ready; sleep 60; echo never) &", ""),
         (with(&["--on-lost", "ignore"]), "echo ready; sleep 2; echo went on", "went on\n"),
     ] {
         let running = Running::start(&database, &options, script);
@@ -190,7 +269,8 @@ async fn what_a_paused_program_holds_goes_to_others_only_after_the_delay() {
     let silent = "select count(*) from leadergroup.session where seen < now() - interval '2.5 seconds'";
     eventually("its ttl is over", async || database.number(silent).await == 1).await;
     paused.signal(Signal::CONT);
-    assert_eq!(paused.end(), (Some(76), "ended\n".to_owned()));
+    let killed = (Some(76), String::new());
+    assert_eq!(paused.end(), killed, "the time for an end in order was over, too");
     assert_eq!(database.number("select count(*) from leadergroup.session where not dead").await, 0);
     assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 75);
     let key = Key::new("a").unwrap();
@@ -252,6 +332,15 @@ async fn a_killed_program_s_lock_is_free_after_its_ttl() {
 
 /// The command outlives a program that is killed without a chance to end it; here the test does.
 fn end_orphan(file: &Path) {
-    let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    kill_process(pid_in(file), Signal::KILL).unwrap();
+}
+
+fn pid_in(file: &Path) -> Pid {
+    Pid::from_raw(std::fs::read_to_string(file).unwrap().trim().parse().unwrap()).unwrap()
+}
+
+fn suspended(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap();
+    // Behind the name, which is in brackets and may hold anything.
+    stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }

@@ -147,6 +147,20 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
     take(&store, own, "web/a").await;
     assert_eq!(grant(&store, own, "web/a", 2, "p2").await, Granted::Granted { token: Token::new(3) });
     assert!(error(&database, &["release", "nothing", "--force"]).contains("no lock"));
+
+    let p2 = json!({ "uid": "uid-p2", "namespace": "jobs", "name": "p2" });
+    for holder in [p2, Value::Null] {
+        let done = json_of(&database, &["release", "web/a", "--force"]);
+        assert_eq!(done, json!({ "key": "web/a", "token": 3, "takenFrom": holder, "next": null }));
+    }
+    for refused in ["nothing", "web/a"] {
+        let output = run(&database, &["release", refused, "--force", "--token", "9", "-o", "json"]);
+        assert_eq!(
+            (output.status.code(), output.stdout),
+            (Some(1), vec![]),
+            "what went wrong is not for programs"
+        );
+    }
 }
 
 #[tokio::test]
@@ -166,6 +180,12 @@ async fn what_a_program_holds_goes_on_to_the_one_that_waits() {
     assert_eq!(store.queue_for(own, &next).await.unwrap(), Acquired::Granted { token: Token::new(2) });
     let history = json_of(&database, &["history", "job"]);
     assert_eq!(history[1]["released"]["reason"], json!("stuck (by ann)"));
+
+    let last = Wish::new(key("job"), owner("j3"), "nightly");
+    assert_eq!(store.queue_for(own, &last).await.unwrap(), Acquired::Waiting);
+    let done = json_of(&database, &["release", "job", "--force"]);
+    assert_eq!((&done["token"], &done["takenFrom"]["name"]), (&json!(2), &json!("j2")));
+    assert_eq!((&done["next"]["token"], &done["next"]["holder"]["name"]), (&json!(3), &json!("j3")));
 }
 
 #[tokio::test]

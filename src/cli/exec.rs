@@ -1,19 +1,17 @@
-//! `leadergroup exec`: runs a command only while a lock is held.
+//! `leadergroup exec`: runs a command only while a lock is held, and keeps the lock until all of the command has ended.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, Command};
+use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::SettingsArgs;
+use super::group::Group;
 use crate::api::HumanDuration;
-use crate::lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store};
+use crate::lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock was not to be had: `EX_TEMPFAIL` of sysexits.h.
 pub const EXIT_NOT_HELD: u8 = 75;
@@ -22,7 +20,7 @@ pub const EXIT_LOST: u8 = 76;
 
 /// For want of a limit.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);
-/// How long the end of the session may take.
+/// How long the release of the lock and the end of the session may take, each, and what was killed to be gone.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Arguments of `exec`.
@@ -90,8 +88,8 @@ impl From<LockError> for ExecError {
     }
 }
 
-/// Signals that are passed on to the command.
-struct Passed([(Signals, Signal); 6]);
+/// Signals that are passed on to the command. This program itself is not suspended by any of them: its heartbeats go on.
+struct Passed([(Signals, Signal); 8]);
 
 impl Passed {
     fn listen() -> std::io::Result<Self> {
@@ -102,6 +100,8 @@ impl Passed {
             (signal(SignalKind::quit())?, Signal::QUIT),
             (signal(SignalKind::user_defined1())?, Signal::USR1),
             (signal(SignalKind::user_defined2())?, Signal::USR2),
+            (signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?, Signal::TSTP),
+            (signal(SignalKind::from_raw(Signal::CONT.as_raw()))?, Signal::CONT),
         ]))
     }
 
@@ -120,7 +120,7 @@ impl Passed {
     async fn end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if signal != Signal::USR1 && signal != Signal::USR2 {
+            if ![Signal::USR1, Signal::USR2, Signal::TSTP, Signal::CONT].contains(&signal) {
                 return signal;
             }
         }
@@ -134,10 +134,19 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
     // From here on, so that none is missed between having the lock and running the command.
     let mut signals = Passed::listen()?;
     let ttl = config.ttl;
-    let client = Client::connect(store, config).await?;
+    let client = tokio::select! {
+        client = Client::connect(store, config) => client?,
+        // If a session was registered in this moment it holds nothing, and its ttl ends it.
+        signal = signals.end() => return Ok(status_of(signal)),
+    };
+    let mut lost = None;
     let result = tokio::select! {
         guard = acquire(&client, &key, args.wait) => match guard {
-            Ok(Some(guard)) => run(args, &guard, &mut signals, ttl).await,
+            Ok(Some(guard)) => {
+                let result = run(args, &guard, &mut signals, ttl).await;
+                lost = let_go(guard).await;
+                result
+            }
             Ok(None) => {
                 eprintln!("leadergroup: the lock \"{key}\" is held by others");
                 Ok(EXIT_NOT_HELD)
@@ -152,7 +161,19 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
         Ok(Err(error)) => eprintln!("leadergroup: the lock is free only after its ttl: {error}"),
         Err(_) => eprintln!("leadergroup: the lock is free only after its ttl: the database does not answer"),
     }
+    drop(lost);
     result
+}
+
+/// Releases the lock, unless it is lost: then it is to be kept until the session has ended, which does not skip the delay
+/// that was asked for.
+async fn let_go(guard: Guard) -> Option<Guard> {
+    if guard.is_lost() {
+        return Some(guard);
+    }
+    // Waited for, so that it does not come after the end of the session. If it fails that frees the lock as well.
+    let _ = timeout(GOODBYE, guard.release()).await;
+    None
 }
 
 async fn acquire(
@@ -172,62 +193,71 @@ async fn acquire(
 }
 
 async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration) -> Result<u8, ExecError> {
-    let program = args.command.first().cloned().unwrap_or_default();
-    // A process group of its own, so that a signal also reaches what the command starts.
-    let mut child = Command::new(&program)
-        .args(args.command.iter().skip(1))
-        .env("LEADERGROUP_KEY", guard.key().as_str())
-        .env("LEADERGROUP_TOKEN", guard.token().to_string())
-        .process_group(0)
-        .spawn()
-        .map_err(|source| ExecError::Spawn { program, source })?;
-    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    let send = |signal| {
-        // It may just have ended, which is what most signals are for.
-        let _ = group.map(|group| kill_process_group(group, signal));
-    };
+    // The loss is told a fifth of the ttl before others can have the lock; a part of that is for the KILL.
+    let grace = ttl * 3 / 20;
+    let mut deadline = Duration::ZERO;
+    let environment =
+        [("LEADERGROUP_KEY", guard.key().to_string()), ("LEADERGROUP_TOKEN", guard.token().to_string())];
+    let mut group = Group::start(&args.command, &environment).map_err(|source| ExecError::Spawn {
+        program: args.command.first().cloned().unwrap_or_default(),
+        source,
+    })?;
+    let mut told = false;
     loop {
+        if let Some(status) = group.ended()? {
+            return Ok(status);
+        }
+        if group.leader().is_some() && !told {
+            eprintln!(
+                "leadergroup: the command has ended, but not all that it started; the lock \"{}\" is held until then",
+                guard.key()
+            );
+            told = true;
+        }
+        // Known only as long as it is not lost.
+        deadline = guard.held_until().map_or(deadline, |until| until + grace);
         tokio::select! {
-            status = child.wait() => return Ok(status_code(status?)),
-            signal = signals.next() => send(signal),
+            () = group.changed() => {}
+            signal = signals.next() => group.send(signal),
             () = guard.lost() => break,
         }
     }
     eprintln!("leadergroup: the lock \"{}\" is lost", guard.key());
     match args.on_lost {
         OnLost::Ignore => {
-            wait_and_pass(&mut child, signals, send).await?;
+            ended_by(&mut group, signals, FOR_EVER).await?;
             return Ok(EXIT_LOST);
         }
         OnLost::Stop => {
-            send(Signal::TERM);
-            // The loss is told a fifth of the ttl before others can have the lock; a part of that is for the KILL.
-            let _ = timeout(ttl * 3 / 20, wait_and_pass(&mut child, signals, send)).await;
+            // Who was away for so long that others may have the lock notices late; who was told, with time left.
+            let deadline = deadline.min(monotonic() + grace);
+            if monotonic() < deadline {
+                group.send(Signal::TERM);
+                ended_by(&mut group, signals, deadline).await?;
+            }
         }
         OnLost::Kill => {}
     }
-    // Also what the command has started, and left behind.
-    send(Signal::KILL);
-    child.wait().await?;
+    group.send(Signal::KILL);
+    if !ended_by(&mut group, signals, monotonic() + GOODBYE).await? {
+        eprintln!("leadergroup: the system does not end all that the command started");
+    }
     Ok(EXIT_LOST)
 }
 
-async fn wait_and_pass(
-    child: &mut Child,
-    signals: &mut Passed,
-    send: impl Fn(Signal),
-) -> std::io::Result<()> {
-    loop {
+/// Passes signals on until the group has ended, or until `deadline` by a clock that goes on while the machine sleeps.
+async fn ended_by(group: &mut Group, signals: &mut Passed, deadline: Duration) -> std::io::Result<bool> {
+    while monotonic() < deadline {
+        if group.ended()?.is_some() {
+            return Ok(true);
+        }
+        let left = deadline.saturating_sub(monotonic());
         tokio::select! {
-            status = child.wait() => return status.map(drop),
-            signal = signals.next() => send(signal),
+            changed = timeout(left, group.changed()) => drop(changed),
+            signal = signals.next() => group.send(signal),
         }
     }
-}
-
-fn status_code(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    u8::try_from(code).unwrap_or(u8::MAX)
+    Ok(group.ended()?.is_some())
 }
 
 fn status_of(signal: Signal) -> u8 {

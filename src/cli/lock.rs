@@ -109,6 +109,9 @@ pub struct ReleaseArgs {
     /// Who does it, for the history
     #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown")]
     pub by: String,
+    /// How to print what was done
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputFormat,
     /// The settings, of which those of the database count.
     #[command(flatten)]
     pub settings: SettingsArgs,
@@ -272,22 +275,20 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
     let lock = find(&args.key, store).await?;
     let token = args.token.map_or(lock.token, Token::new);
     let reason = format!("{} (by {})", args.reason, args.by);
+    if token != lock.token {
+        // What is printed afterwards is the row that was read here.
+        let why = outdated(Some(lock.token), token);
+        return Err(LockCommandError::Refused { key: lock.key, why });
+    }
     let why = match store.force_release(&lock.key, token, &reason).await? {
         Changed::Done => {
             let next = store.info(&lock.key).await?.filter(|next| next.token > token && next.owner.is_some());
-            return Ok(match &lock.owner {
-                Some(_) => {
-                    let next =
-                        next.map_or_else(String::new, |next| format!("; {} has it now", holder(&next)));
-                    format!("{} is taken away from {} (token {token}){next}\n", lock.key, holder(&lock))
-                }
-                None => format!("{} was held by nobody (token {token})\n", lock.key),
+            return Ok(match args.output {
+                OutputFormat::Table => released_text(&lock, next.as_ref()),
+                OutputFormat::Json => pretty(&released_json(&lock, next.as_ref())),
             });
         }
-        Changed::Refused(Refusal::TokenChanged { row }) => {
-            let now = row.map_or_else(|| "gone".to_owned(), |row| row.token.to_string());
-            format!("its token is {now}, not {token}; look again who holds it (`leadergroup lock show`)")
-        }
+        Changed::Refused(Refusal::TokenChanged { row }) => outdated(row.map(|row| row.token), token),
         Changed::Refused(Refusal::Busy) => "it is being changed at this moment; try again".to_owned(),
         Changed::Refused(Refusal::Tombstone) => "its group was deleted; nobody holds it".to_owned(),
         Changed::Refused(Refusal::ProtocolNewer { .. }) => {
@@ -296,6 +297,29 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
         Changed::Refused(_) => return Err(LockCommandError::Missing { key: lock.key }),
     };
     Err(LockCommandError::Refused { key: lock.key, why })
+}
+
+fn outdated(now: Option<Token>, token: Token) -> String {
+    let now = now.map_or_else(|| "gone".to_owned(), |now| now.to_string());
+    format!("its token is {now}, not {token}; look again who holds it (`leadergroup lock show`)")
+}
+
+fn released_text(lock: &LockInfo, next: Option<&LockInfo>) -> String {
+    let LockInfo { key, token, .. } = lock;
+    if lock.owner.is_none() {
+        return format!("{key} was held by nobody (token {token})\n");
+    }
+    let next = next.map_or_else(String::new, |next| format!("; {} has it now", holder(next)));
+    format!("{key} is taken away from {} (token {token}){next}\n", holder(lock))
+}
+
+fn released_json(lock: &LockInfo, next: Option<&LockInfo>) -> Value {
+    json!({
+        "key": lock.key,
+        "token": lock.token,
+        "takenFrom": lock.owner,
+        "next": next.map(|next| json!({ "holder": next.owner, "token": next.token })),
+    })
 }
 
 fn holder(lock: &LockInfo) -> String {

@@ -3,6 +3,7 @@
 mod check;
 mod crd;
 mod exec;
+mod group;
 mod lock;
 mod print;
 mod settings;

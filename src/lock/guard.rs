@@ -167,6 +167,13 @@ impl Guard {
         self.term.is_lost()
     }
 
+    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`]; every heartbeat makes it longer.
+    /// A fifth of the ttl later others can have it. `None` once it is lost.
+    pub fn held_until(&self) -> Option<Duration> {
+        let lease = *self.term.shared.lease.borrow();
+        lease.belief.until().filter(|_| lease.session == self.term.session && !self.is_lost())
+    }
+
     /// Completes when the key is lost: the session was given up, or its heartbeats have not got through for so long that
     /// others may soon take it. That is a fifth of the ttl before anybody can, for the work to be stopped in.
     pub async fn lost(&self) {
