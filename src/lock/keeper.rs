@@ -28,6 +28,13 @@ impl Lease {
         self.session == session && self.belief.holds(monotonic())
     }
 
+    /// The session is known to be gone.
+    fn end(&mut self, session: SessionId) {
+        if self.session == session {
+            self.belief.lost();
+        }
+    }
+
     /// A heartbeat that was sent at `attempt` was answered in this history.
     fn renewed(&mut self, attempt: Duration, epoch: Epoch) {
         if self.compared && self.epoch == epoch {
@@ -201,6 +208,8 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 shared.compare_ttl(session, &beat).await;
             }
             Ok(beat) => {
+                // Before anything that may take its time: nothing that was held is, and the guards have to know.
+                shared.lease.send_modify(|lease| lease.end(session));
                 if beat.alive {
                     // Others may have what it held sooner than after its ttl, but not before the delay that was asked for.
                     let _ = shared.store.abandon(session).await;
