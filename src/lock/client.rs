@@ -218,6 +218,9 @@ impl Client {
         }
         let mut attempt = Attempt::begin(&self.shared.store.counters);
         let lease = *self.shared.lease.borrow();
+        if lease.closed {
+            return Err(LockError::SessionDead.into());
+        }
         let wish = Wish { delay_over: self.shared.delays.over(key), ..self.wish(key) };
         let mut unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
         let acquired = unfinished.ask(self.shared.store.try_hold(lease.session, &wish)).await?;
@@ -333,11 +336,16 @@ impl Client {
         Wish { lock_delay: config.lock_delay, ..wish }
     }
 
-    /// Ends the session: everything that is held or waited for by any owner of this process is free at once.
+    /// Ends the session: everything that is held or waited for by any owner of this process is free at once. Clones get no
+    /// lock any more, but [`LockError::SessionDead`].
     pub async fn shutdown(self) -> Result<(), LockError> {
         self.tasks.end();
         let lease = *self.shared.lease.borrow();
-        self.shared.lease.send_modify(|lease| lease.belief.lost());
+        self.shared.lease.send_modify(|lease| {
+            lease.belief.lost();
+            lease.closed = true;
+        });
+        self.shared.turns.wake_all();
         if lease.covers(lease.session) {
             self.shared.store.close(lease.session).await?;
         } else {
