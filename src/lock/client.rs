@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::doubt::{Terms, doubt};
 use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
+use super::remains::{Wishes, clear};
 use super::stats::Attempt;
 use super::tidy::tidy;
 use super::waiting::{Delays, Turns, Unfinished, listen};
@@ -92,6 +93,7 @@ pub(super) struct Shared {
     pub(super) tidies: AtomicBool,
     pub(super) turns: Turns,
     pub(super) terms: Terms,
+    pub(super) wishes: Wishes,
     pub(super) delays: Delays,
     /// Guards may be dropped outside of the runtime.
     pub(super) runtime: tokio::runtime::Handle,
@@ -128,7 +130,7 @@ pub struct Client {
 }
 
 /// Ends the background tasks with the last client.
-struct Tasks([tokio::task::JoinHandle<()>; 4]);
+struct Tasks([tokio::task::JoinHandle<()>; 5]);
 
 impl Tasks {
     fn end(&self) {
@@ -167,6 +169,7 @@ impl Client {
             tidies: AtomicBool::new(false),
             turns: Turns::default(),
             terms: Terms::default(),
+            wishes: Wishes::default(),
             delays: Delays::default(),
             runtime: tokio::runtime::Handle::current(),
         });
@@ -174,6 +177,7 @@ impl Client {
             tokio::spawn(keep(Arc::clone(&shared))),
             tokio::spawn(listen(Arc::clone(&shared))),
             tokio::spawn(doubt(Arc::clone(&shared))),
+            tokio::spawn(clear(Arc::clone(&shared))),
             tokio::spawn(tidy(Arc::clone(&shared))),
         ];
         Ok(Self { shared, owner, held: Arc::default(), tasks: Arc::new(Tasks(tasks)) })
@@ -214,9 +218,12 @@ impl Client {
         }
         let mut attempt = Attempt::begin(&self.shared.store.counters);
         let lease = *self.shared.lease.borrow();
+        if lease.closed {
+            return Err(LockError::SessionDead.into());
+        }
         let wish = Wish { delay_over: self.shared.delays.over(key), ..self.wish(key) };
-        let unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
-        let acquired = self.shared.store.try_hold(lease.session, &wish).await?;
+        let mut unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
+        let acquired = unfinished.ask(self.shared.store.try_hold(lease.session, &wish)).await?;
         let guard = self.settle(unfinished, lease.epoch, acquired)?;
         if guard.is_some() {
             attempt.won();
@@ -268,6 +275,10 @@ impl Client {
                     token,
                 ));
                 self.shared.terms.enter(unfinished.request, &term);
+                if self.shared.wishes.was_heard_of(unfinished.request) {
+                    // Somebody may have taken it away before it was looked after.
+                    self.shared.terms.doubt();
+                }
                 // From now on it is looked at when the history changes. If that was just before, the grant may be lost.
                 if self.shared.lease.borrow().epoch != asked_in {
                     return Ok(None);
@@ -325,11 +336,16 @@ impl Client {
         Wish { lock_delay: config.lock_delay, ..wish }
     }
 
-    /// Ends the session: everything that is held or waited for by any owner of this process is free at once.
+    /// Ends the session: everything that is held or waited for by any owner of this process is free at once. Clones get no
+    /// lock any more, but [`LockError::SessionDead`].
     pub async fn shutdown(self) -> Result<(), LockError> {
         self.tasks.end();
         let lease = *self.shared.lease.borrow();
-        self.shared.lease.send_modify(|lease| lease.belief.lost());
+        self.shared.lease.send_modify(|lease| {
+            lease.belief.lost();
+            lease.closed = true;
+        });
+        self.shared.turns.wake_all();
         if lease.covers(lease.session) {
             self.shared.store.close(lease.session).await?;
         } else {

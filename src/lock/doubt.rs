@@ -50,6 +50,14 @@ impl Terms {
         self.doubt.notify_one();
     }
 
+    pub(super) fn known(&self) -> Vec<uuid::Uuid> {
+        self.all().keys().copied().collect()
+    }
+
+    pub(super) fn knows(&self, request: GrantId) -> bool {
+        self.all().contains_key(&request.as_uuid())
+    }
+
     fn living(&self) -> Vec<Held> {
         let held = |term: Arc<Term>| Held {
             key: term.key.clone(),

@@ -54,9 +54,9 @@ impl Term {
 
     /// It is known to be over. `false` if it was given up by its holder, or lost before.
     pub(super) fn end(&self) -> bool {
-        !self.released.load(Ordering::Relaxed)
-            && self.guards.load(Ordering::Relaxed) > 0
-            && !self.lost.swap(true, Ordering::Relaxed)
+        // Also without a guard: one may come back from a handover that is under way.
+        let first = !self.lost.swap(true, Ordering::Relaxed);
+        first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
     }
 
     fn is_lost(&self) -> bool {

@@ -26,6 +26,8 @@ const RELEASE: Statement = Statement {
 };
 const GIVE_UP: Statement =
     Statement { name: "give up waiting", sql: "select leadergroup.give_up($1, $2, $3) as token" };
+const OWN_REQUESTS: Statement =
+    Statement { name: "look for what is left", sql: include_str!("sql/own_requests.sql") };
 const WAKE: Statement = Statement { name: "wake", sql: "select pg_notify($1, $2)" };
 
 /// The group that rows of locks belong to which programs hold themselves. A key of a group of the operator is refused.
@@ -316,6 +318,24 @@ impl Store {
             self.release(own, key, Token::new(token), "nobody waited any more").await?;
         }
         Ok(())
+    }
+
+    /// What a session holds or waits for by other requests than the known ones, with its keys; at most
+    /// [`LONGEST_LIST`](super::LONGEST_LIST).
+    pub(super) async fn own_requests(
+        &self,
+        own: SessionId,
+        known: Vec<uuid::Uuid>,
+    ) -> Result<Vec<(Key, GrantId)>, LockError> {
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(HOLD_GROUP)?
+            .with(known)?
+            .with(i64::from(super::LONGEST_LIST))?;
+        let rows = self.rows(OWN_REQUESTS, bind).await?;
+        rows.iter()
+            .map(|row| Ok((Key::stored(get(row, "key")?), get::<uuid::Uuid>(row, "request")?.into())))
+            .collect()
     }
 
     /// After the commit and in a transaction of its own, as all notifications. Only a hint.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::Shared;
@@ -20,6 +21,8 @@ pub(super) struct Lease {
     pub(super) epoch: Epoch,
     /// Whether all that is held is known to that history. Until then nothing that it says renews the belief.
     compared: bool,
+    /// The client was shut down: there will be no other session.
+    pub(super) closed: bool,
 }
 
 impl Lease {
@@ -28,16 +31,27 @@ impl Lease {
         self.session == session && self.belief.holds(monotonic())
     }
 
-    /// A heartbeat that was sent at `attempt` was answered in this history.
-    fn renewed(&mut self, attempt: Duration, epoch: Epoch) {
-        if self.compared && self.epoch == epoch {
+    /// The session is known to be gone.
+    fn end(&mut self, session: SessionId) {
+        if self.session == session {
+            self.belief.lost();
+        }
+    }
+
+    /// A heartbeat that was sent at `attempt` was answered in this history. An answer that comes after the belief ended is
+    /// too late: the guards have said that they are lost. Whether it counted.
+    fn renewed(&mut self, session: SessionId, attempt: Duration, epoch: Epoch) -> bool {
+        let counts = self.covers(session) && self.compared && self.epoch == epoch;
+        if counts {
             self.belief.renewed(attempt);
         }
+        counts
     }
 }
 
 impl Shared {
-    /// Tries until it is done. Once the session is gone there is nothing left to do.
+    /// Tries until it is done. Once the session is gone, or nobody believes in it any more, there is nothing left to do: it is
+    /// not kept alive then, and whatever it has goes with it.
     pub(super) async fn insist<T, F>(&self, session: SessionId, action: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = Result<T, LockError>>,
@@ -45,6 +59,10 @@ impl Shared {
         while self.lease.borrow().session == session {
             match action().await {
                 Ok(done) => return Some(done),
+                Err(error) if !self.lease.borrow().covers(session) => {
+                    tracing::debug!(%error, "a key was not given up; it goes with the session");
+                    return None;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "giving a key up; trying again");
                     sleep(self.config.retry_interval).await;
@@ -61,7 +79,7 @@ pub(super) async fn begin(store: &Store, name: &str, ttl: Duration) -> Result<Le
     let (session, epoch) = store.register_in(name, ttl).await?;
     let mut belief = Belief::new(ttl, margin(ttl));
     belief.renewed(attempt);
-    Ok(Lease { session, belief, epoch, compared: true })
+    Ok(Lease { session, belief, epoch, compared: true, closed: false })
 }
 
 /// Clocks that run at different rates, and the time that it takes to notice: a fifth, never less than the timers' grain.
@@ -104,7 +122,7 @@ impl Shared {
             self.lease.send_modify(|lease| {
                 if lease.covers(session) {
                     lease.belief.set_ttl(ttl, margin(ttl));
-                    lease.renewed(attempt, epoch);
+                    lease.renewed(session, attempt, epoch);
                 }
             });
         }
@@ -157,10 +175,33 @@ impl Shared {
         match begin(&self.store, &self.config.name, self.ttl()).await {
             Ok(lease) => {
                 tracing::warn!(%session, "the session was lost, and all locks with it; a new one begins");
-                self.lease.send_replace(lease);
+                self.lease.send_if_modified(|now| {
+                    if !now.closed {
+                        *now = lease;
+                    }
+                    !now.closed
+                });
             }
             Err(error) => tracing::warn!(%error, "no new session; trying again"),
         }
+    }
+}
+
+impl Shared {
+    /// What an answer gives rise to, besides the next heartbeat, which does not wait for it.
+    async fn see_to(&self, own: SessionId, beat: Beat, expired: Vec<(SessionId, u64)>, settled: bool) {
+        match self.store.mark_dead(&expired).await {
+            Ok(dead) if !dead.is_empty() => self.turns.wake_all(),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a dead session could not be marked; trying again"),
+        }
+        if settled {
+            match self.store.settle(beat.epoch).await {
+                Ok(()) => self.turns.wake_all(),
+                Err(error) => tracing::debug!(%error, "the era could not be settled; trying again"),
+            }
+        }
+        self.compare_ttl(own, &beat).await;
     }
 }
 
@@ -169,38 +210,35 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     let interval = shared.config.retry_interval;
     let mut observer = Observer::new(interval);
     let mut settler = Settler::new(interval);
-    let mut planned = monotonic() + interval;
+    let mut attempt = monotonic();
+    let mut planned = attempt + interval;
+    // One at a time. They end with this task.
+    let mut chores = JoinSet::new();
     loop {
-        sleep(planned.saturating_sub(monotonic()).min(interval)).await;
+        // Asked for once when a session may have expired; should there be no answer, the regular questions go on.
+        let expiry = observer.next_expiry().filter(|at| *at > attempt);
+        let due = expiry.map_or(planned, |at| at.min(planned));
+        sleep(due.saturating_sub(monotonic()).min(interval)).await;
         let session = shared.lease.borrow().session;
-        let attempt = monotonic();
+        attempt = monotonic();
         match shared.store.beat(session).await {
-            // An answer that comes after the belief ended is too late: the guards have said that they are lost.
             Ok(beat) if beat.alive && shared.lease.borrow().covers(session) => {
                 let answered = monotonic();
                 shared.compare(beat.epoch).await;
-                shared.lease.send_modify(|lease| {
-                    if lease.covers(session) {
-                        lease.renewed(attempt, beat.epoch);
-                    }
-                });
-                shared.store.counters.heartbeat(answered.saturating_sub(planned));
+                shared.lease.send_if_modified(|lease| lease.renewed(session, attempt, beat.epoch));
+                shared.store.counters.heartbeat(answered.saturating_sub(due));
                 shared.tidies.store(is_our_turn(&beat), Ordering::Relaxed);
                 let expired = observer.observe(answered, attempt, &beat);
-                match shared.store.mark_dead(&expired).await {
-                    Ok(dead) if !dead.is_empty() => shared.turns.wake_all(),
-                    Ok(_) => {}
-                    Err(error) => tracing::debug!(%error, "a dead session could not be marked; trying again"),
+                let settled = settler.observe(answered, attempt, &beat);
+                while chores.try_join_next().is_some() {}
+                if chores.is_empty() {
+                    let shared = Arc::clone(&shared);
+                    chores.spawn(async move { shared.see_to(session, beat, expired, settled).await });
                 }
-                if settler.observe(answered, attempt, &beat) {
-                    match shared.store.settle(beat.epoch).await {
-                        Ok(()) => shared.turns.wake_all(),
-                        Err(error) => tracing::debug!(%error, "the era could not be settled; trying again"),
-                    }
-                }
-                shared.compare_ttl(session, &beat).await;
             }
             Ok(beat) => {
+                // Before anything that may take its time: nothing that was held is, and the guards have to know.
+                shared.lease.send_modify(|lease| lease.end(session));
                 if beat.alive {
                     // Others may have what it held sooner than after its ttl, but not before the delay that was asked for.
                     let _ = shared.store.abandon(session).await;

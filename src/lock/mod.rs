@@ -83,6 +83,7 @@ mod observer;
 mod pool;
 mod pooler;
 mod read;
+mod remains;
 mod schema;
 mod session;
 mod settler;

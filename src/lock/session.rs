@@ -1,5 +1,6 @@
 //! Sessions: registering, the heartbeat, the death mark, the normal end.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
@@ -19,6 +20,9 @@ const MARK_DEAD: Statement = Statement { name: "death mark", sql: include_str!("
 const MARK_DEAD_WAITING: Statement =
     Statement { name: "death mark", sql: include_str!("sql/mark_dead_waiting.sql") };
 const CLOSE: Statement = Statement { name: "close", sql: include_str!("sql/close.sql") };
+
+/// The number of this process's next change of a ttl. A session belongs to one process.
+static TTL_CHANGES: AtomicI64 = AtomicI64::new(1);
 
 /// What a try to mark sessions dead came to.
 #[derive(Debug, Default)]
@@ -81,7 +85,8 @@ impl Store {
 
     /// Gives a session another ttl; also counts as a heartbeat, so that everybody watches it anew by the new one. `false` if
     /// it is dead or unknown. Whoever shortens a ttl must have stopped believing in the longer one *before* it calls this,
-    /// whatever comes of it; whoever lengthens it may believe in the longer one only *after* it was told `true`.
+    /// whatever comes of it; whoever lengthens it may believe in the longer one only *after* it was told `true`. A change that
+    /// takes effect late does not undo one that was asked for after it, in the same process.
     ///
     /// Commits as durably as a grant does, other than heartbeats: a longer ttl must not be lost where they are not.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<bool, LockError> {
@@ -90,7 +95,8 @@ impl Store {
 
     /// As [`set_ttl`](Self::set_ttl). Says in which history, if the session lives.
     pub(super) async fn set_ttl_in(&self, own: SessionId, ttl: Duration) -> Result<Option<Epoch>, LockError> {
-        let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?;
+        let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
+        let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
         match self.rows(SET_TTL, bind).await?.first() {
             Some(row) => self.present_epoch(row).await.map(Some),
             None => Ok(None),

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::client::{Client, ClientError, Shared};
 use super::stats::Attempt;
-use super::{Acquired, GrantId, Guard, Key, Refusal, SessionId, Token, monotonic};
+use super::{Acquired, GrantId, Guard, Key, LockError, Refusal, SessionId, Token, monotonic};
 
 /// After a failure a waiter asks again after a tenth of its interval, then after twice as long each time, up to so many
 /// intervals.
@@ -30,46 +30,44 @@ impl Client {
             let session = shared.lease.borrow().session;
             let mut wish = self.wish(key);
             let turn = Turn::new(&shared.turns, wish.request);
-            let mut unfinished = Some(Unfinished::new(shared, session, key, wish.request));
-            while shared.lease.borrow().session == session {
-                if let Some(guard) = self.again(key) {
-                    return Ok(guard);
-                }
-                wish.delay_over = shared.delays.over(key);
-                let asked_in = shared.lease.borrow().epoch;
-                let pause = match shared.store.queue_for(session, &wish).await {
-                    Ok(Acquired::Waiting | Acquired::Held) => {
-                        attempt.waits();
-                        backoff = Backoff::new(interval);
-                        // Not all at the same moment.
-                        interval.mul_f64(1.0 + portion() / 4.0)
+            {
+                let mut unfinished = Unfinished::new(shared, session, key, wish.request);
+                while shared.lease.borrow().session == session {
+                    if let Some(guard) = self.again(key) {
+                        return Ok(guard);
                     }
-                    Ok(Acquired::Delayed { token, delay }) => {
-                        attempt.waits();
-                        backoff = Backoff::new(interval);
-                        let left = shared.delays.learn(key, token, delay);
-                        interval.min(left) + (interval / 10).mul_f64(portion())
-                    }
-                    Ok(Acquired::Refused(Refusal::Busy | Refusal::SessionDead)) => backoff.next(interval),
-                    Ok(acquired) => {
-                        let Some(unfinished) = unfinished.take() else { break };
-                        match self.settle(unfinished, asked_in, acquired)? {
-                            Some(guard) => return Ok(guard),
-                            None => break,
+                    wish.delay_over = shared.delays.over(key);
+                    let asked_in = shared.lease.borrow().epoch;
+                    let pause = match unfinished.ask(shared.store.queue_for(session, &wish)).await {
+                        Ok(Acquired::Waiting | Acquired::Held) => {
+                            attempt.waits();
+                            backoff = Backoff::new(interval);
+                            // Not all at the same moment.
+                            interval.mul_f64(1.0 + portion() / 4.0)
                         }
-                    }
-                    Err(error) if error.is_temporary() => {
-                        tracing::debug!(%key, %error, "no answer to a waiter; trying again");
-                        backoff.next(interval * LONGEST_PAUSE_INTERVALS)
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                let _ = timeout(pause, turn.notify.notified()).await;
+                        Ok(Acquired::Delayed { token, delay }) => {
+                            attempt.waits();
+                            backoff = Backoff::new(interval);
+                            let left = shared.delays.learn(key, token, delay);
+                            interval.min(left) + (interval / 10).mul_f64(portion())
+                        }
+                        Ok(Acquired::Refused(Refusal::Busy | Refusal::SessionDead)) => backoff.next(interval),
+                        Ok(acquired) => {
+                            let Some(guard) = self.settle(unfinished, asked_in, acquired)? else { break };
+                            return Ok(guard);
+                        }
+                        Err(error) if error.is_temporary() => {
+                            tracing::debug!(%key, %error, "no answer to a waiter; trying again");
+                            backoff.next(interval * LONGEST_PAUSE_INTERVALS)
+                        }
+                        Err(error) => return Err(error.into()),
+                    };
+                    let _ = timeout(pause, turn.notify.notified()).await;
+                }
             }
-            drop(unfinished);
+            // If the session is gone the background task makes another one. Or it lives, and only what was granted was not
+            // worth anything. The sender lives as long as this.
             let mut renewed = shared.lease.subscribe();
-            // The session is gone; the background task makes another one. Or it lives, and only what was granted was not worth
-            // anything. The sender lives as long as this.
             let _ = renewed.wait_for(|now| now.session != session || now.covers(session)).await;
         }
     }
@@ -144,11 +142,27 @@ pub(super) struct Unfinished {
     pub(super) key: Key,
     pub(super) request: GrantId,
     armed: bool,
+    /// A statement may still be under way.
+    unclear: bool,
 }
 
 impl Unfinished {
     pub(super) fn new(shared: &Arc<Shared>, session: SessionId, key: &Key, request: GrantId) -> Self {
-        Self { shared: Arc::clone(shared), session, key: key.clone(), request, armed: true }
+        // Known before anything can come of it.
+        shared.wishes.asks(request);
+        Self { shared: Arc::clone(shared), session, key: key.clone(), request, armed: true, unclear: false }
+    }
+
+    /// Asks for it. Without an answer, nobody knows from then on what is still to come.
+    pub(super) async fn ask<T>(
+        &mut self,
+        question: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let before = std::mem::replace(&mut self.unclear, true);
+        self.shared.wishes.asks(self.request);
+        let answer = question.await?;
+        self.unclear = before;
+        Ok(answer)
     }
 
     /// There is nothing to take back.
@@ -159,6 +173,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
+        self.shared.wishes.leave(self.request, self.unclear);
         if !self.armed {
             return;
         }
@@ -218,6 +233,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
     while let Some(word) = words.next().await {
         if let Some(request) = word {
             shared.turns.wake(request);
+            shared.wishes.heard_of(request);
             shared.terms.heard_of(request);
         } else {
             shared.turns.wake_all();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leadergroup::lock::{Client, ClientConfig, ClientError, Guard, Released, Store, Token};
 use tokio::time::timeout;
 
-use crate::cast::{claim_one, key, row, session};
+use crate::cast::{Gate, claim_one, key, row, session};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 /// Long enough that nothing in a test happens because of a poll.
@@ -140,6 +140,22 @@ async fn a_session_that_others_marked_dead_is_replaced_and_its_guards_are_lost()
     assert!(held.is_lost(), "for ever");
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     assert!(!free(&store).await && !again.is_lost());
+}
+
+/// Whatever keeps a new session from beginning: that the old one is gone is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_of_a_dead_session_are_lost_before_there_is_another_one() {
+    let (database, _store) = migrated().await;
+    let (ttl, retry_interval) = (NEVER, Duration::from_millis(200));
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let one = Client::connect(database.store(), config).await.unwrap();
+    let held = taken(&one).await;
+    let mut gate = Gate::close_for(&database, "insert on leadergroup.session").await;
+    database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
+    gate.somebody_waits().await;
+    assert!(held.is_lost(), "others may hold the key by now");
+    gate.open().await;
+    assert_eq!(taken(&one).await.token(), Token::new(2));
 }
 
 /// Nobody can be told anything while the database is away. The guard ends by its own clock.

@@ -24,6 +24,7 @@ mod model;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
+mod remains;
 mod sessions;
 mod stats;
 mod terms;

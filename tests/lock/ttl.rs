@@ -45,6 +45,30 @@ async fn another_ttl_comes_with_another_count() {
     assert_eq!(with_ttl(&database, TTL * 2).await, 1);
 }
 
+/// A packet that was held up on its way.
+#[tokio::test]
+async fn a_change_that_comes_late_does_not_undo_a_later_one() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    assert!(store.set_ttl(own, SHORT).await.unwrap());
+    let first = database.number("select ttl_change from leadergroup.session").await;
+    let mut admin = database.admin().await;
+    let again = async |admin: &mut sqlx::PgConnection| {
+        sqlx::query(include_str!("../../src/lock/sql/set_ttl.sql"))
+            .bind(own.to_string().parse::<uuid::Uuid>().unwrap())
+            .bind(i64::try_from(SHORT.as_millis()).unwrap())
+            .bind(first)
+            .fetch_all(admin)
+            .await
+            .unwrap()
+            .len()
+    };
+    assert_eq!(again(&mut admin).await, 1, "the same one may be repeated");
+    assert!(store.set_ttl(own, LONG).await.unwrap());
+    assert_eq!(again(&mut admin).await, 0);
+    assert_eq!(with_ttl(&database, LONG).await, 1, "others would mark it dead before its holder expects it");
+}
+
 /// Both die at the same time. Who is watched by the longer ttl is not even suspected when the other one's death is certain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_longer_ttl_keeps_the_lock_of_one_that_is_silent() {

@@ -5,6 +5,9 @@
 -- A session that ended in order, by its own word: what it held is free at once, whatever delay was asked for.
 alter table leadergroup.session add column closed boolean not null default false;
 
+-- Which of the session's changes of its ttl the row shows. An earlier one that comes late must not undo a later one.
+alter table leadergroup.session add column ttl_change bigint not null default 0;
+
 -- How long nobody gets the key after the present holder's session was marked dead. Waiters measure it themselves, each on
 -- its own clock from when it learns of that end: the database's clock decides nothing.
 alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
