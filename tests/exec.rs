@@ -191,8 +191,10 @@ async fn the_command_is_suspended_and_the_lock_kept() {
     let (database, store) = postgres::migrated().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("pid");
-    let script = format!("echo $$ > {}; {OBEDIENT}", file.display());
-    let running = Running::start(&database, &["--ttl", "10s"], &script);
+    // It starts nothing in the foreground: a shell that waits for its child to begin is not shown as suspended.
+    let script =
+        format!("sleep 60 & trap 'echo ended; exit 7' TERM; echo $$ > {}; echo ready; wait", file.display());
+    let running = Running::start(&database, &["--ttl", "10s", "--retry-interval", "200ms"], &script);
     let (own, command) = (Pid::from_child(&running.child), pid_in(&file));
     for _ in 0..2 {
         running.signal(Signal::TSTP);
@@ -245,7 +247,8 @@ async fn commands_of_many_processes_never_overlap() {
 #[tokio::test]
 async fn a_command_whose_lock_is_lost_is_stopped() {
     let (database, _store) = postgres::migrated().await;
-    let with = |more: &[&'static str]| [&QUICK[..], more].concat();
+    // Time enough for an end in order on a busy machine; the heartbeats tell of the loss soon.
+    let with = |more: &[&'static str]| [&["--ttl", "8s", "--retry-interval", "200ms"], more].concat();
     for (options, script, expected) in [
         (with(&[]), OBEDIENT, "ended\n"),
         (with(&[]), STUBBORN, ""),
