@@ -31,6 +31,11 @@ impl Lease {
         self.session == session && self.belief.holds(monotonic())
     }
 
+    /// Whether it is to be asked for locks: it may be gone, but there is no other one.
+    pub(super) fn serves(&self, session: SessionId) -> bool {
+        self.session == session && !self.closed
+    }
+
     /// The session is known to be gone.
     fn end(&mut self, session: SessionId) {
         if self.session == session {

@@ -25,18 +25,23 @@ impl Client {
         let shared = &self.shared;
         let interval = shared.config.retry_interval;
         let mut backoff = Backoff::new(interval);
+        let mut sits_out = Countdown::default();
         loop {
             // Once for each session: a place in the queue is lost with it.
-            let session = shared.lease.borrow().session;
+            let lease = *shared.lease.borrow();
+            let session = lease.session;
+            if lease.closed {
+                return Err(LockError::SessionDead.into());
+            }
             let mut wish = self.wish(key);
             let turn = Turn::new(&shared.turns, wish.request);
             {
                 let mut unfinished = Unfinished::new(shared, session, key, wish.request);
-                while shared.lease.borrow().session == session {
+                while shared.lease.borrow().serves(session) {
                     if let Some(guard) = self.again(key) {
                         return Ok(guard);
                     }
-                    wish.delay_over = shared.delays.over(key);
+                    wish.delay_over = sits_out.over().or_else(|| shared.delays.over(key));
                     let asked_in = shared.lease.borrow().epoch;
                     let pause = match unfinished.ask(shared.store.queue_for(session, &wish)).await {
                         Ok(Acquired::Waiting | Acquired::Held) => {
@@ -48,7 +53,7 @@ impl Client {
                         Ok(Acquired::Delayed { token, delay }) => {
                             attempt.waits();
                             backoff = Backoff::new(interval);
-                            let left = shared.delays.learn(key, token, delay);
+                            let left = sits_out.learn(token, || shared.delays.learn(key, token, delay));
                             interval.min(left) + (interval / 10).mul_f64(portion())
                         }
                         Ok(Acquired::Refused(Refusal::Busy | Refusal::SessionDead)) => backoff.next(interval),
@@ -56,7 +61,7 @@ impl Client {
                             let Some(guard) = self.settle(unfinished, asked_in, acquired)? else { break };
                             return Ok(guard);
                         }
-                        Err(error) if error.is_temporary() => {
+                        Err(error) if passes(&error) => {
                             tracing::debug!(%key, %error, "no answer to a waiter; trying again");
                             backoff.next(interval * LONGEST_PAUSE_INTERVALS)
                         }
@@ -68,8 +73,43 @@ impl Client {
             // If the session is gone the background task makes another one. Or it lives, and only what was granted was not
             // worth anything. The sender lives as long as this.
             let mut renewed = shared.lease.subscribe();
-            let _ = renewed.wait_for(|now| now.session != session || now.covers(session)).await;
+            let _ = renewed.wait_for(|now| !now.serves(session) || now.covers(session)).await;
         }
+    }
+}
+
+/// Whether it may be over before a waiter's time is up: besides what ends by itself, a failover, during which the database
+/// takes no writes; a lack of resources; and a transaction that had to give way.
+fn passes(error: &LockError) -> bool {
+    match error {
+        LockError::ReadOnly => true,
+        LockError::Database { code, .. } => code.starts_with("53") || code.starts_with("40"),
+        error => error.is_temporary(),
+    }
+}
+
+/// The delay that one waiter sits out, whatever becomes of the list of [`Delays`].
+#[derive(Debug, Default)]
+struct Countdown(Option<(Token, Duration)>);
+
+impl Countdown {
+    /// An answer just received says so. Returns how much is left; of the first answer for a term `first` says it.
+    fn learn(&mut self, token: Token, first: impl FnOnce() -> Duration) -> Duration {
+        let now = monotonic();
+        match self.0 {
+            Some((known, until)) if known == token => until.saturating_sub(now),
+            _ => {
+                let left = first();
+                // Not from `now`: what is left was measured after that.
+                self.0 = Some((token, monotonic() + left));
+                left
+            }
+        }
+    }
+
+    /// The token of the term whose delay is over.
+    fn over(&self) -> Option<Token> {
+        self.0.filter(|(_, until)| *until <= monotonic()).map(|(token, _)| token)
     }
 }
 
@@ -111,6 +151,7 @@ impl Delays {
             return until.saturating_sub(now);
         }
         if all.len() >= MOST_DELAYS
+            && !all.contains_key(key)
             && let Some(any) = all.keys().next().cloned()
         {
             all.remove(&any);
@@ -280,5 +321,34 @@ mod tests {
             delays.learn(&key(&number.to_string()), Token::new(1), hour);
         }
         assert_eq!(delays.all().len(), MOST_DELAYS);
+        let known = delays.all().keys().next().cloned().expect("it is full");
+        delays.learn(&known, Token::new(2), hour);
+        assert_eq!(delays.all().len(), MOST_DELAYS, "one that is there already needs no other's place");
+    }
+
+    #[test]
+    fn a_waiter_counts_by_itself() {
+        let mut waiter = Countdown::default();
+        let hour = Duration::from_hours(1);
+        assert_eq!(waiter.learn(Token::new(1), || hour), hour);
+        assert!(waiter.learn(Token::new(1), || hour * 2) <= hour, "from the first word on");
+        assert_eq!(waiter.over(), None);
+        assert_eq!(waiter.learn(Token::new(2), || Duration::ZERO), Duration::ZERO);
+        assert_eq!(waiter.over(), Some(Token::new(2)));
+    }
+
+    #[test]
+    fn what_passes_is_waited_for() {
+        let database = |code: &str| LockError::Database {
+            statement: "acquire",
+            code: code.to_owned(),
+            message: String::new(),
+        };
+        for error in [LockError::ReadOnly, database("53100"), database("40001"), database("40P01")] {
+            assert!(passes(&error), "{error}");
+        }
+        for error in [database("42601"), LockError::SessionDead] {
+            assert!(!passes(&error), "{error}");
+        }
     }
 }

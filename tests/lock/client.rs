@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leadergroup::lock::{Client, ClientConfig, ClientError, Guard, Released, Store, Token};
+use leadergroup::lock::{Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token};
 use tokio::time::timeout;
 
 use crate::cast::{Gate, claim_one, key, row, session};
@@ -106,6 +106,28 @@ async fn a_shutdown_frees_everything_at_once() {
     timeout(DEADLINE, held.lost()).await.expect("its guards know");
     assert_eq!(two.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(2));
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_shutdown_clones_get_an_error_at_once() {
+    let (database, _store) = migrated().await;
+    let one = client(&database, "one", NEVER).await;
+    let held = taken(&one).await;
+    let other = one.another_owner("other");
+    let waiting = tokio::spawn({
+        let other = other.clone();
+        async move { other.lock(&key("a"), NEVER).await }
+    });
+    eventually("it waits", async || waiters(&database).await == 1).await;
+    one.shutdown().await.unwrap();
+    for refused in [
+        timeout(DEADLINE, waiting).await.expect("it does not wait for nothing").unwrap().unwrap_err(),
+        timeout(DEADLINE, other.lock(&key("b"), NEVER)).await.expect("at once").unwrap_err(),
+        other.try_lock(&key("b")).await.unwrap_err(),
+    ] {
+        assert!(matches!(refused, ClientError::Lock(LockError::SessionDead)), "{refused}");
+    }
+    drop(held);
 }
 
 /// The process is gone, or paused: nothing is said to anybody. Here its background tasks end.
