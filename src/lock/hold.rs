@@ -28,7 +28,11 @@ const GIVE_UP: Statement =
     Statement { name: "give up waiting", sql: "select leadergroup.give_up($1, $2, $3) as token" };
 const OWN_REQUESTS: Statement =
     Statement { name: "look for what is left", sql: include_str!("sql/own_requests.sql") };
-const WAKE: Statement = Statement { name: "wake", sql: "select pg_notify($1, $2)" };
+/// A word, which need not outlive a crash: its commit does not wait for the disk.
+const WAKE: Statement = Statement {
+    name: "wake",
+    sql: "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)",
+};
 
 /// The group that rows of locks belong to which programs hold themselves. A key of a group of the operator is refused.
 pub const HOLD_GROUP: &str = "held by programs";

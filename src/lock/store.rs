@@ -22,7 +22,11 @@ pub(super) const CREATE_CHUNK: usize = 200;
 /// The channel on which hints travel.
 pub(super) const CHANNEL: &str = "leadergroup";
 
-const NOTIFY: Statement = Statement { name: "notify", sql: "select pg_notify($1, '')" };
+/// A hint, which need not outlive a crash: its commit does not wait for the disk.
+const NOTIFY: Statement = Statement {
+    name: "notify",
+    sql: "select set_config('synchronous_commit', 'off', true), pg_notify($1, '')",
+};
 
 /// The database. Cheap to clone; connects when first used.
 ///

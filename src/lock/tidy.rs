@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Beat;
 use super::client::Shared;
+use super::waiting::portion;
 
 /// Terms kept per lock, by whomever tidies up.
 pub const KEPT_TERMS: u32 = 50;
@@ -27,8 +28,11 @@ pub(super) fn is_our_turn(beat: &Beat) -> bool {
 
 /// Runs for as long as there is a client. Every statement may be given up at any time.
 pub(super) async fn tidy(shared: Arc<Shared>) {
+    // Of many programs that live for a short time only, one now and then gets as far as this, too.
+    let mut pause = EVERY.mul_f64(portion());
     loop {
-        sleep(EVERY).await;
+        sleep(pause).await;
+        pause = EVERY;
         if !shared.tidies.load(Ordering::Relaxed) {
             continue;
         }

@@ -130,7 +130,7 @@ impl Backoff {
 }
 
 /// Somewhere between 0 and 1.
-fn portion() -> f64 {
+pub(super) fn portion() -> f64 {
     // The first 32 bits of such a UUID are all random.
     let (random, ..) = uuid::Uuid::new_v4().as_fields();
     f64::from(random) / f64::from(u32::MAX)

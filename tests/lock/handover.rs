@@ -55,7 +55,7 @@ async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
     sqlx::Executor::execute(&mut mark, sqlx::AssertSqlSafe(lock)).await.unwrap();
     assert_eq!(store.release(holder, &key("a"), Token::new(1), "done").await.unwrap(), Changed::Done);
     assert_eq!(row(&store, &key("a")).await.owner.map(|owner| owner.name).as_deref(), Some("p2"));
-    mark.close().await.unwrap();
+    sqlx::Executor::execute(&mut mark, "rollback").await.unwrap();
     assert_eq!(store.release(next, &key("a"), Token::new(2), "done").await.unwrap(), Changed::Done);
     assert_eq!(store.queue_for(doubted, &first).await.unwrap(), granted(3), "before p3");
 }
