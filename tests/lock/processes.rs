@@ -1,5 +1,5 @@
-//! Four processes with eight owners each want the same key; one of the processes is killed while it holds it. Two owners of
-//! each do not queue, but try until they have it. What they tell is put together: one holder at a time, tokens that only
+//! Four processes with eight owners each want the same key; one of the processes is killed while it holds it. One owner of
+//! each does not queue, but tries until it has it. What they tell is put together: one holder at a time, tokens that only
 //! grow, and the order of the queue.
 
 use std::collections::BTreeMap;
@@ -51,25 +51,26 @@ async fn process() {
     })
     .unwrap();
     let mut owners = Vec::new();
-    for _ in 0..CLIENTS {
+    for number in 0..CLIENTS {
         let (ttl, retry_interval) = (Duration::from_secs(3), Duration::from_millis(300));
         let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
         let client = Client::connect(store.clone(), config).await.unwrap();
-        owners.extend((0..OWNERS).map(|owner| (client.another_owner(&format!("owner-{owner}")), owner)));
+        let queues = |owner| number > 0 || owner > 0;
+        owners.extend(
+            (0..OWNERS).map(|owner| (client.another_owner(&format!("owner-{owner}")), queues(owner))),
+        );
     }
-    let turns: Vec<_> = owners
-        .into_iter()
-        .map(|(owner, number)| tokio::spawn(take_turns(owner, number > 0, stuck)))
-        .collect();
+    let turns: Vec<_> =
+        owners.into_iter().map(|(owner, queues)| tokio::spawn(take_turns(owner, queues, stuck))).collect();
     for turn in turns {
         turn.await.unwrap();
     }
 }
 
 async fn take_turns(owner: Client, queues: bool, stuck: bool) {
-    for _ in 0..TURNS {
+    for _ in 0..if queues { TURNS } else { 1 } {
         let guard =
-            if queues { owner.lock(&key("a"), DEADLINE).await.unwrap() } else { insist(&owner).await };
+            if queues { owner.lock(&key("a"), DEADLINE * 3).await.unwrap() } else { insist(&owner).await };
         if guard.is_lost() {
             continue;
         }
@@ -143,7 +144,7 @@ async fn of_many_processes_one_owner_holds_the_key_at_a_time_in_the_order_of_the
     let stuck = Process::start(&database, true);
     let first = stuck.words.recv_timeout(DEADLINE).expect("the first one has the key");
     let others: Vec<_> = (0..3).map(|_| Process::start(&database, false)).collect();
-    let everybody = i64::try_from(3 * CLIENTS * (OWNERS - 1)).unwrap();
+    let everybody = i64::try_from(3 * (CLIENTS * OWNERS - 1)).unwrap();
     let waiting = "select count(*) from leadergroup.waiter";
     eventually("all others wait", async || database.number(waiting).await >= everybody).await;
     drop(stuck);
