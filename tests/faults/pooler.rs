@@ -157,7 +157,7 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
         let grants = [grant(&key("a"), 0, "p0")];
         matches!(store.grant(own, &grants).await, Err(LockError::Timeout { .. }))
     };
-    assert!(hangs(&straight).await);
+    eventually("the server goes by the new setting", async || hangs(&straight).await).await;
     assert!(hangs(&pooled).await);
     for store in [&straight, &pooled] {
         assert!(store.beat(own).await.unwrap().alive);
