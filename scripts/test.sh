@@ -60,7 +60,7 @@ cluster_build=
 
 # Some of them start an API server of the test cluster. Nearly all wait most of the time: for servers, and for leases to end.
 step "unit and integration tests"
-RUST_TEST_THREADS=6 cargo test --workspace --lib --bins "${targets[@]}"
+RUST_TEST_THREADS=4 cargo test --workspace --lib --bins "${targets[@]}"
 cargo test --workspace --doc
 
 step "chart"
