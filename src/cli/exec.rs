@@ -139,12 +139,12 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
         // If a session was registered in this moment it holds nothing, and its ttl ends it.
         signal = signals.end() => return Ok(status_of(signal)),
     };
-    let mut lost = None;
     let result = tokio::select! {
         guard = acquire(&client, &key, args.wait) => match guard {
             Ok(Some(guard)) => {
                 let result = run(args, &guard, &mut signals, ttl).await;
-                lost = let_go(guard).await;
+                // Waited for, so that it does not come after the end of the session. If it fails that frees the lock as well.
+                let _ = timeout(GOODBYE, guard.release()).await;
                 result
             }
             Ok(None) => {
@@ -161,19 +161,7 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
         Ok(Err(error)) => eprintln!("leadergroup: the lock is free only after its ttl: {error}"),
         Err(_) => eprintln!("leadergroup: the lock is free only after its ttl: the database does not answer"),
     }
-    drop(lost);
     result
-}
-
-/// Releases the lock, unless it is lost: then it is to be kept until the session has ended, which does not skip the delay
-/// that was asked for.
-async fn let_go(guard: Guard) -> Option<Guard> {
-    if guard.is_lost() {
-        return Some(guard);
-    }
-    // Waited for, so that it does not come after the end of the session. If it fails that frees the lock as well.
-    let _ = timeout(GOODBYE, guard.release()).await;
-    None
 }
 
 async fn acquire(

@@ -71,9 +71,11 @@ impl Drop for Term {
     fn drop(&mut self) {
         self.shared.terms.leave(self.request);
         let released = *self.released.get_mut();
+        let lost = !released && self.is_lost();
         tracing::debug!(key = %self.key, token = %self.token, held = ?self.since.elapsed(), "let go of the lock");
-        self.shared.store.counters.held(self.since.elapsed(), !released && self.is_lost());
-        if released {
+        self.shared.store.counters.held(self.since.elapsed(), lost);
+        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
+        if released || lost {
             return;
         }
         let (shared, session, key, token) =
@@ -195,7 +197,6 @@ impl Guard {
         }
         let term = &self.term;
         if term.is_lost() {
-            // Dropping the term tidies up, if the session is still there.
             return Ok(Released::WasLost);
         }
         let answer = term.shared.store.release(term.session, &term.key, term.token, REASON).await?;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leadergroup::lock::{Acquired, Client, ClientConfig, SessionId, Store, Token, Wish};
+use tokio::time::timeout;
 
-use crate::cast::{key, owner, session};
+use crate::cast::{Gate, key, owner, session};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -107,4 +108,20 @@ async fn a_client_sits_out_what_others_have_asked_for() {
     assert!(next.try_lock(&key("long")).await.unwrap().is_none());
     next.lock(&key("long"), Duration::from_millis(500)).await.unwrap_err();
     assert_eq!(database.number("select max(token) from leadergroup.lock where key = 'long'").await, 1);
+}
+
+/// It lost the key by silence, and lets go of it while its session still counts as alive: that is no end in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_is_dropped_after_its_loss_does_not_skip_the_delay() {
+    let (database, store) = migrated().await;
+    let silent = client(&database, HOUR).await;
+    let held = silent.try_lock(&key("a")).await.unwrap().unwrap();
+    let mut heartbeats = Gate::close_for(&database, "update on leadergroup.session").await;
+    timeout(DEADLINE, held.lost()).await.expect("no heartbeat gets through");
+    drop(held);
+    heartbeats.open().await;
+    let dead = "select count(*) from leadergroup.session where dead";
+    eventually("it gives its session up", async || database.number(dead).await == 1).await;
+    let other = session(&store).await;
+    assert_eq!(store.try_hold(other, &wish("p1", HOUR)).await.unwrap(), delayed(1));
 }
