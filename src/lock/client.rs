@@ -16,7 +16,7 @@ use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
 use super::remains::{Wishes, clear};
 use super::stats::Attempt;
-use super::tidy::tidy;
+use super::tidy::tidy_for_programs;
 use super::waiting::{Delays, Turns, Unfinished, listen};
 use super::{Acquired, Epoch, Key, LockError, MOST_WAITERS, Owner, Refusal, Store, Wish};
 
@@ -178,7 +178,7 @@ impl Client {
             tokio::spawn(listen(Arc::clone(&shared))),
             tokio::spawn(doubt(Arc::clone(&shared))),
             tokio::spawn(clear(Arc::clone(&shared))),
-            tokio::spawn(tidy(Arc::clone(&shared))),
+            tokio::spawn(tidy_for_programs(Arc::clone(&shared))),
         ];
         Ok(Self { shared, owner, held: Arc::default(), tasks: Arc::new(Tasks(tasks)) })
     }

@@ -16,7 +16,7 @@ use super::guard::Term;
 use super::{GrantId, Key, LockError, LockRow, SessionId, Token};
 
 /// The longest time without a look.
-const SLOW_LOOK: Duration = Duration::from_mins(2);
+pub(super) const SLOW_LOOK: Duration = Duration::from_mins(2);
 /// Between two looks, even if there are new doubts.
 const BREATH: Duration = Duration::from_millis(100);
 

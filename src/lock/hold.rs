@@ -228,8 +228,8 @@ impl Store {
     }
 
     /// Gives the key up; the first living waiter holds it at once, and is woken (in an era that has not
-    /// [settled](super::Settler) only once it has). Only in the term with this token: after
-    /// the key went to somebody else the answer is [`Refusal::TokenChanged`], and nothing was changed.
+    /// [settled](super::Settler) only once it has). Only in the term with this token: after the key went to somebody else
+    /// the answer is [`Refusal::TokenChanged`], and nothing was changed.
     pub async fn release(
         &self,
         own: SessionId,

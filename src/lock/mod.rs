@@ -112,4 +112,4 @@ pub use observer::Observer;
 pub use settler::Settler;
 pub use stats::{LockStats, PoolState};
 pub use store::Store;
-pub use tidy::{KEPT_DEAD, KEPT_TERMS};
+pub(crate) use tidy::tidy;

@@ -46,8 +46,8 @@ impl Store {
     }
 
     /// Shortens the history to `keep_terms` terms a key (never touching the last confirmed one or a later one) and
-    /// removes the places in queues of the dead, and sessions that have been dead for `dead_for` and that no row remembers. In small steps; meant to run about
-    /// once an hour in one of the processes, though more often and in all does no harm.
+    /// removes the places in queues of the dead, and sessions that have been dead for `dead_for` and that no row remembers.
+    /// In small steps; meant to run about once an hour in one of the processes, though more often and in all does no harm.
     pub async fn prune(&self, keep_terms: u32, dead_for: Duration) -> Result<Pruned, LockError> {
         let mut pruned = Pruned::default();
         let mut after = Some(String::new());

@@ -9,16 +9,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::client::Shared;
+use super::doubt::SLOW_LOOK;
 use super::{GrantId, LockError};
-
-/// The longest time without a look.
-const SLOW_LOOK: Duration = Duration::from_mins(2);
 
 /// The requests that somebody in this process may still get an answer to.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Tidying up by programs: where no operator does it, one of the clients shortens the history now and then.
+//! Tidying up: now and then one of those who live, a replica of the operator or a program, shortens the history.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::Beat;
 use super::client::Shared;
 use super::waiting::portion;
+use super::{Beat, Store};
 
 /// Terms kept per lock, by whomever tidies up.
-pub const KEPT_TERMS: u32 = 50;
+const KEPT_TERMS: u32 = 50;
 /// How long dead sessions stay readable.
-pub const KEPT_DEAD: Duration = Duration::from_hours(1);
+const KEPT_DEAD: Duration = Duration::from_hours(1);
 
 const EVERY: Duration = Duration::from_mins(10);
 /// How long all of it may take; what is left is for the next time.
@@ -26,24 +26,31 @@ pub(super) fn is_our_turn(beat: &Beat) -> bool {
     living.map(|session| session.id).min() == Some(beat.own)
 }
 
-/// Runs for as long as there is a client. Every statement may be given up at any time.
-pub(super) async fn tidy(shared: Arc<Shared>) {
-    // Of many programs that live for a short time only, one now and then gets as far as this, too.
-    let mut pause = EVERY.mul_f64(portion());
+/// Tidies up whenever it is the caller's turn, for the first time after `first`. Runs until it is dropped; every statement
+/// may be given up at any time.
+pub(crate) async fn tidy(store: &Store, first: Duration, is_our_turn: impl Fn() -> bool) {
+    let mut pause = first;
     loop {
         sleep(pause).await;
         pause = EVERY;
-        if !shared.tidies.load(Ordering::Relaxed) {
+        if !is_our_turn() {
             continue;
         }
-        match timeout(LIMIT, shared.store.prune(KEPT_TERMS, KEPT_DEAD)).await {
+        match timeout(LIMIT, store.prune(KEPT_TERMS, KEPT_DEAD)).await {
             Ok(Ok(pruned)) => tracing::debug!(?pruned, "tidied the lock's tables up"),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "could not tidy the lock's tables up; trying again later");
+                tracing::warn!(%error, "could not tidy the lock's tables up; trying again later");
             }
-            Err(_) => tracing::debug!("tidying the lock's tables up took too long; going on later"),
+            Err(_) => tracing::warn!("tidying the lock's tables up took too long; going on later"),
         }
     }
+}
+
+/// Runs for as long as there is a client.
+pub(super) async fn tidy_for_programs(shared: Arc<Shared>) {
+    // Of many programs that live for a short time only, one now and then gets as far as this, too.
+    let first = EVERY.mul_f64(portion());
+    tidy(&shared.store, first, || shared.tidies.load(Ordering::Relaxed)).await;
 }
 
 #[cfg(test)]

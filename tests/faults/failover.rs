@@ -10,7 +10,33 @@ use leadergroup::lock::{
 use tokio::time::timeout;
 
 use crate::cast::{grant, grant_one, granted, key, owner, row, session, settled, take};
-use crate::postgres::{DEADLINE, Server, eventually};
+use crate::postgres::{DEADLINE, Database, Server, eventually};
+
+/// The program's URL is changed in its file, as it would be for a service name that moves.
+struct MovingUrl {
+    file: tempfile::NamedTempFile,
+}
+
+impl MovingUrl {
+    fn of(database: &Database) -> Self {
+        let url = Self { file: tempfile::NamedTempFile::new().unwrap() };
+        url.leads_to(database);
+        url
+    }
+
+    fn leads_to(&self, database: &Database) {
+        std::fs::write(self.file.path(), database.url()).unwrap();
+    }
+
+    fn config(&self, like: &Database) -> DatabaseConfig {
+        DatabaseConfig { url: "".into(), url_file: Some(self.file.path().into()), ..like.config() }
+    }
+}
+
+fn keep(name: &str, ttl: Duration) -> ClientConfig {
+    let retry_interval = Duration::from_millis(200);
+    ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() }
+}
 
 /// A server and a copy of it that lacks the last three grants of key `a`, which is promoted. `primary_dies`: before that.
 async fn failover(primary_dies: bool) {
@@ -30,11 +56,8 @@ async fn failover(primary_dies: bool) {
     }
     standby.launch();
     let after = standby.database_called(&before.name);
-    // The program's URL is changed in its file, as it would be for a service name that moves.
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("url");
-    std::fs::write(&file, before.url()).unwrap();
-    let config = DatabaseConfig { url: "".into(), url_file: Some(file.clone()), ..before.config() };
+    let url = MovingUrl::of(&before);
+    let config = url.config(&before);
     let moving = Store::new(&config).unwrap();
     let beat = moving.beat(own).await.unwrap();
     assert!(beat.alive && beat.epoch.timeline == 1);
@@ -47,7 +70,7 @@ async fn failover(primary_dies: bool) {
         primary.kill();
     }
     standby.psql("select pg_promote()");
-    std::fs::write(&file, after.url()).unwrap();
+    url.leads_to(&after);
     eventually("the program has found the new primary", async || {
         moving.beat(own).await.is_ok_and(|beat| beat.epoch.timeline == 2)
     })
@@ -91,16 +114,9 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     let primary = Server::start(&[]);
     let before = primary.database().await;
     before.store().migrate().await.unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("url");
-    std::fs::write(&file, before.url()).unwrap();
-    let config = DatabaseConfig { url: "".into(), url_file: Some(file.clone()), ..before.config() };
-    let keep = |name: &str| ClientConfig {
-        name: name.into(),
-        ttl: DEADLINE,
-        retry_interval: Duration::from_millis(200),
-        ..ClientConfig::default()
-    };
+    let url = MovingUrl::of(&before);
+    let config = url.config(&before);
+    let keep = |name: &str| keep(name, DEADLINE);
     let known = Client::connect(Store::new(&config).unwrap(), keep("known")).await.unwrap();
     let kept = known.lock(&key("kept"), DEADLINE).await.unwrap();
     let standby = primary.standby();
@@ -119,7 +135,7 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     standby.launch();
     standby.psql("select pg_promote()");
     let after = standby.database_called(&before.name);
-    std::fs::write(&file, after.url()).unwrap();
+    url.leads_to(&after);
     for held in &lost {
         assert_eq!(held.token(), Token::new(1));
         timeout(DEADLINE, held.lost()).await.expect("the holder learns it");
@@ -146,16 +162,9 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
     let primary = Server::start(&[]);
     let before = primary.database().await;
     before.store().migrate().await.unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("url");
-    std::fs::write(&file, before.url()).unwrap();
-    let config = DatabaseConfig { url: "".into(), url_file: Some(file.clone()), ..before.config() };
-    let keep = |name: &str| ClientConfig {
-        name: name.into(),
-        ttl: Duration::from_secs(5),
-        retry_interval: Duration::from_millis(200),
-        ..ClientConfig::default()
-    };
+    let url = MovingUrl::of(&before);
+    let config = url.config(&before);
+    let keep = |name: &str| keep(name, Duration::from_secs(5));
     let cut_off = Client::connect(Store::new(&config).unwrap(), keep("cut off")).await.unwrap();
     let standby = primary.standby();
     standby.set("primary_conninfo", "");
@@ -171,7 +180,7 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
     timeout(DEADLINE, held.lost()).await.expect("it says so");
     assert!(next.token().get() > TOKEN_JUMP && !next.is_lost());
     // When it finds the new primary nothing of the old term is left.
-    std::fs::write(&file, after.url()).unwrap();
+    url.leads_to(&after);
     let again = tokio::spawn(async move { cut_off.lock(&key("a"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("it waits", async || after.number(waiters).await == 1).await;

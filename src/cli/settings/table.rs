@@ -197,12 +197,8 @@ pub(super) static ALL: [Setting; 18] = [
         value_name: "terminate|wait",
         help: "What happens then: the server ends their connections, or the change waits for as long as they take",
         read: |s, text| {
-            s.fence.overrun = match text {
-                "terminate" => Overrun::Terminate,
-                "wait" => Overrun::Wait,
-                _ => return Err("must be one of two words: write terminate or wait".to_owned()),
-            };
-            Ok(())
+            let words = [("terminate", Overrun::Terminate), ("wait", Overrun::Wait)];
+            set(&mut s.fence.overrun, one_of_two(text, words))
         },
         show: |s| {
             let word = match s.fence.overrun {
@@ -260,12 +256,7 @@ pub(super) static ALL: [Setting; 18] = [
         value_name: "json|text",
         help: "How log lines are written",
         read: |s, text| {
-            s.log.format = match text {
-                "json" => LogFormat::Json,
-                "text" => LogFormat::Text,
-                _ => return Err("must be one of two words: write json or text".to_owned()),
-            };
-            Ok(())
+            set(&mut s.log.format, one_of_two(text, [("json", LogFormat::Json), ("text", LogFormat::Text)]))
         },
         show: |s| s.log.format.to_string(),
         ..BASIC
@@ -314,6 +305,12 @@ fn duration(text: &str, range: &str, millis: std::ops::RangeInclusive<u64>) -> R
 fn count(text: &str, range: &str, allowed: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
     let parsed = text.parse().ok().filter(|number| allowed.contains(number));
     parsed.ok_or_else(|| format!("must be {range}: write a whole number"))
+}
+
+fn one_of_two<T>(text: &str, words: [(&str, T); 2]) -> Result<T, String> {
+    let [(one, _), (other, _)] = words;
+    let problem = format!("must be one of two words: write {one} or {other}");
+    words.into_iter().find(|(word, _)| *word == text).map(|(_, value)| value).ok_or(problem)
 }
 
 fn path(place: &mut Option<std::path::PathBuf>, text: &str) -> Result<(), String> {
