@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Member, Phase, Retirement, Role, Standing},
+    group::{Change, Group, Member, Phase, Retirement, Role, Standing, World},
     step::Effects,
 };
 use crate::api::{PodRef, Reason};
@@ -144,14 +144,24 @@ impl Group {
                 return self.wake_at(allowed);
             }
         }
-        match (successor, reason) {
-            (Some(successor), reason) if is_certain(reason) => {
-                self.change(successor, reason, now, effects);
-            }
-            (successor, _) => {
-                let effect = Effect::Verify(holder.clone());
-                self.go(Phase::Verifying { successor, reason }, effect, effects);
-            }
+        match successor {
+            Some(successor) if is_certain(reason) => self.change(successor, reason, now, effects),
+            _ => self.verify(holder, reason, effects),
+        }
+    }
+
+    /// Asks for a second source.
+    pub(super) fn verify(&mut self, holder: &PodRef, reason: Reason, effects: &mut Effects) {
+        let certain = is_certain(reason);
+        self.go(Phase::Verifying { reason, certain }, Effect::Verify(holder.clone()), effects);
+    }
+
+    /// Shows the group the world without a step: before an outcome that may settle it.
+    pub fn refresh(&mut self, world: World) {
+        self.world = world;
+        let against = self.row.owner.as_ref().and_then(|holder| self.case_against(holder));
+        if let Phase::Verifying { certain, .. } = &mut self.phase {
+            *certain |= against.is_some_and(is_certain);
         }
     }
 
@@ -165,6 +175,7 @@ impl Group {
     pub(super) fn verified(
         &mut self,
         reason: Reason,
+        certain: bool,
         against: Option<Reason>,
         now: Duration,
         effects: &mut Effects,
@@ -173,6 +184,7 @@ impl Group {
             return self.read(effects);
         };
         match (against, self.successor(Some(&holder))) {
+            (None, Some(successor)) if certain => self.change(successor, reason, now, effects),
             // The watch told an old story, or a filtered one. Wait for it to catch up.
             (None, _) => self.back_off(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),

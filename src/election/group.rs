@@ -134,10 +134,11 @@ pub enum Phase {
     Stable,
     /// The holder's end is being confirmed by a quorum read.
     Verifying {
-        /// Who takes over, if anybody can.
-        successor: Option<PodRef>,
         /// What the evidence said.
         reason: Reason,
+        /// Whether it has said since then what no read can refute, even if it is over already: a container that ended
+        /// may run anew by the time it is read.
+        certain: bool,
     },
     /// The holder of a confirmed term does not read as active: it is being read anew before it gets its label back.
     Relabelling,
@@ -246,11 +247,6 @@ impl Group {
             doubted: false,
             wake: None,
         }
-    }
-
-    /// Shows the group the world without a step: before an outcome that may settle it.
-    pub fn refresh(&mut self, world: World) {
-        self.world = world;
     }
 
     /// Where the group stands.

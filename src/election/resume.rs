@@ -161,8 +161,7 @@ impl Group {
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {
                 // What the watches say may be old, and the holder may be active. With nobody to follow, the quorum read
                 // decides whether the lock is freed.
-                let effect = Effect::Verify(holder.clone());
-                self.go(Phase::Verifying { successor, reason }, effect, effects);
+                self.verify(holder, reason, effects);
             }
             (None, _) | (_, Some(_)) => {}
         }

@@ -35,7 +35,7 @@ impl Group {
         let mut effects = Effects::new();
         self.wake = None;
         match event {
-            Event::World(world) => self.world = world,
+            Event::World(world) => self.refresh(world),
             Event::Charged { seed } => {
                 self.forget();
                 self.seed = seed.as_u128();
@@ -96,8 +96,8 @@ impl Group {
             (_, Outcome::Refused(Refusal::NotInCharge)) => self.phase = Phase::Observing,
             (_, Outcome::Refused(Refusal::GroupGone)) => self.retire(Retirement::Tombstone, effects),
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
-            (Phase::Verifying { reason, .. }, Outcome::Verified(against)) => {
-                self.verified(reason, against, now, effects);
+            (Phase::Verifying { reason, certain }, Outcome::Verified(against)) => {
+                self.verified(reason, certain, against, now, effects);
             }
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
             (Phase::Relabelling, Outcome::Verified(against)) => self.relabel(against, now, effects),

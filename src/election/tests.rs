@@ -151,6 +151,33 @@ fn without_evidence_against_it_a_holder_stays() {
 }
 
 #[test]
+fn a_holder_that_is_started_anew_while_it_is_read_has_crashed_all_the_same() {
+    let ended = Reason::ContainerTerminated;
+    let mut case = Case::stable(with(Standing::Failing(ended)));
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    // What was read shows a container that runs, and that it is another one.
+    case.group.refresh(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.answer(Outcome::Verified(None));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), ended));
+    // Nor is it forgotten when the new container has proved itself before the read came back.
+    let mut case = Case::stable(with(Standing::Failing(ended)));
+    case.group.refresh(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.group.refresh(settled());
+    case.answer(Outcome::Verified(None));
+    assert_eq!(case.grant().holder, pod("b"));
+    // With nobody to follow, it stays.
+    let alone = |standing| {
+        let mut world = with(standing);
+        world.members.truncate(1);
+        world
+    };
+    let mut case = Case::stable(alone(Standing::Ended(Reason::PodDeleted)));
+    case.group.refresh(alone(Standing::Failing(Reason::ContainerRestarted)));
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+}
+
+#[test]
 fn only_a_pod_with_fresh_evidence_follows() {
     for standing in [Standing::Unproven, Standing::Silent, Standing::Failing(Reason::PodNotReady)] {
         let mut world = with(Standing::Silent);

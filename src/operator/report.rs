@@ -103,6 +103,11 @@ fn labelled_holder(entry: &Entry) -> Option<&Member> {
     entry.machine.member(&holder.uid).filter(|member| member.role == Role::Active)
 }
 
+/// Whether the evidence is against it, so that it is none of those that count as eligible.
+fn is_unwell(member: &Member) -> bool {
+    matches!(member.standing, Standing::Failing(_) | Standing::Silent | Standing::Ended(_))
+}
+
 fn findings(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Vec<Finding> {
     use ConditionType as C;
     let accepted = accepted(entry);
@@ -120,8 +125,11 @@ fn findings(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindr
         }
         _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
     };
-    let redundant = if eligible > 1 {
-        finding(C::Redundant, true, Reason::AsExpected, format!("{} pods could take over", eligible - 1))
+    let unwell = labelled_holder(entry).is_some_and(is_unwell);
+    let others = if unwell { eligible } else { eligible.saturating_sub(1) };
+    let redundant = if others > 0 {
+        let plural = if others == 1 { "pod" } else { "pods" };
+        finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over"))
     } else {
         let message = "no other pod could take over now; check the pods that are not ready, or add replicas";
         finding(C::Redundant, false, Reason::NoStandby, message)
@@ -176,12 +184,10 @@ fn activity(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindr
         let name = &member.pod.name;
         let token = entry.machine.declared().token;
         return match member.standing {
-            Standing::Failing(reason) => finding(
-                Active,
-                false,
-                reason,
-                format!("{name} is active but unwell, and nobody can take over"),
-            ),
+            Standing::Failing(reason) => {
+                let others = if eligible == 0 { ", and nobody can take over" } else { "" };
+                finding(Active, false, reason, format!("{name} is active but unwell{others}"))
+            }
             Standing::Silent => {
                 finding(Active, false, Reason::Silent, format!("{name} is active but silent"))
             }
