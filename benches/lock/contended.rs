@@ -19,6 +19,10 @@ const KINDS: [Kind; 5] = [Kind::Try, Kind::Queue, Kind::Baseline, Kind::Upsert, 
 /// Each measurement is made in so many parts, by turns with the others, so that a noisy moment hits all alike.
 const ROUNDS: u32 = 3;
 
+/// They go on like this for so long before anything is counted. Each connection prepares and plans its statements when it comes
+/// to them for the first time, which a program that runs for days does once.
+const RUN_UP: Duration = Duration::from_secs(1);
+
 /// What one kind came to.
 struct Tally {
     kind: Kind,
@@ -112,10 +116,10 @@ async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally
             }
             let contenders = tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
             let begin = Instant::now();
-            let end = begin + bench.time / ROUNDS;
+            let (from, end) = (begin + RUN_UP, begin + RUN_UP + bench.time / ROUNDS);
             let mut tasks = JoinSet::new();
             for (number, contender) in contenders.into_iter().enumerate() {
-                tasks.spawn(contend(contender, keys, Dice::new(number), end));
+                tasks.spawn(contend(contender, keys, Dice::new(number), from, end));
             }
             let mut contenders = Vec::new();
             while let Some(ended) = tasks.join_next().await {
@@ -124,7 +128,7 @@ async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally
                 tally.waits.extend(waits);
                 contenders.push(contender);
             }
-            tally.time += begin.elapsed();
+            tally.time += from.elapsed();
             for contender in contenders {
                 contender.leave().await?;
             }
@@ -144,12 +148,13 @@ async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>)
     Ok(contender)
 }
 
-/// Wish after wish until the time is up. A wish that is not fulfilled by then counts with how long it has waited: else
+/// Wish after wish until the time is up; what ends before `from` is not counted. A wish that is not fulfilled by then counts with how long it has waited: else
 /// whoever starves would not be seen.
 async fn contend(
     mut contender: Contender,
     keys: usize,
     mut dice: Dice,
+    from: Instant,
     end: Instant,
 ) -> Result<(Contender, usize, Vec<Duration>)> {
     let (mut operations, mut waits) = (0, Vec::new());
@@ -168,7 +173,9 @@ async fn contend(
             }
         }
         contender.release(&key).await?;
-        operations += 1;
-        waits.push(begin.elapsed());
+        if Instant::now() >= from {
+            operations += 1;
+            waits.push(begin.elapsed());
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! Charge: which session may change a row. Taking and giving it up never touches holder or token.
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
 use super::model::check_text;
 use super::pool::Statement;
-use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
+use super::store::{Answers, Bind, CHUNK, CHUNKS_AT_ONCE, CREATE_CHUNK, check_distinct, get, unexpected};
 use super::verdict::changed;
 use super::{
     Changed, Claim, Claimed, Held, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token, Unclaimed,
@@ -27,11 +29,9 @@ impl Store {
             check_text("group", &claim.group)?;
         }
         let creating = claims.iter().any(|claim| claim.may_create);
-        let mut answers = Vec::with_capacity(claims.len());
-        for chunk in claims.chunks(if creating { CREATE_CHUNK } else { CHUNK }) {
-            answers.extend(self.claim_chunk(own, chunk).await?);
-        }
-        Ok(answers)
+        let chunks = claims.chunks(if creating { CREATE_CHUNK } else { CHUNK });
+        let chunks: Vec<_> = chunks.map(|chunk| self.claim_chunk(own, chunk)).collect();
+        stream::iter(chunks).buffered(CHUNKS_AT_ONCE).try_concat().await
     }
 
     async fn claim_chunk(&self, own: SessionId, claims: &[Claim]) -> Result<Vec<Claimed>, LockError> {

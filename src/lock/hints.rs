@@ -6,11 +6,11 @@ use futures::{Stream, StreamExt as _};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
-use super::hold::TURN_CHANNEL;
+use super::hold::turn_channel;
 use super::pool::{Lane, Pool};
 use super::pooler;
 use super::store::CHANNEL;
-use super::{Hint, LockError, Store};
+use super::{Hint, LockError, SessionId, Store};
 
 /// Without a word for this long the connection is tried: a path that swallows packets would otherwise look like silence.
 const QUIET: Duration = Duration::from_secs(30);
@@ -19,9 +19,20 @@ const QUIET: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// A word for those who wait for keys, or hold them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Words may have been missed: about anything.
+    Missed,
+    /// A session ended, and what it held is free.
+    Freed,
+    /// It is this request's turn, or its term was ended by somebody else.
+    About(uuid::Uuid),
+}
+
 struct Listening {
     pool: Pool,
-    channels: &'static [&'static str],
+    channels: Vec<String>,
     listener: Option<PgListener>,
     /// Which place the listener is connected to.
     generation: u64,
@@ -32,20 +43,20 @@ impl Store {
     /// Hints that something changed, for ever: after a failure the connection is made anew, with growing pauses up to half
     /// a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it listens.
     pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
-        self.listen_on(&[CHANNEL]).map(|heard| if heard.is_some() { Hint::ChargeFree } else { Hint::Missed })
+        self.listen_on(vec![CHANNEL.to_owned()])
+            .map(|heard| if heard.is_some() { Hint::ChargeFree } else { Hint::Missed })
     }
 
-    /// As [`listen`](Self::listen), for those who wait for a key: the request whose turn it is, or `None` when each had
-    /// better look for itself.
-    pub(super) fn listen_for_turns(&self) -> impl Stream<Item = Option<uuid::Uuid>> + Send + 'static {
-        self.listen_on(&[CHANNEL, TURN_CHANNEL]).map(|heard| heard.and_then(|payload| payload.parse().ok()))
+    /// As [`listen`](Self::listen), for those who wait for keys or hold them by this session.
+    pub(super) fn listen_for_turns(&self, session: SessionId) -> impl Stream<Item = Word> + Send + 'static {
+        self.listen_on(vec![CHANNEL.to_owned(), turn_channel(session)]).map(|heard| match heard {
+            None => Word::Missed,
+            Some(payload) => payload.parse().map_or(Word::Freed, Word::About),
+        })
     }
 
     /// The payloads; `None` when some may have been missed.
-    fn listen_on(
-        &self,
-        channels: &'static [&'static str],
-    ) -> impl Stream<Item = Option<String>> + Send + 'static {
+    fn listen_on(&self, channels: Vec<String>) -> impl Stream<Item = Option<String>> + Send + 'static {
         let start = Listening {
             pool: self.pool.clone(),
             channels,
@@ -120,7 +131,7 @@ impl Listening {
             if !pooler::is_direct(&mut listener).await? {
                 return Ok(None);
             }
-            listener.listen_all(self.channels.iter().copied()).await?;
+            listener.listen_all(self.channels.iter().map(String::as_str)).await?;
             Ok(Some(listener))
         };
         match timeout(self.pool.limit() * 2, listening).await {

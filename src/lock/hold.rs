@@ -1,7 +1,8 @@
 //! Locks that a program holds itself: taken at once, waited for in order, and handed straight to the next one.
 //!
-//! Each operation is one statement and may be repeated without harm. The functions behind them lock the row before they
-//! read who waits (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
+//! Each operation may be repeated without harm. What is asked most is one plain statement that looks at nothing but the
+//! key's row. If that has no answer, a function has: it locks the row before it reads who waits
+//! (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
 //! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
 
 use std::time::Duration;
@@ -11,7 +12,8 @@ use super::pool::Statement;
 use super::store::{Bind, get, unexpected};
 use super::verdict::refusal;
 use super::{
-    Changed, GrantId, Key, LockError, Owner, PROTOCOL, Refusal, SessionId, Store, TOKEN_JUMP, Token,
+    Acquired, Changed, GrantId, HandOver, Heir, Key, LockError, PROTOCOL, Refusal, SessionId, Store,
+    TOKEN_JUMP, Token, Wish,
 };
 
 const ACQUIRE: Statement = Statement {
@@ -21,9 +23,13 @@ const ACQUIRE: Statement = Statement {
 };
 const RELEASE: Statement = Statement {
     name: "release",
-    sql: "select r.verdict, r.next_request, r.old_request, null::uuid as session, r.found_group as group_id, $2 as protocol \
+    sql: "select r.verdict, r.next_request, r.next_session, r.old_request, r.old_session, null::uuid as session, \
+                 r.found_group as group_id, $2 as protocol \
           from leadergroup.release($1, $2, $3, $4, $5, $6, $7, $8, $9) as r",
 };
+/// The short ways of the two above, for what is asked most.
+const TAKE: Statement = Statement { name: "take", sql: include_str!("sql/take.sql") };
+const FREE: Statement = Statement { name: "free", sql: include_str!("sql/free.sql") };
 const GIVE_UP: Statement =
     Statement { name: "give up waiting", sql: "select leadergroup.give_up($1, $2, $3) as token" };
 const OWN_REQUESTS: Statement =
@@ -37,98 +43,17 @@ const WAKE: Statement = Statement {
 /// The group that rows of locks belong to which programs hold themselves. A key of a group of the operator is refused.
 pub const HOLD_GROUP: &str = "held by programs";
 
-/// The channel on which waiters are woken, and holders whose key was taken away; the payload is their request.
-pub(super) const TURN_CHANNEL: &str = "leadergroup_turn";
+/// The channel on which a session's waiters are woken, and its holders whose key was taken away; the payload is their request.
+/// One for each session: the server has no word for those whom it does not concern.
+pub(super) fn turn_channel(session: SessionId) -> String {
+    format!("leadergroup_turn_{}", session.as_uuid().simple())
+}
 
 /// Most living waiters for one key.
 pub const MOST_WAITERS: u32 = 10_000;
 
 /// How often a change of the database's history, or of the row, may come in between.
 const ATTEMPTS: usize = 5;
-
-/// A wish to hold a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
-    /// The key.
-    pub key: Key,
-    /// Who is to hold it.
-    pub owner: Owner,
-    /// Names this wish; repeat it with the same id while waiting, and when an answer was lost.
-    pub request: GrantId,
-    /// Kept in the history.
-    pub reason: String,
-    /// For how long nobody is to get the key should this holder's session be marked dead while it holds the key: the
-    /// others' work may have effects that come late. Zero for none. A release, and an end in order, hand over at once.
-    pub lock_delay: Duration,
-    /// The token of the term whose delay the asker has sat out, if any; see [`Acquired::Delayed`].
-    pub delay_over: Option<Token>,
-}
-
-impl Wish {
-    /// A new wish, without any delay.
-    pub fn new(key: Key, owner: Owner, reason: impl Into<String>) -> Self {
-        let (request, reason) = (GrantId::new(), reason.into());
-        Self { key, owner, request, reason, lock_delay: Duration::ZERO, delay_over: None }
-    }
-}
-
-/// The answer to a [`Wish`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Acquired {
-    /// The owner holds the key with this token, by this call, an earlier one, or because it was handed over.
-    Granted {
-        /// The token of the term.
-        token: Token,
-    },
-    /// Somebody else holds the key, or waits for it, or may hold it by a grant that the database has lost; see
-    /// [`Settler`](super::Settler).
-    Held,
-    /// In the queue.
-    Waiting,
-    /// [`MOST_WAITERS`] wait already.
-    QueueFull,
-    /// The last holder's session was marked dead, and it had asked that nobody gets the key for some time after that: in
-    /// the queue, or not, as asked for. Whoever counts `delay` on a monotonic clock from the receipt of its *first* such
-    /// answer for this token on may then ask with [`Wish::delay_over`].
-    Delayed {
-        /// The token of the term that ended so.
-        token: Token,
-        /// How long to let pass.
-        delay: Duration,
-    },
-    /// Nothing was changed.
-    Refused(Refusal),
-}
-
-/// To whom a key is handed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heir<'a> {
-    /// The waiter with this [`Owner::uid`].
-    Uid(&'a str),
-    /// Of the waiters with this [`Owner::name`] the first.
-    Name(&'a str),
-}
-
-impl<'a> Heir<'a> {
-    fn uid(self) -> Option<&'a str> {
-        if let Self::Uid(uid) = self { Some(uid) } else { None }
-    }
-
-    fn name(self) -> Option<&'a str> {
-        if let Self::Name(name) = self { Some(name) } else { None }
-    }
-}
-
-/// The answer to [`Store::hand_over`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HandOver {
-    /// The heir holds the key.
-    Done,
-    /// Nobody alive of that description waits for the key; nothing was changed.
-    NotWaiting,
-    /// Nothing was changed.
-    Refused(Refusal),
-}
 
 /// What became of letting a key go.
 #[derive(Debug)]
@@ -174,6 +99,9 @@ impl Store {
         check_text("reason", &wish.reason)?;
         let lock_delay_ms = i64::try_from(wish.lock_delay.as_millis())
             .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
+        if let Some(answer) = self.take(own, wish, lock_delay_ms, queue).await? {
+            return Ok(answer);
+        }
         let passing = self.passing();
         for _ in 0..ATTEMPTS {
             let bind = Bind::new()
@@ -227,6 +155,37 @@ impl Store {
         Ok(Acquired::Refused(Refusal::Busy))
     }
 
+    /// The answer, if it is one that needs nothing but a look at the row.
+    async fn take(
+        &self,
+        own: SessionId,
+        wish: &Wish,
+        lock_delay_ms: i64,
+        queue: bool,
+    ) -> Result<Option<Acquired>, LockError> {
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+            .with(wish.key.as_str())?
+            .with(HOLD_GROUP)?
+            .with(wish.request.as_uuid())?
+            .with(&wish.owner.uid)?
+            .with(&wish.owner.namespace)?
+            .with(&wish.owner.name)?
+            .with(&wish.reason)?
+            .with(lock_delay_ms)?
+            .with(queue)?;
+        let rows = self.rows(TAKE, bind).await?;
+        let row = rows.first().ok_or_else(|| unexpected("take", "no rows"))?;
+        Ok(match get::<Option<&str>>(row, "verdict")? {
+            None => None,
+            Some("granted") => Some(Acquired::Granted { token: Token::new(get(row, "token")?) }),
+            Some("held") => Some(Acquired::Held),
+            Some("waiting") => Some(Acquired::Waiting),
+            Some(verdict) => return Err(unexpected("take", verdict)),
+        })
+    }
+
     /// Gives the key up; the first living waiter holds it at once, and is woken (in an era that has not
     /// [settled](super::Settler) only once it has). Only in the term with this token: after the key went to somebody else
     /// the answer is [`Refusal::TokenChanged`], and nothing was changed.
@@ -274,6 +233,11 @@ impl Store {
         heir: Option<Heir<'_>>,
     ) -> Result<LetGo, LockError> {
         check_text("reason", reason)?;
+        if let (Some(own), None) = (own, heir)
+            && self.free(own, key, token, reason).await?
+        {
+            return Ok(LetGo::Done);
+        }
         for _ in 0..ATTEMPTS {
             let bind = Bind::new()
                 .with(own.map(SessionId::as_uuid))?
@@ -287,9 +251,10 @@ impl Store {
                 .with(heir.and_then(Heir::name))?;
             let rows = self.rows(RELEASE, bind).await?;
             let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
-            for request in ["next_request", "old_request"] {
-                if let Some(request) = get::<Option<uuid::Uuid>>(row, request)? {
-                    self.wake(request).await;
+            for (request, session) in [("next_request", "next_session"), ("old_request", "old_session")] {
+                let request = get::<Option<uuid::Uuid>>(row, request)?;
+                if let Some((request, session)) = request.zip(get::<Option<uuid::Uuid>>(row, session)?) {
+                    self.wake(request, session.into()).await;
                 }
             }
             return Ok(match get::<&str>(row, "verdict")? {
@@ -310,6 +275,18 @@ impl Store {
             });
         }
         Ok(LetGo::Refused(Refusal::Busy))
+    }
+
+    /// Gives the key up if nobody waits for it; else, and if anything speaks against it, nothing is done.
+    async fn free(&self, own: SessionId, key: &Key, token: Token, reason: &str) -> Result<bool, LockError> {
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+            .with(key.as_str())?
+            .with(HOLD_GROUP)?
+            .with(token.get())?
+            .with(reason)?;
+        Ok(!self.rows(FREE, bind).await?.is_empty())
     }
 
     /// Leaves the queue. If it was the wish's turn meanwhile, the key is released again.
@@ -343,11 +320,12 @@ impl Store {
     }
 
     /// After the commit and in a transaction of its own, as all notifications. Only a hint.
-    async fn wake(&self, request: uuid::Uuid) {
-        let sent = match Bind::new().with(TURN_CHANNEL).and_then(|bind| bind.with(request.to_string())) {
-            Ok(bind) => self.rows(WAKE, bind).await,
-            Err(error) => Err(error),
-        };
+    async fn wake(&self, request: uuid::Uuid, session: SessionId) {
+        let sent =
+            match Bind::new().with(turn_channel(session)).and_then(|bind| bind.with(request.to_string())) {
+                Ok(bind) => self.rows(WAKE, bind).await,
+                Err(error) => Err(error),
+            };
         if let Err(error) = sent {
             tracing::debug!(%error, "the word did not get through; whom it was for will notice at its next look");
         }

@@ -94,6 +94,7 @@ mod term;
 mod tidy;
 mod verdict;
 mod waiting;
+mod wish;
 
 pub use belief::{Belief, monotonic};
 pub use client::{Client, ClientConfig, ClientError};
@@ -101,7 +102,7 @@ pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
 pub use guard::{Guard, HandedOver, Released};
-pub use hold::{Acquired, HOLD_GROUP, HandOver, Heir, MOST_WAITERS, Wish};
+pub use hold::{HOLD_GROUP, MOST_WAITERS};
 pub use inspect::{Census, ChargeInfo, LONGEST_LIST, LockInfo, TermInfo, WaiterInfo};
 pub use model::{
     Beat, Changed, Claim, Claimed, Epoch, Grant, GrantId, Granted, Health, Held, Hint, Key, LockRow,
@@ -112,4 +113,6 @@ pub use observer::Observer;
 pub use settler::Settler;
 pub use stats::{LockStats, PoolState};
 pub use store::Store;
+pub use wish::{Acquired, HandOver, Heir, Wish};
+
 pub(crate) use tidy::tidy;

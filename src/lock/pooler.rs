@@ -32,6 +32,12 @@ impl Settings {
                 // A wait for a row is never worth the whole time of a statement.
                 ("lock_timeout", (limit / 2).max(1).to_string()),
                 ("idle_in_transaction_session_timeout", (limit * 2).to_string()),
+                // A statement is prepared when the tables may still be empty, and used for as long as the connection lives:
+                // its plan has to be one for any size, and is not made anew for each set of arguments.
+                ("plan_cache_mode", "force_generic_plan".to_owned()),
+                ("enable_seqscan", "off".to_owned()),
+                // What that makes of the costs must not look like work worth compiling.
+                ("jit", "off".to_owned()),
                 // Notices a client that went away while a statement of it runs, and frees the rows it has locked.
                 ("client_connection_check_interval", (limit / 4).max(1).to_string()),
             ],
@@ -119,7 +125,8 @@ mod tests {
             settings.begin(),
             "begin isolation level read committed; set local search_path = 'pg_catalog'; \
              set local lock_timeout = '1000'; set local idle_in_transaction_session_timeout = '4000'; \
-             set local client_connection_check_interval = '500'; set local statement_timeout = '7000'"
+             set local plan_cache_mode = 'force_generic_plan'; set local enable_seqscan = 'off'; \
+             set local jit = 'off'; set local client_connection_check_interval = '500'; set local statement_timeout = '7000'"
         );
     }
 }

@@ -16,6 +16,10 @@ use super::{DatabaseConfig, Epoch, FencePolicy, Key, LockError};
 /// locked because the server cannot get rid of its answer.
 pub(super) const CHUNK: usize = 1_000;
 
+/// How many such statements of one operation are under way at the same time, when many holders or a whole process are lost
+/// at once. Few: other work needs connections, too.
+pub(super) const CHUNKS_AT_ONCE: usize = 2;
+
 /// Most keys in one statement that may create rows: each creation takes a slot in the server's table of locks.
 pub(super) const CREATE_CHUNK: usize = 200;
 

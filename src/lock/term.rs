@@ -1,10 +1,12 @@
 //! Terms: granting a key to an owner under a new token, confirming it, and ending it. Each is a compare-and-set on the
 //! key, its token and the own living session.
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
 use super::fence::{self, Passing, Tried};
 use super::model::check_text;
 use super::pool::Statement;
-use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
+use super::store::{Answers, Bind, CHUNK, CHUNKS_AT_ONCE, CREATE_CHUNK, check_distinct, get, unexpected};
 use super::verdict::{changed, refusal};
 use super::{
     Changed, Grant, Granted, Key, LockError, PROTOCOL, Refusal, SessionId, Store, TOKEN_JUMP, Token,
@@ -67,11 +69,8 @@ impl Store {
             check_text("reason", &grant.reason)?;
             check_token(grant.floor)?;
         }
-        let mut all = Vec::with_capacity(grants.len());
-        for chunk in grants.chunks(CHUNK) {
-            all.extend(self.grant_chunk(own, chunk, None).await?);
-        }
-        Ok(all)
+        let chunks: Vec<_> = grants.chunks(CHUNK).map(|chunk| self.grant_chunk(own, chunk, None)).collect();
+        stream::iter(chunks).buffered(CHUNKS_AT_ONCE).try_concat().await
     }
 
     async fn with_rows(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {

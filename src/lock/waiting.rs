@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::client::{Client, ClientError, Shared};
+use super::hints::Word;
 use super::stats::Attempt;
 use super::{Acquired, GrantId, Guard, Key, LockError, Refusal, SessionId, Token, monotonic};
 
@@ -270,15 +271,30 @@ impl Drop for Turn<'_> {
 
 /// Passes on whose turn it is, and whose term was ended by others.
 pub(super) async fn listen(shared: Arc<Shared>) {
-    let mut words = std::pin::pin!(shared.store.listen_for_turns());
-    while let Some(word) = words.next().await {
-        if let Some(request) = word {
-            shared.turns.wake(request);
-            shared.wishes.heard_of(request);
-            shared.terms.heard_of(request);
-        } else {
-            shared.turns.wake_all();
-            shared.terms.doubt();
+    let mut lease = shared.lease.subscribe();
+    loop {
+        let session = lease.borrow_and_update().session;
+        let mut words = std::pin::pin!(shared.store.listen_for_turns(session));
+        let heard = async {
+            while let Some(word) = words.next().await {
+                match word {
+                    Word::About(request) => {
+                        shared.turns.wake(request);
+                        shared.wishes.heard_of(request);
+                        shared.terms.heard_of(request);
+                    }
+                    Word::Freed => shared.turns.wake_all(),
+                    Word::Missed => {
+                        shared.turns.wake_all();
+                        shared.terms.doubt();
+                    }
+                }
+            }
+        };
+        // Neither ends by itself: the words go on for ever, and the sender lives as long as this.
+        tokio::select! {
+            () = heard => {}
+            _ = lease.wait_for(|now| now.session != session) => {}
         }
     }
 }

@@ -10,6 +10,7 @@ use leadergroup::lock::{
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;
+use tokio::time::timeout;
 
 use crate::cast::{claim, claim_one, dead_session, key, owner, row, session, settled, take};
 use crate::fence::{application, begin, run};
@@ -220,8 +221,10 @@ async fn fenced_transactions_end_before_the_next_term() {
 async fn only_the_next_one_is_woken() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
+    // Each session has a channel of its own; to all others nothing is said.
     let mut listener = PgListener::connect(&database.url()).await.unwrap();
-    listener.listen("leadergroup_turn").await.unwrap();
+    let channel = |of: SessionId| format!("leadergroup_turn_{}", of.as_uuid().simple());
+    listener.listen_all([channel(one).as_str(), channel(two).as_str()]).await.unwrap();
     assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
     let (next, after) = (wish("p1"), wish("p2"));
     assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
@@ -229,7 +232,8 @@ async fn only_the_next_one_is_woken() {
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
     for woken in [next, after] {
-        assert_eq!(listener.recv().await.unwrap().payload(), woken.request.to_string());
+        let heard = timeout(DEADLINE, listener.recv()).await.expect("nobody is woken").unwrap();
+        assert_eq!((heard.channel(), heard.payload()), (&*channel(two), &*woken.request.to_string()));
     }
 }
 

@@ -26,6 +26,7 @@ mod postgres;
 mod processes;
 mod remains;
 mod sessions;
+mod short_way;
 mod stats;
 mod terms;
 mod trouble;

@@ -12,6 +12,10 @@ alter table leadergroup.session add column ttl_change bigint not null default 0;
 -- its own clock from when it learns of that end: the database's clock decides nothing.
 alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
 
+-- Whether somebody may wait for the key. Set, under the row's lock, by whoever queues up; cleared by whoever finds, under that
+-- lock, that nobody does. So that the usual change of a free key, or to one, needs to look at nothing but the row.
+alter table leadergroup.lock add column awaited boolean not null default false;
+
 -- The latest era in which keys that programs hold are given to new holders. When commits may have been lost, so may have
 -- been a grant, and its holder still believe in it. The programs that live then count, each on its own clock, until such
 -- a belief is over, and say so here. The operator's groups do not wait for that: who acts there is not a matter of belief.
@@ -107,6 +111,17 @@ begin
 end
 $$;
 
+-- Nobody waits for the key any more, as far as this can be told. The row is locked.
+create function leadergroup.queue_is_over(key text) returns void
+language plpgsql volatile
+as $$
+begin
+    update leadergroup.lock as l set awaited = false
+    where l.key = queue_is_over.key and l.awaited
+    and not exists (select from leadergroup.waiter as w where w.key = queue_is_over.key);
+end
+$$;
+
 -- Takes the key if nobody holds it and nobody who waits was there before. Else queues up, if told so. Repeating a request
 -- is how its waiter looks whether it is its turn, and how a lost answer is resolved. Until the era has settled a key that
 -- seems to be free may be held by one that the database has forgotten, and counts as held.
@@ -197,6 +212,7 @@ begin
                 if r.place is not null then
                     delete from leadergroup.waiter as w where w.key = acquire.key and w.id <= r.place;
                 end if;
+                perform leadergroup.queue_is_over(acquire.key);
                 verdict := 'granted';
                 return;
             end if;
@@ -232,6 +248,10 @@ begin
                 verdict := 'full';
                 return;
             end if;
+            -- A place that a crash of the server takes away is asked for again: nothing to wait for the disk for, with the
+            -- row locked.
+            perform set_config('synchronous_commit', 'off', true);
+            update leadergroup.lock as l set awaited = true where l.key = acquire.key and not l.awaited;
             insert into leadergroup.waiter
                 (key, request, session, owner_uid, owner_namespace, owner_name, reason, delay_ms)
             values (acquire.key, acquire.request, acquire.own, acquire.uid, acquire.namespace, acquire.name,
@@ -246,14 +266,15 @@ end
 $$;
 
 -- Gives a key up, straight to the first living waiter if there is one, or to the one that is named (`heir`); that one's
--- place does not matter, and the others keep theirs. The new holder's request comes back, to be woken. Only with the token
--- of the present term, and only by the session that holds it, or by force (`own` is null): then the old holder's request
--- comes back as well, to be told. Until the era has settled nobody follows at once: the release may be the repetition of one
+-- place does not matter, and the others keep theirs. The new holder's request and session come back, to be woken. Only with the token
+-- of the present term, and only by the session that holds it, or by force (`own` is null): then the old holder's
+-- come back as well, to be told. Until the era has settled nobody follows at once: the release may be the repetition of one
 -- that was lost together with the grant to the next one, who may still believe in it.
 create function leadergroup.release(
     own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
     heir_uid text, heir_name text,
-    out verdict text, out next_request uuid, out old_request uuid, out found_group text
+    out verdict text, out next_request uuid, out next_session uuid, out old_request uuid, out old_session uuid,
+    out found_group text
 )
 language plpgsql volatile
 as $$
@@ -315,6 +336,7 @@ begin
         return;
     end if;
     next_request := w.request;
+    next_session := w.session;
     if passed and w.request is not null then
         installed := leadergroup.install(
             release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason, w.delay_ms,
@@ -327,6 +349,7 @@ begin
     end if;
     if release.own is null then
         old_request := r.grant_id;
+        old_session := r.session;
     end if;
     update leadergroup.term as t set ended_at = now(), end_reason = release.reason
     where t.key = release.key and t.token = release.token and t.ended_at is null;
@@ -337,10 +360,11 @@ begin
         and (q.id = w.id or q.id < w.id and not named and not exists (
             select from leadergroup.session as s where s.id = q.session and not s.dead
         ));
+        perform leadergroup.queue_is_over(release.key);
     else
         update leadergroup.lock as l
         set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-            lock_timestamp = now()
+            awaited = exists (select from leadergroup.waiter as q where q.key = release.key), lock_timestamp = now()
         where l.key = release.key;
     end if;
 end
