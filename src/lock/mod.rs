@@ -80,6 +80,7 @@ mod inspect;
 mod keeper;
 mod model;
 mod observer;
+mod obstacle;
 mod pool;
 mod pooler;
 mod read;
@@ -109,6 +110,7 @@ pub use model::{
     Tombstone, Unclaimed, Vacate,
 };
 pub use observer::Observer;
+pub use obstacle::Obstacle;
 pub use settler::Settler;
 pub use stats::{LockStats, PoolState};
 pub use store::Store;

@@ -21,6 +21,7 @@ mod handover;
 mod hold;
 mod hold_model;
 mod model;
+mod obstacles;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
