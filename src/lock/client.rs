@@ -15,6 +15,7 @@ use super::doubt::{Terms, doubt};
 use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
 use super::remains::{Wishes, clear};
+use super::spans::{trying, waiting, within};
 use super::stats::Attempt;
 use super::tidy::tidy_for_programs;
 use super::waiting::{Delays, Turns, Unfinished, listen};
@@ -215,6 +216,10 @@ impl Client {
 
     /// Takes the key if nobody holds it and nobody waits for it. A key that this owner holds already is held once more.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
+        within(trying(key, &self.owner), self.take(key)).await
+    }
+
+    async fn take(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         if let Some(guard) = self.again(key) {
             return Ok(Some(guard));
         }
@@ -237,6 +242,10 @@ impl Client {
     /// owner holds already is held once more. While the database cannot be reached, it is tried again; the error at the end
     /// says so. May be dropped at any time: the place in the queue is given up then.
     pub async fn lock(&self, key: &Key, patience: Duration) -> Result<Guard, ClientError> {
+        within(waiting(key, &self.owner), self.wait_at_most(key, patience)).await
+    }
+
+    async fn wait_at_most(&self, key: &Key, patience: Duration) -> Result<Guard, ClientError> {
         if let Some(guard) = self.again(key) {
             return Ok(guard);
         }
@@ -274,6 +283,7 @@ impl Client {
                     Arc::clone(&self.shared),
                     session,
                     key.clone(),
+                    self.owner.name.clone(),
                     unfinished.request,
                     token,
                 ));

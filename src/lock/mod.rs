@@ -88,6 +88,7 @@ mod remains;
 mod schema;
 mod session;
 mod settler;
+mod spans;
 mod stats;
 mod store;
 mod target;

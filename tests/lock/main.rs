@@ -27,6 +27,7 @@ mod postgres;
 mod processes;
 mod remains;
 mod sessions;
+mod spans;
 mod stats;
 mod terms;
 mod trouble;
