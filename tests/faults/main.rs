@@ -10,6 +10,7 @@ mod clocks;
 mod cuts;
 mod disk;
 mod failover;
+mod latency;
 mod network;
 mod pauses;
 mod pgbouncer;
