@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
 /// [`Refusal`](super::Refusal) and [`Claimed`](super::Claimed).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +209,13 @@ impl LockError {
             };
         };
         let message = inner.message().to_owned();
+        if inner
+            .try_downcast_ref::<PgDatabaseError>()
+            .is_some_and(|error| error.severity() == PgSeverity::Panic)
+        {
+            // The whole server ends. What becomes of the statement is known after its recovery.
+            return Self::Interrupted { statement, detail: message };
+        }
         match inner.code().as_deref().unwrap_or_default() {
             // Statement timeout (or a cancel by an administrator), lock timeout.
             "57014" | "55P03" => Self::Timeout { statement, after: limit },

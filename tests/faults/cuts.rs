@@ -331,6 +331,28 @@ async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated(
     directly(Fault::Hang, Duration::from_secs(2)).await;
 }
 
+/// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows
+/// whether it took effect; the error must not sound as if it had not been sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reached_any_more() {
+    let (database, _direct) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let store = Store::new(&config).unwrap();
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    proxy.refuse(true);
+    proxy.arm(Fault::AnswerLost, 0);
+    let wanted = [grant(&key("a"), 0, "p0")];
+    let answer = store.grant(own, &wanted).await;
+    assert!(proxy.disarm() && matches!(answer, Err(LockError::Interrupted { .. })), "{answer:?}");
+    let answer = store.grant(own, &wanted).await;
+    assert!(matches!(answer, Err(LockError::Unreachable { .. })), "{answer:?}");
+    proxy.refuse(false);
+    let granted = Granted::Granted { token: Token::new(1) };
+    assert_eq!(store.grant(own, &wanted).await.unwrap(), [granted], "it had taken effect");
+}
+
 /// Through a pooler each operation is a transaction of three steps, BEGIN and COMMIT among them.
 #[tokio::test(flavor = "multi_thread")]
 async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeated() {

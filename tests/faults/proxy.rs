@@ -71,6 +71,7 @@ struct Shared {
     fired: AtomicBool,
     frozen: watch::Sender<bool>,
     latency: watch::Sender<Duration>,
+    refuses: AtomicBool,
 }
 
 struct Armed {
@@ -90,6 +91,7 @@ impl Proxy {
             fired: AtomicBool::new(false),
             frozen: watch::Sender::new(false),
             latency: watch::Sender::new(Duration::ZERO),
+            refuses: AtomicBool::new(false),
         });
         let accepting = tokio::spawn({
             let shared = Arc::clone(&shared);
@@ -124,6 +126,11 @@ impl Proxy {
     /// From now on nothing gets through in either direction, as if a cable were cut; or everything again.
     pub fn freeze(&self, frozen: bool) {
         self.shared.frozen.send_replace(frozen);
+    }
+
+    /// From now on new connections are closed at once; or not any more.
+    pub fn refuse(&self, refuses: bool) {
+        self.shared.refuses.store(refuses, Ordering::SeqCst);
     }
 
     /// From now on everything takes so long in each direction, also what is on its way already.
@@ -175,6 +182,9 @@ impl Shared {
 
 /// One connection; when either side or a fault ends it, both sides are closed.
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    if shared.refuses.load(Ordering::SeqCst) {
+        return;
+    }
     shared.gone_its_way(Instant::now()).await;
     shared.thawed().await;
     let Ok((server_in, server_out)) = shared.to.connect().await else { return };
