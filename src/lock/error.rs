@@ -77,6 +77,15 @@ pub enum LockError {
         /// Which limit was hit.
         detail: String,
     },
+    /// The pooler gives each statement another connection of the server.
+    #[error(
+        "the connection pooler works by the statement ({detail}), and nothing can be locked so; set pool_mode = transaction \
+         (or session) for this database in the pooler, or let the URL lead to PostgreSQL itself"
+    )]
+    StatementPooling {
+        /// The pooler's message.
+        detail: String,
+    },
     /// The statement did not end in time. Whether it took effect is not known; repeating it is safe.
     #[error("PostgreSQL did not answer {statement} within {} ms; it may be overloaded or hang", after.as_millis())]
     Timeout {
@@ -172,6 +181,7 @@ impl LockError {
             | Self::Tls { .. }
             | Self::File { .. }
             | Self::NoConnection { .. }
+            | Self::StatementPooling { .. }
             | Self::Timeout { .. }
             | Self::Interrupted { .. } => false,
         }
@@ -223,6 +233,8 @@ impl LockError {
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
                 Self::Interrupted { statement, detail: message }
             }
+            // PgBouncer's word, of the class of broken connections.
+            "08P01" if message.contains("statement pooling") => Self::StatementPooling { detail: message },
             code if code.starts_with("08") => Self::Interrupted { statement, detail: message },
             // The statement was prepared before the schema was changed: a new connection prepares it anew.
             "0A000" if message.contains("cached plan") => Self::Interrupted { statement, detail: message },
