@@ -17,5 +17,7 @@ mod pgbouncer;
 mod pooler;
 #[path = "../postgres/mod.rs"]
 mod postgres;
+#[path = "../program/mod.rs"]
+mod program;
 mod proxy;
 mod upgrade;

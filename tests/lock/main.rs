@@ -25,6 +25,8 @@ mod obstacles;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
+#[path = "../program/mod.rs"]
+mod program;
 mod remains;
 mod sessions;
 mod spans;
