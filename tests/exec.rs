@@ -140,12 +140,11 @@ async fn a_program_that_is_not_there_is_named() {
 async fn a_lock_that_others_hold_is_waited_for_as_long_as_told() {
     let (database, _store) = postgres::migrated().await;
     let running = Running::start(&database, &[], OBEDIENT);
-    for wait in ["0s", "200ms"] {
+    for (wait, why) in [("0s", "is held by others"), ("200ms", "was not to be had within 200ms: ")] {
         let output = run(&database, &["--wait", wait], "echo never");
         assert_eq!(status(&output), 75, "{output:?}");
-        assert!(
-            output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("held by others")
-        );
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.stdout.is_empty() && errors.contains(why) && errors.lines().count() == 1, "{errors}");
     }
     // Whoever waits can be told to stop waiting.
     let mut waiting = exec(&database, &[], "echo never").spawn().unwrap();

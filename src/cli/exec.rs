@@ -147,10 +147,7 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
                 let _ = timeout(GOODBYE, guard.release()).await;
                 result
             }
-            Ok(None) => {
-                eprintln!("leadergroup: the lock \"{key}\" is held by others");
-                Ok(EXIT_NOT_HELD)
-            }
+            Ok(None) => Ok(EXIT_NOT_HELD),
             Err(error) => Err(error),
         },
         signal = signals.end() => Ok(status_of(signal)),
@@ -164,6 +161,7 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
     result
 }
 
+/// Says why, if it was not to be had.
 async fn acquire(
     client: &Client,
     key: &Key,
@@ -171,11 +169,18 @@ async fn acquire(
 ) -> Result<Option<Guard>, ExecError> {
     let wait = wait.map_or(FOR_EVER, |wait| wait.0);
     if wait.is_zero() {
-        return Ok(client.try_lock(key).await?);
+        let guard = client.try_lock(key).await?;
+        if guard.is_none() {
+            eprintln!("leadergroup: the lock \"{key}\" is held by others");
+        }
+        return Ok(guard);
     }
     match client.lock(key, wait).await {
         Ok(guard) => Ok(Some(guard)),
-        Err(ClientError::Deadline { .. }) => Ok(None),
+        Err(error @ ClientError::Deadline { .. }) => {
+            eprintln!("leadergroup: {error}");
+            Ok(None)
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -15,10 +15,11 @@ use super::doubt::{Terms, doubt};
 use super::guard::{Guard, Term};
 use super::keeper::{Lease, begin, check, keep};
 use super::remains::{Wishes, clear};
+use super::spans::{trying, waiting, within};
 use super::stats::Attempt;
 use super::tidy::tidy_for_programs;
 use super::waiting::{Delays, Turns, Unfinished, listen};
-use super::{Acquired, Epoch, Key, LockError, MOST_WAITERS, Owner, Refusal, Store, Wish};
+use super::{Acquired, Epoch, Key, LockError, MOST_WAITERS, Obstacle, Owner, Refusal, Store, Wish};
 
 /// How a client keeps its session.
 #[derive(Debug, Clone)]
@@ -53,13 +54,15 @@ impl Default for ClientConfig {
 /// Why a key was not to be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Others held it, or waited for it, until the time was up.
-    #[error("the lock {key:?} was not to be had within {waited:?}: others hold it")]
+    /// The time was up.
+    #[error("the lock {key:?} was not to be had within {waited:?}: {obstacle}")]
     Deadline {
         /// The key.
         key: String,
         /// For how long it was waited for.
         waited: Duration,
+        /// Why, as far as the last answer said.
+        obstacle: Obstacle,
     },
     /// Too many wait for it.
     #[error("the lock {key:?} cannot be waited for: {MOST_WAITERS} wait for it already; try again later")]
@@ -213,6 +216,10 @@ impl Client {
 
     /// Takes the key if nobody holds it and nobody waits for it. A key that this owner holds already is held once more.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
+        within(trying(key, &self.owner), self.take(key)).await
+    }
+
+    async fn take(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         if let Some(guard) = self.again(key) {
             return Ok(Some(guard));
         }
@@ -232,20 +239,25 @@ impl Client {
     }
 
     /// Waits until it is this owner's turn, first come, first served, but not for longer than `patience`. A key that this
-    /// owner holds already is held once more. While the database cannot be reached, it is tried again. May be dropped at
-    /// any time: the place in the queue is given up then.
+    /// owner holds already is held once more. While the database cannot be reached, it is tried again; the error at the end
+    /// says so. May be dropped at any time: the place in the queue is given up then.
     pub async fn lock(&self, key: &Key, patience: Duration) -> Result<Guard, ClientError> {
+        within(waiting(key, &self.owner), self.wait_at_most(key, patience)).await
+    }
+
+    async fn wait_at_most(&self, key: &Key, patience: Duration) -> Result<Guard, ClientError> {
         if let Some(guard) = self.again(key) {
             return Ok(guard);
         }
         let mut attempt = Attempt::begin(&self.shared.store.counters);
-        let waited = timeout(patience, self.wait_for(key, &mut attempt)).await;
+        let mut obstacle = Obstacle::NoAnswer;
+        let waited = timeout(patience, self.wait_for(key, &mut attempt, &mut obstacle)).await;
         if matches!(waited, Ok(Ok(_))) {
             attempt.won();
         }
         match waited {
             Ok(result) => result,
-            Err(_) => Err(ClientError::Deadline { key: key.to_string(), waited: patience }),
+            Err(_) => Err(ClientError::Deadline { key: key.to_string(), waited: patience, obstacle }),
         }
     }
 
@@ -271,6 +283,7 @@ impl Client {
                     Arc::clone(&self.shared),
                     session,
                     key.clone(),
+                    self.owner.name.clone(),
                     unfinished.request,
                     token,
                 ));

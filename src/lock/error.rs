@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
 /// [`Refusal`](super::Refusal) and [`Claimed`](super::Claimed).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +75,15 @@ pub enum LockError {
     )]
     NoConnection {
         /// Which limit was hit.
+        detail: String,
+    },
+    /// The pooler gives each statement another connection of the server.
+    #[error(
+        "the connection pooler works by the statement ({detail}), and nothing can be locked so; set pool_mode = transaction \
+         (or session) for this database in the pooler, or let the URL lead to PostgreSQL itself"
+    )]
+    StatementPooling {
+        /// The pooler's message.
         detail: String,
     },
     /// The statement did not end in time. Whether it took effect is not known; repeating it is safe.
@@ -170,6 +181,7 @@ impl LockError {
             | Self::Tls { .. }
             | Self::File { .. }
             | Self::NoConnection { .. }
+            | Self::StatementPooling { .. }
             | Self::Timeout { .. }
             | Self::Interrupted { .. } => false,
         }
@@ -207,6 +219,13 @@ impl LockError {
             };
         };
         let message = inner.message().to_owned();
+        if inner
+            .try_downcast_ref::<PgDatabaseError>()
+            .is_some_and(|error| error.severity() == PgSeverity::Panic)
+        {
+            // The whole server ends. What becomes of the statement is known after its recovery.
+            return Self::Interrupted { statement, detail: message };
+        }
         match inner.code().as_deref().unwrap_or_default() {
             // Statement timeout (or a cancel by an administrator), lock timeout.
             "57014" | "55P03" => Self::Timeout { statement, after: limit },
@@ -214,6 +233,8 @@ impl LockError {
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
                 Self::Interrupted { statement, detail: message }
             }
+            // PgBouncer's word, of the class of broken connections.
+            "08P01" if message.contains("statement pooling") => Self::StatementPooling { detail: message },
             code if code.starts_with("08") => Self::Interrupted { statement, detail: message },
             // The statement was prepared before the schema was changed: a new connection prepares it anew.
             "0A000" if message.contains("cached plan") => Self::Interrupted { statement, detail: message },

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 use super::client::Shared;
+use super::spans::{handing_over, releasing, within};
 use super::{Changed, GrantId, HandOver, Heir, Key, LockError, Refusal, SessionId, Token, monotonic};
 
 /// The longest that [`Guard::lost`] sleeps at once: timers stand still while the machine does, the belief does not.
@@ -20,6 +21,8 @@ pub(super) struct Term {
     shared: Arc<Shared>,
     pub(super) session: SessionId,
     pub(super) key: Key,
+    /// For people.
+    pub(super) owner: String,
     pub(super) token: Token,
     request: GrantId,
     /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
@@ -27,7 +30,7 @@ pub(super) struct Term {
     /// For ever, once it was seen.
     lost: AtomicBool,
     released: AtomicBool,
-    since: Instant,
+    pub(super) since: Instant,
 }
 
 impl Term {
@@ -35,6 +38,7 @@ impl Term {
         shared: Arc<Shared>,
         session: SessionId,
         key: Key,
+        owner: String,
         request: GrantId,
         token: Token,
     ) -> Self {
@@ -43,6 +47,7 @@ impl Term {
             shared,
             session,
             key,
+            owner,
             token,
             request,
             guards: AtomicUsize::new(0),
@@ -72,7 +77,7 @@ impl Drop for Term {
         self.shared.terms.leave(self.request);
         let released = *self.released.get_mut();
         let lost = !released && self.is_lost();
-        tracing::debug!(key = %self.key, token = %self.token, held = ?self.since.elapsed(), "let go of the lock");
+        tracing::debug!(key = %self.key, token = %self.token, held = ?self.since.elapsed(), lost, "let go of the lock");
         self.shared.store.counters.held(self.since.elapsed(), lost);
         // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
         if released || lost {
@@ -80,9 +85,13 @@ impl Drop for Term {
         }
         let (shared, session, key, token) =
             (Arc::clone(&self.shared), self.session, self.key.clone(), self.token);
-        self.shared.runtime.spawn(async move {
-            shared.insist(session, async || shared.store.release(session, &key, token, REASON).await).await;
+        let release = within(releasing(self), async move {
+            let answer = shared
+                .insist(session, async || shared.store.release(session, &key, token, REASON).await)
+                .await;
+            Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
         });
+        self.shared.runtime.spawn(release);
     }
 }
 
@@ -129,6 +138,15 @@ pub enum Released {
     StillHeld,
     /// It was lost before: others may have held it since.
     WasLost,
+}
+
+impl From<Changed> for Released {
+    fn from(answer: Changed) -> Self {
+        match answer {
+            Changed::Done => Self::Done,
+            Changed::Refused(_) => Self::WasLost,
+        }
+    }
 }
 
 impl std::fmt::Debug for Guard {
@@ -190,7 +208,11 @@ impl Guard {
 
     /// Releases the key and waits until it is done; the next one in the queue holds it then. An error means that nobody
     /// knows: the release is repeated in the background.
-    pub async fn release(mut self) -> Result<Released, LockError> {
+    pub async fn release(self) -> Result<Released, LockError> {
+        within(releasing(&self.term), self.let_go()).await
+    }
+
+    async fn let_go(mut self) -> Result<Released, LockError> {
         self.counted = false;
         if self.term.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
             return Ok(Released::StillHeld);
@@ -201,10 +223,7 @@ impl Guard {
         }
         let answer = term.shared.store.release(term.session, &term.key, term.token, REASON).await?;
         term.released.store(true, Ordering::Relaxed);
-        Ok(match answer {
-            Changed::Done => Released::Done,
-            Changed::Refused(_) => Released::WasLost,
-        })
+        Ok(answer.into())
     }
 
     /// Gives the key to one that waits for it, ahead of the queue, and returns when it is done; the others keep their
@@ -223,7 +242,11 @@ impl Guard {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn hand_over_to(mut self, heir: Heir<'_>) -> Result<HandedOver, LockError> {
+    pub async fn hand_over_to(self, heir: Heir<'_>) -> Result<HandedOver, LockError> {
+        within(handing_over(&self.term, heir), self.give_to(heir)).await
+    }
+
+    async fn give_to(mut self, heir: Heir<'_>) -> Result<HandedOver, LockError> {
         // From now on this owner's tries find no term to come in to.
         if self.term.guards.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Ok(HandedOver::StillHeld(self));

@@ -80,6 +80,7 @@ mod inspect;
 mod keeper;
 mod model;
 mod observer;
+mod obstacle;
 mod pool;
 mod pooler;
 mod read;
@@ -87,6 +88,7 @@ mod remains;
 mod schema;
 mod session;
 mod settler;
+mod spans;
 mod stats;
 mod store;
 mod target;
@@ -110,6 +112,7 @@ pub use model::{
     Tombstone, Unclaimed, Vacate,
 };
 pub use observer::Observer;
+pub use obstacle::Obstacle;
 pub use settler::Settler;
 pub use stats::{LockStats, PoolState};
 pub use store::Store;

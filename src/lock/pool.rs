@@ -174,10 +174,11 @@ impl Pool {
         let mut lease = self.lease(lane, false).await?;
         if lease.reused {
             match self.run(lane, lease, statement, arguments.clone()).await {
-                Err(Failure { stale: true, .. }) => {
+                Err(Failure { stale: true, error }) => {
                     // Whatever broke this connection broke its idle neighbours, too.
                     self.lanes(lane).idle().clear();
-                    lease = self.lease(lane, true).await?;
+                    // Without another connection it stays open whether the statement took effect.
+                    lease = self.lease(lane, true).await.map_err(|_| error)?;
                 }
                 other => return other.map_err(|failure| failure.error),
             }

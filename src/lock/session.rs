@@ -66,6 +66,7 @@ impl Store {
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
         let epoch = self.present_epoch(first).await?;
         let settled = get::<bool>(first, "settled")? && epoch == epoch_of(first)?;
+        self.settled.store(settled, Ordering::Relaxed);
         let mut sessions = Vec::with_capacity(rows.len());
         let mut alive = false;
         for row in &rows {
@@ -129,6 +130,7 @@ impl Store {
         let rows = self.rows(NEW_ERA, Bind::new()).await?;
         let row = rows.first().ok_or_else(|| unexpected("new era", "no rows"))?;
         let epoch = epoch_of(row)?;
+        self.settled.store(false, Ordering::Relaxed);
         tracing::warn!(
             system_identifier = epoch.system_identifier,
             timeline = epoch.timeline,

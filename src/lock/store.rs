@@ -1,6 +1,7 @@
 //! The store: the handle on the database that all operations go through, and what they share.
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::encode::Encode;
@@ -43,6 +44,8 @@ pub struct Store {
     pub(super) pool: Pool,
     /// The history that the last heartbeat saw.
     pub(super) last_epoch: Arc<Mutex<Option<Epoch>>>,
+    /// Whether keys that programs hold go to new holders in it, as far as is known. For what waiters are told.
+    pub(super) settled: Arc<AtomicBool>,
     /// What a change of holder does about the old holder's fenced transactions.
     pub(super) fence: Arc<Fence>,
     /// What it and its clones have done.
@@ -62,7 +65,8 @@ impl Store {
 
     fn on(pool: Pool) -> Self {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
-        Self { pool, last_epoch: Arc::default(), fence: Arc::new(fence), counters: Arc::default() }
+        let settled = Arc::new(AtomicBool::new(true));
+        Self { pool, last_epoch: Arc::default(), settled, fence: Arc::new(fence), counters: Arc::default() }
     }
 
     /// Runs a statement on the shared connections.

@@ -2,6 +2,7 @@
 //! place is given up when it is not wanted any more.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 use super::client::{Client, ClientError, Shared};
 use super::hints::Word;
 use super::stats::Attempt;
-use super::{Acquired, GrantId, Guard, Key, LockError, Refusal, SessionId, Token, monotonic};
+use super::{Acquired, GrantId, Guard, Key, LockError, Obstacle, Refusal, SessionId, Token, monotonic};
 
 /// After a failure a waiter asks again after a tenth of its interval, then after twice as long each time, up to so many
 /// intervals.
@@ -22,7 +23,13 @@ const LONGEST_PAUSE_INTERVALS: u32 = 5;
 const MOST_DELAYS: usize = 1_000;
 
 impl Client {
-    pub(super) async fn wait_for(&self, key: &Key, attempt: &mut Attempt<'_>) -> Result<Guard, ClientError> {
+    /// Until there is a guard, or an error that does not pass. `met`: what it was that passes, each time.
+    pub(super) async fn wait_for(
+        &self,
+        key: &Key,
+        attempt: &mut Attempt<'_>,
+        met: &mut Obstacle,
+    ) -> Result<Guard, ClientError> {
         let shared = &self.shared;
         let interval = shared.config.retry_interval;
         let mut backoff = Backoff::new(interval);
@@ -44,7 +51,11 @@ impl Client {
                     }
                     wish.delay_over = sits_out.over().or_else(|| shared.delays.over(key));
                     let asked_in = shared.lease.borrow().epoch;
-                    let pause = match unfinished.ask(shared.store.queue_for(session, &wish)).await {
+                    let answer = unfinished.ask(shared.store.queue_for(session, &wish)).await;
+                    if let Ok(answer) = &answer {
+                        *met = Obstacle::of(answer, shared.store.settled.load(Ordering::Relaxed));
+                    }
+                    let pause = match answer {
                         Ok(Acquired::Waiting | Acquired::Held) => {
                             attempt.waits();
                             backoff = Backoff::new(interval);
@@ -64,6 +75,7 @@ impl Client {
                         }
                         Err(error) if passes(&error) => {
                             tracing::debug!(%key, %error, "no answer to a waiter; trying again");
+                            *met = Obstacle::Database(error);
                             backoff.next(interval * LONGEST_PAUSE_INTERVALS)
                         }
                         Err(error) => return Err(error.into()),

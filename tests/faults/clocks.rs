@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use leadergroup::lock::{Client, ClientConfig, Observer, SessionId, Store, Token, monotonic};
 
 use crate::cast::key;
-use crate::pauses::{Process, with_a_table};
+use crate::pauses::{Holder, with_a_table};
 use crate::postgres::{DEADLINE, Database, Server, eventually};
 
 /// The writer's own time of the latest write.
@@ -198,7 +198,7 @@ async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
 async fn a_holder_whose_own_clock_jumps_holds_on() {
     let database = with_a_table().await;
     let clock = Clock::new();
-    let holder = Process::start(&database, &clock.environment());
+    let holder = Holder::start(&database, &clock.environment());
     assert_eq!(holder.says(), "held 1");
     let observer = client(&database, "observer").await;
     let waiting = tokio::spawn(async move { observer.lock(&key("a"), DEADLINE).await.unwrap().token() });
@@ -213,6 +213,6 @@ async fn a_holder_whose_own_clock_jumps_holds_on() {
         assert!(!waiting.is_finished(), "after a jump to {offset:+} s");
     }
     holder.says_nothing();
-    holder.end();
+    drop(holder);
     assert_eq!(waiting.await.unwrap(), Token::new(2));
 }

@@ -15,8 +15,17 @@ use crate::pgbouncer::PgBouncer;
 use crate::postgres::{Database, eventually, migrated, shared};
 use crate::proxy::{Backend, Fault, Proxy};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
+/// Each operation by its name, and all of them.
+macro_rules! operations {
+    ($($name:ident),* $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        enum Operation { $($name),* }
+
+        const ALL: &[Operation] = &[$(Operation::$name),*];
+    };
+}
+
+operations![
     Register,
     Beat,
     BeatInANewEra,
@@ -36,34 +45,10 @@ enum Operation {
     GiveUp,
     GiveUpWhatWasGranted,
     ForceRelease,
-}
-
-use Operation::{
-    Adopt, Beat, BeatInANewEra, Bury, Close, Confirm, Create, ForceRelease, GiveUp, GiveUpWhatWasGranted,
-    Hold, MarkDead, Queue, Register, Release, ReleaseToTheNext, Vacate, Yield,
-};
-
-/// All but the one that is for itself.
-const ALL: [Operation; 18] = [
-    Register,
-    Beat,
-    MarkDead,
-    Close,
-    Create,
-    Adopt,
-    Yield,
-    Operation::Grant,
-    Confirm,
-    Vacate,
-    Bury,
-    Hold,
-    Queue,
-    Release,
-    ReleaseToTheNext,
-    GiveUp,
-    GiveUpWhatWasGranted,
-    ForceRelease,
 ];
+
+#[allow(clippy::enum_glob_use, reason = "all of them, without a second list")]
+use Operation::*;
 
 /// What an operation works on.
 struct Scene {
@@ -99,7 +84,7 @@ impl Operation {
                 take(store, before, &key).await;
                 store.close(before).await.unwrap();
             }
-            Close | Yield | Operation::Grant | Bury => drop(take(store, own, &key).await),
+            Close | Yield | Grant | Bury => drop(take(store, own, &key).await),
             Confirm | Vacate | ForceRelease => {
                 take(store, own, &key).await;
                 let granted = store.grant(own, &[grant(&key, 0, "p0")]).await.unwrap();
@@ -147,12 +132,10 @@ impl Operation {
                 other => format!("{other:?}"),
             },
             Yield => changed(store.yield_charge(*own, std::slice::from_ref(key)).await?.remove(0)),
-            Operation::Grant => {
-                match store.grant(*own, std::slice::from_ref(&scene.grant)).await?.remove(0) {
-                    Granted::Granted { token } => format!("granted {token}"),
-                    Granted::Refused(refusal) => format!("{refusal:?}"),
-                }
-            }
+            Grant => match store.grant(*own, std::slice::from_ref(&scene.grant)).await?.remove(0) {
+                Granted::Granted { token } => format!("granted {token}"),
+                Granted::Refused(refusal) => format!("{refusal:?}"),
+            },
             Confirm => changed(store.confirm(*own, &[(key.clone(), token)]).await?.remove(0)),
             Vacate => changed(store.vacate(*own, std::slice::from_ref(&scene.vacate)).await?.remove(0)),
             Bury => changed(store.tombstone(*own, &[tombstone(key, GROUP)]).await?.remove(0)),
@@ -177,7 +160,7 @@ impl Operation {
             Close => ("freed 1", "freed 0"),
             Create | Adopt => ("ours", ""),
             Yield | Confirm | Vacate | Bury | ForceRelease => ("done", ""),
-            Operation::Grant | Hold => ("granted 1", ""),
+            Grant | Hold => ("granted 1", ""),
             Queue => ("Waiting", ""),
             Release | ReleaseToTheNext => ("done", "another token"),
             GiveUp | GiveUpWhatWasGranted => ("gave up", ""),
@@ -191,7 +174,7 @@ impl Operation {
             Register | Beat | BeatInANewEra | MarkDead | Close | Create | Adopt | Yield | Bury => {
                 (0, 0, 0, false)
             }
-            Operation::Grant | Confirm | Hold | GiveUp => (1, 0, 0, true),
+            Grant | Confirm | Hold | GiveUp => (1, 0, 0, true),
             Queue => (1, 0, 1, true),
             Vacate | Release | GiveUpWhatWasGranted | ForceRelease => (1, 1, 0, false),
             ReleaseToTheNext => (2, 1, 0, true),
@@ -235,9 +218,10 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// All at the same time, but for what changes the tokens of all.
+    /// All at the same time; and by itself, in any case, what changes the tokens of all.
     async fn break_off(&self, operations: &[Operation]) {
-        join_all(operations.iter().map(|&operation| self.break_one_off(operation))).await;
+        let others = operations.iter().filter(|operation| **operation != BeatInANewEra);
+        join_all(others.map(|&operation| self.break_one_off(operation))).await;
         self.break_one_off(BeatInANewEra).await;
         let twice = "select count(*) from \
                      (select from leadergroup.term group by key, token having count(*) > 1) as t";
@@ -304,7 +288,7 @@ async fn repeated(operation: Operation, store: &Store, scene: &Scene) -> String 
 async fn directly(fault: Fault, limit: Duration) {
     let (database, direct) = migrated().await;
     let (url, backend) = (database.url(), Backend::of(shared()));
-    Stage { database: &database, direct, backend, url, fault, limit }.break_off(&ALL).await;
+    Stage { database: &database, direct, backend, url, fault, limit }.break_off(ALL).await;
     eventually("no connection is left behind", async || connections(&database).await == 0).await;
 }
 
@@ -331,11 +315,33 @@ async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated(
     directly(Fault::Hang, Duration::from_secs(2)).await;
 }
 
+/// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows
+/// whether it took effect; the error must not sound as if it had not been sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reached_any_more() {
+    let (database, _direct) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let store = Store::new(&config).unwrap();
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    proxy.refuse(true);
+    proxy.arm(Fault::AnswerLost, 0);
+    let wanted = [grant(&key("a"), 0, "p0")];
+    let answer = store.grant(own, &wanted).await;
+    assert!(proxy.disarm() && matches!(answer, Err(LockError::Interrupted { .. })), "{answer:?}");
+    let answer = store.grant(own, &wanted).await;
+    assert!(matches!(answer, Err(LockError::Unreachable { .. })), "{answer:?}");
+    proxy.refuse(false);
+    let granted = Granted::Granted { token: Token::new(1) };
+    assert_eq!(store.grant(own, &wanted).await.unwrap(), [granted], "it had taken effect");
+}
+
 /// Through a pooler each operation is a transaction of three steps, BEGIN and COMMIT among them.
 #[tokio::test(flavor = "multi_thread")]
 async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeated() {
     let pooler = PgBouncer::start(shared(), "auth_type = trust");
-    let some = [MarkDead, Close, Operation::Grant, Hold, Queue, ReleaseToTheNext, GiveUp];
+    let some = [MarkDead, Close, Grant, Hold, Queue, ReleaseToTheNext, GiveUp];
     for fault in [Fault::RequestLost, Fault::AnswerLost] {
         let (database, direct) = migrated().await;
         let (url, backend) = (pooler.url(&database), Backend::Port(pooler.port()));

@@ -10,11 +10,14 @@ mod clocks;
 mod cuts;
 mod disk;
 mod failover;
+mod latency;
 mod network;
 mod pauses;
 mod pgbouncer;
 mod pooler;
 #[path = "../postgres/mod.rs"]
 mod postgres;
+#[path = "../program/mod.rs"]
+mod program;
 mod proxy;
 mod upgrade;

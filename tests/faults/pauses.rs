@@ -1,102 +1,68 @@
 //! Real processes that hold a lock and are stopped for three times its ttl: of two, never more than one believes, and
 //! what the other still tries to write is refused.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant, SystemTime};
 
 use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Key, Store, Token};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
+use crate::program::{Program, say, wait_for_order};
 
 const TTL: Duration = Duration::from_secs(2);
 const URL: &str = "FAULTS_HOLDER_URL";
 const STEP_BY_STEP: &str = "FAULTS_HOLDER_STEP_BY_STEP";
 
 /// A process that [holds the lock](the_program_that_is_paused) as often as it can.
-pub struct Process {
-    child: Child,
-    told: Receiver<String>,
-    orders: ChildStdin,
-}
+pub struct Holder(Program);
 
-impl Process {
+impl Holder {
     /// With these in its environment.
     pub fn start(database: &Database, environment: &[(&str, String)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "pauses::the_program_that_is_paused", "--ignored", "--nocapture"])
-            .env(URL, database.url())
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (tell, told) = channel();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                // The test harness has its own words, without a line end before ours.
-                if let Some((_, word)) = line.split_once("says: ")
-                    && tell.send(word.to_owned()).is_err()
-                {
-                    break;
-                }
-            }
-        });
-        let orders = child.stdin.take().unwrap();
-        Self { child, told, orders }
+        let all = environment.iter().cloned().chain([(URL, database.url())]);
+        Self(Program::start("pauses::the_program_that_is_paused", all))
     }
 
     /// One that waits for an order before it looks whether it still holds the lock, and before it writes. It has the lock,
     /// and has written once.
     async fn step_by_step(database: &Database) -> Self {
-        let mut process = Self::start(database, &[(STEP_BY_STEP, "yes".to_owned())]);
+        let mut holder = Self::start(database, &[(STEP_BY_STEP, "yes".to_owned())]);
         for word in ["held 1", "looks 1", "believes 1"] {
-            assert_eq!(process.says(), word);
+            assert_eq!(holder.says(), word);
             if word != "held 1" {
-                process.order();
+                holder.order();
             }
         }
-        assert_eq!(process.says(), "looks 1");
+        assert_eq!(holder.says(), "looks 1");
         assert_eq!(written(database, 1).await, 1);
-        process
-    }
-
-    pub fn says(&self) -> String {
-        self.told.recv_timeout(DEADLINE).expect("the process says something")
-    }
-
-    /// Up to now it had nothing to say.
-    pub fn says_nothing(&self) {
-        assert_eq!(self.told.try_recv(), Err(TryRecvError::Empty));
-    }
-
-    /// It has no time to release anything.
-    pub fn end(self) {
-        self.signal(Signal::KILL);
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn order(&mut self) {
-        self.orders.write_all(b"go on\n").unwrap();
+        holder
     }
 }
 
-impl Drop for Process {
+impl Deref for Holder {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+
+impl DerefMut for Holder {
+    fn deref_mut(&mut self) -> &mut Program {
+        &mut self.0
+    }
+}
+
+impl Drop for Holder {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         // What libfaketime, if it was there, had no time to remove.
         for name in ["sem.faketime_sem_", "faketime_shm_"] {
-            let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", self.child.id()));
+            let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", self.id()));
         }
     }
 }
@@ -115,32 +81,32 @@ async fn the_program_that_is_paused() {
     loop {
         let guard = client.lock(&Key::new("a").unwrap(), DEADLINE * 10).await.unwrap();
         let token = guard.token();
-        println!("says: held {token}");
+        say(&format!("held {token}"));
         let mut data = PgConnection::connect(&url).await.unwrap();
         loop {
             if step_by_step {
-                println!("says: looks {token}");
-                std::io::stdin().read_line(&mut String::new()).unwrap();
+                say(&format!("looks {token}"));
+                wait_for_order();
             }
             if guard.is_lost() {
-                println!("says: lost {token}");
+                say(&format!("lost {token}"));
                 break;
             }
             if step_by_step {
-                println!("says: believes {token}");
-                std::io::stdin().read_line(&mut String::new()).unwrap();
+                say(&format!("believes {token}"));
+                wait_for_order();
             } else {
                 pace.tick().await;
             }
             match write(&mut data, token).await {
                 Ok(()) => {}
                 Err(error) if is_stale(&error) => {
-                    println!("says: refused {token}");
+                    say(&format!("refused {token}"));
                     break;
                 }
                 // Its transaction was ended, because others waited for it.
                 Err(error) => {
-                    println!("says: failed {token}: {error}");
+                    say(&format!("failed {token}: {error}"));
                     break;
                 }
             }
@@ -181,7 +147,7 @@ async fn writes(database: &Database, token: i64) {
 }
 
 /// Stops it until another one has held the lock and three times the ttl is over.
-async fn pause(paused: &Process, database: &Database, other: &Process, next: i64) {
+async fn pause(paused: &Holder, database: &Database, other: &Holder, next: i64) {
     paused.signal(Signal::STOP);
     let stopped = Instant::now();
     assert_eq!(other.says(), format!("held {next}"));
@@ -193,8 +159,8 @@ async fn pause(paused: &Process, database: &Database, other: &Process, next: i64
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_paused_finds_its_lock_lost_before_it_does_anything() {
     let database = with_a_table().await;
-    let mut one = Process::step_by_step(&database).await;
-    let two = Process::start(&database, &[]);
+    let mut one = Holder::step_by_step(&database).await;
+    let two = Holder::start(&database, &[]);
     let waits = "select count(*) from leadergroup.waiter";
     eventually("the other one waits", async || database.number(waits).await == 1).await;
     pause(&one, &database, &two, 2).await;
@@ -210,10 +176,10 @@ async fn a_process_that_was_paused_finds_its_lock_lost_before_it_does_anything()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_paused_just_before_its_write_is_refused() {
     let database = with_a_table().await;
-    let mut one = Process::step_by_step(&database).await;
+    let mut one = Holder::step_by_step(&database).await;
     one.order();
     assert_eq!(one.says(), "believes 1");
-    let two = Process::start(&database, &[]);
+    let two = Holder::start(&database, &[]);
     pause(&one, &database, &two, 2).await;
     one.order();
     assert_eq!(one.says(), "refused 1");

@@ -186,6 +186,40 @@ async fn a_pooler_that_loses_its_connections_costs_no_lock() {
     assert_eq!(held.release().await.unwrap(), Released::Done);
 }
 
+/// Nothing could be locked through it: each operation is refused, with the remedy, whether it drops settings or refuses them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_works_by_the_statement_is_refused() {
+    for settings in ["", DROPS] {
+        let pooler = PgBouncer::start(shared(), &format!("pool_mode = statement\n{settings}"));
+        let database = database().await;
+        let straight = database.store();
+        let store = Store::new(&through(&pooler, &database)).unwrap();
+        let refused_to_migrate = store.migrate().await.unwrap_err();
+        assert_eq!(
+            database.number("select count(*) from pg_namespace where nspname = 'leadergroup'").await,
+            0
+        );
+        straight.migrate().await.unwrap();
+        let own = session(&straight).await;
+        take(&straight, own, &key("a")).await;
+        let connected = Client::connect(store.clone(), ClientConfig::default()).await.map(drop);
+        for refused in [
+            refused_to_migrate,
+            store.migrate().await.unwrap_err(),
+            store.check().await.unwrap_err(),
+            store.register("replica", DEADLINE).await.unwrap_err(),
+            store.beat(own).await.unwrap_err(),
+            store.grant(own, &[grant(&key("a"), 0, "p0")]).await.unwrap_err(),
+            connected.unwrap_err(),
+        ] {
+            assert!(matches!(refused, LockError::StatementPooling { .. }), "{settings}: {refused}");
+            assert!(refused.to_string().contains("set pool_mode = transaction"), "{refused}");
+        }
+        assert_eq!(database.number("select max(beat) from leadergroup.session").await, 1);
+        assert_eq!(database.number("select count(*) from leadergroup.term").await, 0, "nothing was changed");
+    }
+}
+
 #[tokio::test]
 async fn a_full_pooler_says_so() {
     let database = database().await;

@@ -1,13 +1,16 @@
-//! A proxy between a program and PostgreSQL that understands the protocol well enough to break it at a chosen message.
+//! A proxy between a program and PostgreSQL that understands the protocol well enough to break it at a chosen message, and
+//! that can be as slow as a long way.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::postgres::Server;
 
@@ -67,6 +70,8 @@ struct Shared {
     armed: Mutex<Option<Armed>>,
     fired: AtomicBool,
     frozen: watch::Sender<bool>,
+    latency: watch::Sender<Duration>,
+    refuses: AtomicBool,
 }
 
 struct Armed {
@@ -85,6 +90,8 @@ impl Proxy {
             armed: Mutex::default(),
             fired: AtomicBool::new(false),
             frozen: watch::Sender::new(false),
+            latency: watch::Sender::new(Duration::ZERO),
+            refuses: AtomicBool::new(false),
         });
         let accepting = tokio::spawn({
             let shared = Arc::clone(&shared);
@@ -120,6 +127,16 @@ impl Proxy {
     pub fn freeze(&self, frozen: bool) {
         self.shared.frozen.send_replace(frozen);
     }
+
+    /// From now on new connections are closed at once; or not any more.
+    pub fn refuse(&self, refuses: bool) {
+        self.shared.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// From now on everything takes so long in each direction, also what is on its way already.
+    pub fn slow_down(&self, latency: Duration) {
+        self.shared.latency.send_replace(latency);
+    }
 }
 
 impl Drop for Proxy {
@@ -149,10 +166,26 @@ impl Shared {
     async fn thawed(&self) {
         self.frozen.subscribe().wait_for(|frozen| !frozen).await.unwrap();
     }
+
+    /// Until that which came at this time has gone its way.
+    async fn gone_its_way(&self, came: Instant) {
+        let mut latency = self.latency.subscribe();
+        loop {
+            let there = came + *latency.borrow_and_update();
+            tokio::select! {
+                () = sleep_until(there) => return,
+                changed = latency.changed() => changed.unwrap(),
+            }
+        }
+    }
 }
 
 /// One connection; when either side or a fault ends it, both sides are closed.
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    if shared.refuses.load(Ordering::SeqCst) {
+        return;
+    }
+    shared.gone_its_way(Instant::now()).await;
     shared.thawed().await;
     let Ok((server_in, server_out)) = shared.to.connect().await else { return };
     let (client_in, client_out) = client.into_split();
@@ -173,6 +206,7 @@ async fn requests(
     // The first message has no type.
     let mut batch = from.read_u32().await?.to_be_bytes().to_vec();
     read_rest(&mut from, &mut batch).await?;
+    shared.gone_its_way(Instant::now()).await;
     to.write_all(&batch).await?;
     batch.clear();
     let mut executes = false;
@@ -187,6 +221,7 @@ async fn requests(
         if matches!(kind, b'P' | b'B' | b'D' | b'E' | b'C') {
             continue;
         }
+        shared.gone_its_way(Instant::now()).await;
         shared.thawed().await;
         let fault = if std::mem::take(&mut executes) { shared.next() } else { None };
         match fault {
@@ -219,16 +254,24 @@ async fn read_rest_after(
 
 /// Passes answers on, or swallows the one that a fault is meant for: all messages up to "ready for the next".
 async fn answers(
-    mut from: impl AsyncRead + Unpin,
+    from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     shared: &Shared,
     swallow: &Mutex<Option<Fault>>,
 ) -> std::io::Result<()> {
+    let mut from = BufReader::new(from);
+    let mut came = Instant::now();
     loop {
+        // Messages that the server sends together go their way together.
+        let together = !from.buffer().is_empty();
         let kind = from.read_u8().await?;
+        if !together {
+            came = Instant::now();
+        }
         let mut message = vec![kind];
         message.extend(from.read_u32().await?.to_be_bytes());
         read_rest_after(&mut from, &mut message, 1).await?;
+        shared.gone_its_way(came).await;
         shared.thawed().await;
         let fault = *swallow.lock().unwrap();
         match fault {

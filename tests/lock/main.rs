@@ -21,12 +21,16 @@ mod handover;
 mod hold;
 mod hold_model;
 mod model;
+mod obstacles;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
+#[path = "../program/mod.rs"]
+mod program;
 mod remains;
 mod sessions;
 mod short_way;
+mod spans;
 mod stats;
 mod terms;
 mod trouble;

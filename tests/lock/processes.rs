@@ -3,15 +3,13 @@
 //! grow, and the order of the queue.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Guard, Store, monotonic};
 
 use crate::cast::key;
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
+use crate::program::{self, Program};
 
 const URL: &str = "LEADERGROUP_TEST_PROCESS_URL";
 /// Holds the key for ever once it has it.
@@ -29,14 +27,16 @@ struct Word {
 }
 
 fn say(what: &str, token: i64) {
-    eprintln!("turn {what} {token} {}", monotonic().as_micros());
+    program::say(&format!("{what} {token} {}", monotonic().as_micros()));
 }
 
-fn understand(line: &str) -> Option<Word> {
-    let mut words = line.strip_prefix("turn ")?.split(' ');
-    let began = words.next()? == "began";
-    let token = words.next()?.parse().ok()?;
-    Some(Word { began, token, at: Duration::from_micros(words.next()?.parse().ok()?) })
+fn understand(line: &str) -> Word {
+    let [what, token, at] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+    Word {
+        began: what == "began",
+        token: token.parse().unwrap(),
+        at: Duration::from_micros(at.parse().unwrap()),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,41 +93,9 @@ async fn insist(owner: &Client) -> Guard {
     }
 }
 
-/// A process, and what it says. Ended with the test, whatever comes.
-struct Process {
-    child: Child,
-    words: Receiver<Word>,
-}
-
-impl Process {
-    fn start(database: &Database, stuck: bool) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "processes::process", "--ignored", "--nocapture"]).env(URL, database.url());
-        if stuck {
-            command.env(STUCK, "yes");
-        }
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (sender, words) = channel();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                match understand(&line) {
-                    // Nobody listens any more only if the test has failed.
-                    Some(word) => drop(sender.send(word)),
-                    None => eprintln!("{line}"),
-                }
-            }
-        });
-        Self { child, words }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(database: &Database, stuck: bool) -> Program {
+    let stuck = stuck.then(|| (STUCK, "yes".to_owned()));
+    Program::start("processes::process", stuck.into_iter().chain([(URL, database.url())]))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,9 +109,9 @@ async fn of_many_processes_one_owner_holds_the_key_at_a_time_in_the_order_of_the
              create trigger note after insert on leadergroup.waiter for each row execute function note()",
         )
         .await;
-    let stuck = Process::start(&database, true);
-    let first = stuck.words.recv_timeout(DEADLINE).expect("the first one has the key");
-    let others: Vec<_> = (0..3).map(|_| Process::start(&database, false)).collect();
+    let stuck = start(&database, true);
+    let first = understand(&stuck.says());
+    let others: Vec<_> = (0..3).map(|_| start(&database, false)).collect();
     let everybody = i64::try_from(3 * (CLIENTS * OWNERS - 1)).unwrap();
     let waiting = "select count(*) from leadergroup.waiter";
     eventually("all others wait", async || database.number(waiting).await >= everybody).await;
@@ -152,10 +120,10 @@ async fn of_many_processes_one_owner_holds_the_key_at_a_time_in_the_order_of_the
 
     let mut terms = BTreeMap::from([(first.token, (first.at, killed_at))]);
     for mut process in others {
-        let status = tokio::task::block_in_place(|| process.child.wait()).unwrap();
+        let status = tokio::task::block_in_place(|| process.wait());
         assert!(status.success(), "{status}");
         let mut began = BTreeMap::new();
-        for word in &process.words {
+        for word in process.last_words().map(|line| understand(&line)) {
             if word.began {
                 assert_eq!(began.insert(word.token, word.at), None, "token {} was used twice", word.token);
             } else {
