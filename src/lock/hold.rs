@@ -25,7 +25,7 @@ const RELEASE: Statement = Statement {
     name: "release",
     sql: "select r.verdict, r.next_request, r.next_session, r.old_request, r.old_session, null::uuid as session, \
                  r.found_group as group_id, $2 as protocol \
-          from leadergroup.release($1, $2, $3, $4, $5, $6, $7, $8, $9) as r",
+          from leadergroup.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as r",
 };
 /// The short ways of the two above, for what is asked most.
 const TAKE: Statement = Statement { name: "take", sql: include_str!("sql/take.sql") };
@@ -233,8 +233,10 @@ impl Store {
         heir: Option<Heir<'_>>,
     ) -> Result<LetGo, LockError> {
         check_text("reason", reason)?;
+        // By which a repetition is recognised, should an answer be lost on the way.
+        let id = uuid::Uuid::new_v4();
         if let (Some(own), None) = (own, heir)
-            && self.free(own, key, token, reason).await?
+            && self.free(own, key, token, reason, id).await?
         {
             return Ok(LetGo::Done);
         }
@@ -248,7 +250,8 @@ impl Store {
                 .with(token.get())?
                 .with(reason)?
                 .with(heir.and_then(Heir::uid))?
-                .with(heir.and_then(Heir::name))?;
+                .with(heir.and_then(Heir::name))?
+                .with(id)?;
             let rows = self.rows(RELEASE, bind).await?;
             let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
             for (request, session) in [("next_request", "next_session"), ("old_request", "old_session")] {
@@ -278,14 +281,22 @@ impl Store {
     }
 
     /// Gives the key up if nobody waits for it; else, and if anything speaks against it, nothing is done.
-    async fn free(&self, own: SessionId, key: &Key, token: Token, reason: &str) -> Result<bool, LockError> {
+    async fn free(
+        &self,
+        own: SessionId,
+        key: &Key,
+        token: Token,
+        reason: &str,
+        id: uuid::Uuid,
+    ) -> Result<bool, LockError> {
         let bind = Bind::new()
             .with(own.as_uuid())?
             .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
             .with(key.as_str())?
             .with(HOLD_GROUP)?
             .with(token.get())?
-            .with(reason)?;
+            .with(reason)?
+            .with(id)?;
         Ok(!self.rows(FREE, bind).await?.is_empty())
     }
 

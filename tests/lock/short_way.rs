@@ -47,7 +47,7 @@ async fn whoever_queues_up_while_the_key_is_given_up_gets_it() {
     let (database, store) = migrated().await;
     let (holder, waiter) = (session(&store).await, session(&store).await);
     assert_eq!(store.try_hold(holder, &wish("p0")).await.unwrap(), granted(1));
-    assert_eq!(during(&database, waiter, release(&store, holder, 1)).await, Changed::Done);
+    assert_eq!(during(&database, waiter, Box::pin(release(&store, holder, 1))).await, Changed::Done);
     let row = row(&store, &key("a")).await;
     assert_eq!((row.token, row.session), (Token::new(2), Some(waiter)), "the waiter was overlooked");
 }
@@ -58,7 +58,7 @@ async fn whoever_tries_a_free_key_while_another_one_queues_up_does_not_jump_the_
     let (late, waiter) = (session(&store).await, session(&store).await);
     assert_eq!(store.try_hold(late, &wish("p0")).await.unwrap(), granted(1));
     assert_eq!(release(&store, late, 1).await, Changed::Done);
-    let tried = async { store.try_hold(late, &wish("p0")).await.unwrap() };
+    let tried = Box::pin(async { store.try_hold(late, &wish("p0")).await.unwrap() });
     assert_eq!(during(&database, waiter, tried).await, Acquired::Held);
 }
 

@@ -16,6 +16,9 @@ alter table leadergroup.lock add column delay_ms bigint not null default 0 check
 -- lock, that nobody does. So that the usual change of a free key, or to one, needs to look at nothing but the row.
 alter table leadergroup.lock add column awaited boolean not null default false;
 
+-- What ended the term, so that a repetition of it is recognised.
+alter table leadergroup.term add column end_id uuid;
+
 -- The latest era in which keys that programs hold are given to new holders. When commits may have been lost, so may have
 -- been a grant, and its holder still believe in it. The programs that live then count, each on its own clock, until such
 -- a belief is over, and say so here. The operator's groups do not wait for that: who acts there is not a matter of belief.
@@ -272,7 +275,7 @@ $$;
 -- that was lost together with the grant to the next one, who may still believe in it.
 create function leadergroup.release(
     own uuid, protocol integer, jump bigint, key text, group_id text, token bigint, reason text,
-    heir_uid text, heir_name text,
+    heir_uid text, heir_name text, id uuid,
     out verdict text, out next_request uuid, out next_session uuid, out old_request uuid, out old_session uuid,
     out found_group text
 )
@@ -320,6 +323,14 @@ begin
         when named and (not passed or exists (select from leadergroup.unsettled)) then 'busy'
         else 'done'
     end;
+    if verdict in ('changed', 'free') and exists (
+        select from leadergroup.term as t
+        where t.key = release.key and t.token = release.token and t.end_id = release.id
+    ) then
+        -- A repetition: the answer to the first time was lost.
+        verdict := 'done';
+        return;
+    end if;
     if verdict <> 'done' then
         return;
     end if;
@@ -351,7 +362,7 @@ begin
         old_request := r.grant_id;
         old_session := r.session;
     end if;
-    update leadergroup.term as t set ended_at = now(), end_reason = release.reason
+    update leadergroup.term as t set ended_at = now(), end_reason = release.reason, end_id = release.id
     where t.key = release.key and t.token = release.token and t.ended_at is null;
     if installed then
         -- Those before it are dead, but for an heir's; or they were passed over, and keep their places.

@@ -1,4 +1,4 @@
--- $1 own session, $2 protocol, $3 key, $4 group, $5 token, $6 reason. The short way of leadergroup.release, for a key that
+-- $1 own session, $2 protocol, $3 key, $4 group, $5 token, $6 reason, $7 id. The short way of leadergroup.release, for a key that
 -- nobody waits for. No row: the long way finds out why. See take.sql for what it rests on.
 with freed as (
     update leadergroup.lock as l
@@ -10,7 +10,7 @@ with freed as (
     returning l.token
 ),
 ended as (
-    update leadergroup.term as t set ended_at = now(), end_reason = $6
+    update leadergroup.term as t set ended_at = now(), end_reason = $6, end_id = $7
     from freed as f
     where t.key = $3 and t.token = f.token and t.ended_at is null
 )
