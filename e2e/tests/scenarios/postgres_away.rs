@@ -1,7 +1,10 @@
 //! PostgreSQL is restarted, and later stopped for a minute, in which the operator is restarted, too: no failover, labels
 //! stay, log and group say that the database is away, nothing crashes. Afterwards failover works.
 
-use std::{rc::Rc, time::Duration};
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, throughout};
@@ -21,10 +24,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.no_role_changed(revision).await.context("PostgreSQL was restarted")?;
 
         database.stop().await?;
+        let stopped = Instant::now();
         let story = async {
             store_reachable(s, "False", "database").await?;
             let restarted = s.stage.operator.replace().await?;
-            let unchanged = throughout("the active pod as it was", AWAY, async || {
+            let left = AWAY.saturating_sub(stopped.elapsed());
+            let unchanged = throughout("the active pod as it was", left, async || {
                 let now = s.active().await?;
                 ensure!(now == active, "{active:?} became {now:?}");
                 Ok(())
