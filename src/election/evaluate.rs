@@ -171,6 +171,12 @@ impl Group {
         self.begin(Change { holder, reason, from, began }, effects);
     }
 
+    /// Whether nothing but the evidence itself stands against replacing a holder that has not ended.
+    fn may_replace(&self, now: Duration) -> bool {
+        let allowed = self.lost_since.map(|since| since + self.world.policy.lock_delay);
+        !self.world.policy.paused && allowed.is_some_and(|allowed| now >= allowed)
+    }
+
     /// A quorum read confirmed the case against the holder, or did not.
     pub(super) fn verified(
         &mut self,
@@ -184,7 +190,9 @@ impl Group {
             return self.read(effects);
         };
         match (against, self.successor(Some(&holder))) {
-            (None, Some(successor)) if certain => self.change(successor, reason, now, effects),
+            (None, Some(successor)) if certain && self.may_replace(now) => {
+                self.change(successor, reason, now, effects);
+            }
             // The watch told an old story, or a filtered one. Wait for it to catch up.
             (None, _) => self.back_off(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),

@@ -4,7 +4,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::model::check_text;
 use super::pool::Statement;
-use super::store::{Answers, Bind, CHUNK, CHUNKS_AT_ONCE, CREATE_CHUNK, check_distinct, get, unexpected};
+use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
 use super::verdict::changed;
 use super::{
     Changed, Claim, Claimed, Held, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token, Unclaimed,
@@ -31,7 +31,7 @@ impl Store {
         let creating = claims.iter().any(|claim| claim.may_create);
         let chunks = claims.chunks(if creating { CREATE_CHUNK } else { CHUNK });
         let chunks: Vec<_> = chunks.map(|chunk| self.claim_chunk(own, chunk)).collect();
-        stream::iter(chunks).buffered(CHUNKS_AT_ONCE).try_concat().await
+        stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
     }
 
     async fn claim_chunk(&self, own: SessionId, claims: &[Claim]) -> Result<Vec<Claimed>, LockError> {

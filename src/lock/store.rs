@@ -19,7 +19,7 @@ pub(super) const CHUNK: usize = 1_000;
 
 /// How many such statements of one operation are under way at the same time, when many holders or a whole process are lost
 /// at once. Few: other work needs connections, too.
-pub(super) const CHUNKS_AT_ONCE: usize = 2;
+const CHUNKS_AT_ONCE: usize = 2;
 
 /// Most keys in one statement that may create rows: each creation takes a slot in the server's table of locks.
 pub(super) const CREATE_CHUNK: usize = 200;
@@ -35,7 +35,8 @@ const NOTIFY: Statement = Statement {
 
 /// The database. Cheap to clone; connects when first used.
 ///
-/// Each operation is one statement per thousand keys, in a transaction of its own. Every one may be repeated without
+/// Each operation is one statement per thousand keys (for a key that a program holds itself: one or two), in a transaction
+/// of its own. Every one may be repeated without
 /// harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when nobody knows whether it took effect, that is
 /// what to do. All futures may be dropped at any time: the connection is closed then, and the server gives up the
 /// statement.
@@ -67,6 +68,11 @@ impl Store {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
         let settled = Arc::new(AtomicBool::new(true));
         Self { pool, last_epoch: Arc::default(), settled, fence: Arc::new(fence), counters: Arc::default() }
+    }
+
+    /// How many statements of one operation are sent at once: an operation must not wait for its own connections.
+    pub(super) fn chunks_at_once(&self) -> usize {
+        CHUNKS_AT_ONCE.min(self.pool.work_connections())
     }
 
     /// Runs a statement on the shared connections.

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use super::fence::{self, Passing, Tried};
 use super::model::check_text;
 use super::pool::Statement;
-use super::store::{Answers, Bind, CHUNK, CHUNKS_AT_ONCE, CREATE_CHUNK, check_distinct, get, unexpected};
+use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
 use super::verdict::{changed, refusal};
 use super::{
     Changed, Grant, Granted, Key, LockError, PROTOCOL, Refusal, SessionId, Store, TOKEN_JUMP, Token,
@@ -70,7 +70,7 @@ impl Store {
             check_token(grant.floor)?;
         }
         let chunks: Vec<_> = grants.chunks(CHUNK).map(|chunk| self.grant_chunk(own, chunk, None)).collect();
-        stream::iter(chunks).buffered(CHUNKS_AT_ONCE).try_concat().await
+        stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
     }
 
     async fn with_rows(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {

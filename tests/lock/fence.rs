@@ -20,7 +20,7 @@ pub const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializabl
 
 /// What SQLSTATE the fence itself raises.
 pub const STALE: &str = "LG001";
-const SERIALIZATION_FAILURE: &str = "40001";
+pub const SERIALIZATION_FAILURE: &str = "40001";
 
 /// The application's own role, which may do no more than call the function. The lock's role is a member of it, and may
 /// therefore end its transactions.

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use leadergroup::lock::{
-    Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, HandOver, HandedOver, Heir,
-    MOST_WAITERS, Overrun, Refusal, Released, SessionId, Store, TOKEN_JUMP, Token, Wish,
+    Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, GrantId, HOLD_GROUP, HandOver,
+    HandedOver, Heir, MOST_WAITERS, Overrun, PROTOCOL, Refusal, Released, SessionId, Store, TOKEN_JUMP,
+    Token, Wish,
 };
-use sqlx::Connection;
+use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::cast::{dead_session, grant, grant_one, key, owner, row, session, settled, take};
 use crate::fence::{application, begin, run};
@@ -234,4 +236,28 @@ async fn places_of_the_dead_are_tidied_up_even_where_nobody_asks() {
     let pruned = store.prune(10, Duration::ZERO).await.unwrap();
     assert_eq!((pruned.waiters, pruned.sessions), (1, 0));
     assert_eq!(database.number("select count(*) from leadergroup.waiter where owner_name = 'p2'").await, 1);
+}
+
+/// The answer to the first time was lost, and nobody was told: whoever repeats it has to know whom it concerns.
+#[tokio::test]
+async fn a_release_by_force_that_is_repeated_tells_the_same() {
+    let (database, store) = migrated().await;
+    let (old, new) = (session(&store).await, session(&store).await);
+    let first = wish("p0");
+    assert_eq!(store.try_hold(old, &first).await.unwrap(), granted(1));
+    let waiting = queue(&store, new, &["p1"]).await;
+    let release = format!(
+        "select verdict, next_request, next_session, old_request, old_session from leadergroup.release(
+             null, {PROTOCOL}, {TOKEN_JUMP}, 'a', '{HOLD_GROUP}', 1, 'by force', null, null, '{}')",
+        GrantId::new().as_uuid()
+    );
+    for time in 1..=2 {
+        let told: (String, Uuid, Uuid, Uuid, Uuid) = sqlx::query_as(AssertSqlSafe(release.clone()))
+            .fetch_one(&mut database.admin().await)
+            .await
+            .unwrap();
+        let next = (waiting[0].request.as_uuid(), new.as_uuid());
+        let before = (first.request.as_uuid(), old.as_uuid());
+        assert_eq!(told, ("done".to_owned(), next.0, next.1, before.0, before.1), "time {time}");
+    }
 }

@@ -1,10 +1,12 @@
 //! The short ways to take a key and to give it up look at nothing but its row: what is changed at the same time must show there.
 
+use std::time::Duration;
+
 use leadergroup::lock::{Acquired, Changed, SessionId, Store, Token, Wish};
 use sqlx::Connection as _;
 
 use crate::cast::{key, owner, row, session};
-use crate::fence::run;
+use crate::fence::{SERIALIZATION_FAILURE, STALE, application, begin, run};
 use crate::postgres::{Database, eventually, migrated};
 
 fn wish(who: &str) -> Wish {
@@ -83,4 +85,53 @@ async fn when_the_queue_is_over_the_ways_are_short_again() {
     assert_eq!(store.queue_for(two, &wish("p1")).await.unwrap(), Acquired::Waiting);
     assert_eq!(release(&store, one, 3).await, Changed::Done);
     assert_eq!(awaited().await, 0);
+}
+
+/// The snapshot of such a transaction says that the token is current, and what came after it were changes of the short ways
+/// alone; the fence must not believe it.
+#[tokio::test]
+async fn a_snapshot_from_before_the_change_does_not_help_whoever_gave_the_key_up() {
+    for level in ["repeatable read", "serializable"] {
+        for fenced in [false, true] {
+            let (database, store) = migrated().await;
+            let application = application(&database).await;
+            let (old, new) = (session(&store).await, session(&store).await);
+            assert_eq!(store.try_hold(old, &wish("p0")).await.unwrap(), granted(1));
+            if fenced {
+                database.sql("select leadergroup.fence_enable('a')").await;
+            }
+            let mut bank = application.connect().await;
+            begin(&mut bank, level).await;
+            assert_eq!(run(&mut bank, "select 1 from pg_class limit 1").await, Ok(()));
+            assert_eq!(release(&store, old, 1).await, Changed::Done);
+            assert_eq!(store.try_hold(new, &wish("p1")).await.unwrap(), granted(2));
+            let late = run(&mut bank, "select leadergroup.fence('a', 1)").await.expect_err("it may write");
+            assert!(late == STALE || late == SERIALIZATION_FAILURE, "{level}, fenced: {fenced}: {late}");
+        }
+    }
+}
+
+/// Somebody put old rows back. The history says which tokens were given.
+#[tokio::test]
+async fn a_row_with_an_old_token_does_not_bring_it_back() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    for token in 1..=3 {
+        assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(token));
+        assert_eq!(release(&store, own, token).await, Changed::Done);
+    }
+    database.sql("update leadergroup.lock set token = 1, confirmed_token = 1").await;
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(4));
+}
+
+#[tokio::test]
+async fn a_holder_without_a_session_is_not_taken_for_nobody() {
+    let (database, store) = migrated().await;
+    let (old, new) = (session(&store).await, session(&store).await);
+    let delay = Duration::from_hours(1);
+    let delayed = Wish { lock_delay: delay, ..wish("p0") };
+    assert_eq!(store.try_hold(old, &delayed).await.unwrap(), granted(1));
+    database.sql("update leadergroup.lock set session = null").await;
+    let answer = store.try_hold(new, &wish("p1")).await.unwrap();
+    assert_eq!(answer, Acquired::Delayed { token: Token::new(1), delay });
 }

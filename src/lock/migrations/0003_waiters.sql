@@ -252,7 +252,7 @@ begin
                 return;
             end if;
             -- A place that a crash of the server takes away is asked for again: nothing to wait for the disk for, with the
-            -- row locked.
+            -- row locked. This counts for the whole transaction, of which the function is to be all.
             perform set_config('synchronous_commit', 'off', true);
             update leadergroup.lock as l set awaited = true where l.key = acquire.key and not l.awaited;
             insert into leadergroup.waiter
@@ -327,8 +327,14 @@ begin
         select from leadergroup.term as t
         where t.key = release.key and t.token = release.token and t.end_id = release.id
     ) then
-        -- A repetition: the answer to the first time was lost.
+        -- A repetition: the answer to the first time was lost. Those whom it concerns may not have been told yet.
         verdict := 'done';
+        next_request := r.grant_id;
+        next_session := r.session;
+        if release.own is null then
+            select t.grant_id, t.session into old_request, old_session
+            from leadergroup.term as t where t.key = release.key and t.token = release.token;
+        end if;
         return;
     end if;
     if verdict <> 'done' then

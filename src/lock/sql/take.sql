@@ -5,20 +5,31 @@
 -- taken, one that is held is told to be so. No verdict: the long way finds out.
 --
 -- Everything that the change rests on is in the row itself and looked at again should it have been changed since the
--- statement's snapshot was made. `awaited` is set by whoever queues up. The era is the row's own, so its token is above all
--- earlier ones. The own session is read and not locked: a death mark that comes at the same time counts as coming after this,
--- as if it came a moment later; no program believes in a grant when its session may be marked dead.
-with taken as (
+-- statement's snapshot was made. `awaited` is set by whoever queues up. FOR UPDATE: the update alone would not conflict with
+-- a fence that locks the row because its snapshot is older than this.
+--
+-- The own session is read and not locked: a death mark that comes at the same time counts as coming after this, as if it
+-- came a moment later; no program believes in a grant when its session may be marked dead.
+with free as materialized (
+    select l.key
+    from leadergroup.lock as l
+    cross join leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
+    where l.key = $3 and l.session is null and l.owner_uid is null and not l.awaited and l.token > 0 and l.era = m.era
+    and l.group_id = $4 and not l.tombstone and l.protocol <= $2
+    and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
+    and not exists (select from leadergroup.unsettled)
+    -- Were the row put back by hand, the history would know better.
+    and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
+    -- No fenced transaction of the term before is under way.
+    and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
+    for update of l
+),
+taken as (
     update leadergroup.lock as l
     set token = l.token + 1, confirmed_token = l.token + 1, session = $1, grant_id = $5, owner_uid = $6,
         owner_namespace = $7, owner_name = $8, lock_timestamp = now(), delay_ms = $10, protocol = $2
-    from leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
-    where l.key = $3 and l.session is null and not l.awaited and l.token > 0 and l.era = m.era and l.group_id = $4
-    and not l.tombstone and l.protocol <= $2
-    and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
-    and not exists (select from leadergroup.unsettled)
-    -- No fenced transaction of the term before is under way.
-    and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
+    from free as f
+    where l.key = f.key
     returning l.token
 ),
 recorded as (
