@@ -1,8 +1,8 @@
 //! Many programs at once on the same keys, and what the history must look like afterwards.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use leadergroup::lock::{Claimed, Granted, LockError, Refusal, SessionId, Store, Token};
 use sqlx::AssertSqlSafe;
@@ -11,6 +11,9 @@ use crate::cast::{claim, grant, grant_one, key, row, session, take};
 use crate::postgres::{Database, migrated};
 
 const CLIENTS: usize = 16;
+
+/// So many sessions are declared dead in a fight, at least.
+const DEATHS: usize = 3;
 
 /// All grants that clients were told of, and all that the history knows, in the order of the tokens.
 async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Database) {
@@ -84,7 +87,7 @@ async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
     let first = session(&store).await;
     take(&store, first, &key("a")).await;
     store.close(first).await.unwrap();
-    let left = Arc::new(Left { grants: AtomicUsize::new(CLIENTS * 4), deaths: AtomicUsize::new(3) });
+    let left = Arc::new(Left { grants: AtomicUsize::new(CLIENTS * 4), dead: Mutex::default() });
     let tasks: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let (database, left) = (Arc::clone(&database), Arc::clone(&left));
@@ -97,7 +100,7 @@ async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
         told.extend(mine);
         killed.extend(dead);
     }
-    assert!(killed.len() >= 3, "nearly nobody was killed: the test has lost its point");
+    assert!(killed.len() >= DEATHS, "nearly nobody was killed: the test has lost its point");
     for (victim, terms) in killed {
         let now = database.number(&terms_of(victim)).await;
         assert_eq!(now, terms, "a change of a session took effect after its death mark was answered");
@@ -108,16 +111,17 @@ async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
 /// What has to happen before the fight may end.
 struct Left {
     grants: AtomicUsize,
-    deaths: AtomicUsize,
+    /// Each once: two programs may be told of the same death.
+    dead: Mutex<HashSet<SessionId>>,
 }
 
 impl Left {
     fn is_nothing(&self) -> bool {
-        [&self.grants, &self.deaths].iter().all(|left| left.load(Ordering::Relaxed) == 0)
+        self.grants.load(Ordering::Relaxed) == 0 && self.dead.lock().unwrap().len() >= DEATHS
     }
 
-    fn count(left: &AtomicUsize) {
-        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    fn granted(&self) {
+        let _ = self.grants.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
     }
 }
 
@@ -146,8 +150,8 @@ async fn fight(
                 let Some(seen) = beat.sessions.iter().find(|seen| seen.id == charged) else { continue };
                 if store.mark_dead(&[(charged, seen.beat)]).await.unwrap() == [charged] {
                     let terms = sqlx::query_scalar(AssertSqlSafe(terms_of(charged)));
-                    Left::count(&left.deaths);
                     killed.push((charged, terms.fetch_one(&mut admin).await.unwrap()));
+                    left.dead.lock().unwrap().insert(charged);
                 }
                 continue;
             }
@@ -163,7 +167,7 @@ async fn fight(
             Granted::Granted { token } => {
                 assert!(token > row.token);
                 told.push((token, name));
-                Left::count(&left.grants);
+                left.granted();
             }
             Granted::Refused(Refusal::SessionDead) => own = session(store).await,
             Granted::Refused(Refusal::NotOurs { .. } | Refusal::Busy | Refusal::TokenChanged { .. }) => {}
