@@ -49,12 +49,7 @@ impl Group {
 
     /// What speaks against a holder; none for one that is well or merely unproven.
     pub(super) fn case_against(&self, holder: &PodRef) -> Option<Reason> {
-        match self.member(&holder.uid).map(|member| member.standing) {
-            None => Some(Reason::PodDeleted),
-            Some(Standing::Ended(reason) | Standing::Failing(reason)) => Some(reason),
-            Some(Standing::Silent) => Some(Reason::Silent),
-            Some(Standing::Eligible | Standing::Unproven) => None,
-        }
+        self.member(&holder.uid).map_or(Some(Reason::PodDeleted), |member| member.standing.against())
     }
 
     /// Whether the holder will not come back, as opposed to being unwell.

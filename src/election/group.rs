@@ -22,6 +22,17 @@ pub enum Standing {
     Ended(Reason),
 }
 
+impl Standing {
+    /// What speaks against it; none for a pod that is well or merely unproven.
+    pub fn against(self) -> Option<Reason> {
+        match self {
+            Self::Ended(reason) | Self::Failing(reason) => Some(reason),
+            Self::Silent => Some(Reason::Silent),
+            Self::Eligible | Self::Unproven => None,
+        }
+    }
+}
+
 /// The role that a pod's label gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

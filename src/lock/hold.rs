@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use sqlx::postgres::PgRow;
+
 use super::model::check_text;
 use super::pool::Statement;
 use super::store::{Bind, get, unexpected};
@@ -19,15 +21,15 @@ use super::{
 const ACQUIRE: Statement = Statement {
     name: "acquire",
     sql: "select a.verdict, a.token, a.delay_ms, null::uuid as session, null::text as group_id, null::integer as protocol \
-          from leadergroup.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) as a",
+          from leadergroup.acquire($1, $2, $12, $3, $4, $5, $6, $7, $8, $9, $10, $13, $11, $14, $15, $16) as a",
 };
 const RELEASE: Statement = Statement {
     name: "release",
     sql: "select r.verdict, r.next_request, r.next_session, r.old_request, r.old_session, null::uuid as session, \
                  r.found_group as group_id, $2 as protocol \
-          from leadergroup.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as r",
+          from leadergroup.release($1, $2, $8, $3, $4, $5, $6, $9, $10, $7) as r",
 };
-/// The short ways of the two above, for what is asked most.
+/// The short ways of the two above, for what is asked most. They take the first of the same arguments.
 const TAKE: Statement = Statement { name: "take", sql: include_str!("sql/take.sql") };
 const FREE: Statement = Statement { name: "free", sql: include_str!("sql/free.sql") };
 const GIVE_UP: Statement =
@@ -99,71 +101,7 @@ impl Store {
         check_text("reason", &wish.reason)?;
         let lock_delay_ms = i64::try_from(wish.lock_delay.as_millis())
             .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
-        if let Some(answer) = self.take(own, wish, lock_delay_ms, queue).await? {
-            return Ok(answer);
-        }
-        let passing = self.passing();
-        for _ in 0..ATTEMPTS {
-            let bind = Bind::new()
-                .with(own.as_uuid())?
-                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
-                .with(TOKEN_JUMP)?
-                .with(wish.key.as_str())?
-                .with(HOLD_GROUP)?
-                .with(wish.request.as_uuid())?
-                .with(&wish.owner.uid)?
-                .with(&wish.owner.namespace)?
-                .with(&wish.owner.name)?
-                .with(&wish.reason)?
-                .with(lock_delay_ms)?
-                .with(wish.delay_over.map(Token::get))?
-                .with(queue)?
-                .with(i32::try_from(MOST_WAITERS).unwrap_or(i32::MAX))?
-                .with(passing.patience_ms)?
-                .with(passing.force_ms)?;
-            let rows = self.rows(ACQUIRE, bind).await?;
-            let row = rows.first().ok_or_else(|| unexpected("acquire", "no rows"))?;
-            return Ok(match get::<&str>(row, "verdict")? {
-                "granted" => Acquired::Granted { token: Token::new(get(row, "token")?) },
-                "held" => Acquired::Held,
-                "waiting" => Acquired::Waiting,
-                "full" => Acquired::QueueFull,
-                "delayed" => Acquired::Delayed {
-                    token: Token::new(get(row, "token")?),
-                    delay: Duration::from_millis(get::<i64>(row, "delay_ms")?.unsigned_abs()),
-                },
-                "fenced" => Acquired::Refused(Refusal::Busy),
-                "foreign" => {
-                    let row = self.info(&wish.key).await?;
-                    Acquired::Refused(row.map_or(Refusal::Busy, |row| Refusal::Foreign { group: row.group }))
-                }
-                "newer" => {
-                    let row = self.read(std::slice::from_ref(&wish.key)).await?.pop();
-                    let newer = |row: super::LockRow| Refusal::ProtocolNewer { protocol: row.protocol };
-                    Acquired::Refused(row.map_or(Refusal::Busy, newer))
-                }
-                "history" => {
-                    self.begin_era().await?;
-                    continue;
-                }
-                "again" => continue,
-                verdict => Acquired::Refused(
-                    refusal(row, verdict)?.ok_or_else(|| unexpected("acquire", "done without a token"))?,
-                ),
-            });
-        }
-        Ok(Acquired::Refused(Refusal::Busy))
-    }
-
-    /// The answer, if it is one that needs nothing but a look at the row.
-    async fn take(
-        &self,
-        own: SessionId,
-        wish: &Wish,
-        lock_delay_ms: i64,
-        queue: bool,
-    ) -> Result<Option<Acquired>, LockError> {
-        let bind = Bind::new()
+        let asked = Bind::new()
             .with(own.as_uuid())?
             .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
             .with(wish.key.as_str())?
@@ -175,15 +113,56 @@ impl Store {
             .with(&wish.reason)?
             .with(lock_delay_ms)?
             .with(queue)?;
-        let rows = self.rows(TAKE, bind).await?;
-        let row = rows.first().ok_or_else(|| unexpected("take", "no rows"))?;
-        Ok(match get::<Option<&str>>(row, "verdict")? {
-            None => None,
-            Some("granted") => Some(Acquired::Granted { token: Token::new(get(row, "token")?) }),
-            Some("held") => Some(Acquired::Held),
-            Some("waiting") => Some(Acquired::Waiting),
-            Some(verdict) => return Err(unexpected("take", verdict)),
-        })
+        let passing = self.passing();
+        let mut rows = self.rows(TAKE, asked.clone()).await?;
+        for _ in 0..ATTEMPTS {
+            if let Some(answer) = self.acquired(&rows, wish).await? {
+                return Ok(answer);
+            }
+            let bind = asked
+                .clone()
+                .with(TOKEN_JUMP)?
+                .with(wish.delay_over.map(Token::get))?
+                .with(i32::try_from(MOST_WAITERS).unwrap_or(i32::MAX))?
+                .with(passing.patience_ms)?
+                .with(passing.force_ms)?;
+            rows = self.rows(ACQUIRE, bind).await?;
+        }
+        Ok(self.acquired(&rows, wish).await?.unwrap_or(Acquired::Refused(Refusal::Busy)))
+    }
+
+    /// What the answer says, if it is one.
+    async fn acquired(&self, rows: &[PgRow], wish: &Wish) -> Result<Option<Acquired>, LockError> {
+        let row = rows.first().ok_or_else(|| unexpected("acquire", "no rows"))?;
+        let Some(verdict) = get::<Option<&str>>(row, "verdict")? else { return Ok(None) };
+        Ok(Some(match verdict {
+            "granted" => Acquired::Granted { token: Token::new(get(row, "token")?) },
+            "held" => Acquired::Held,
+            "waiting" => Acquired::Waiting,
+            "full" => Acquired::QueueFull,
+            "delayed" => Acquired::Delayed {
+                token: Token::new(get(row, "token")?),
+                delay: Duration::from_millis(get::<i64>(row, "delay_ms")?.unsigned_abs()),
+            },
+            "fenced" => Acquired::Refused(Refusal::Busy),
+            "foreign" => {
+                let row = self.info(&wish.key).await?;
+                Acquired::Refused(row.map_or(Refusal::Busy, |row| Refusal::Foreign { group: row.group }))
+            }
+            "newer" => {
+                let row = self.read(std::slice::from_ref(&wish.key)).await?.pop();
+                let newer = |row: super::LockRow| Refusal::ProtocolNewer { protocol: row.protocol };
+                Acquired::Refused(row.map_or(Refusal::Busy, newer))
+            }
+            "history" => {
+                self.begin_era().await?;
+                return Ok(None);
+            }
+            "again" => return Ok(None),
+            verdict => Acquired::Refused(
+                refusal(row, verdict)?.ok_or_else(|| unexpected("acquire", "done without a token"))?,
+            ),
+        }))
     }
 
     /// Gives the key up; the first living waiter holds it at once, and is woken (in an era that has not
@@ -235,23 +214,24 @@ impl Store {
         check_text("reason", reason)?;
         // By which a repetition is recognised, should an answer be lost on the way.
         let id = uuid::Uuid::new_v4();
-        if let (Some(own), None) = (own, heir)
-            && self.free(own, key, token, reason, id).await?
-        {
+        let asked = Bind::new()
+            .with(own.map(SessionId::as_uuid))?
+            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+            .with(key.as_str())?
+            .with(HOLD_GROUP)?
+            .with(token.get())?
+            .with(reason)?
+            .with(id)?;
+        // If nobody waits for it and nothing speaks against it.
+        if own.is_some() && heir.is_none() && !self.rows(FREE, asked.clone()).await?.is_empty() {
             return Ok(LetGo::Done);
         }
         for _ in 0..ATTEMPTS {
-            let bind = Bind::new()
-                .with(own.map(SessionId::as_uuid))?
-                .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
+            let bind = asked
+                .clone()
                 .with(TOKEN_JUMP)?
-                .with(key.as_str())?
-                .with(HOLD_GROUP)?
-                .with(token.get())?
-                .with(reason)?
                 .with(heir.and_then(Heir::uid))?
-                .with(heir.and_then(Heir::name))?
-                .with(id)?;
+                .with(heir.and_then(Heir::name))?;
             let rows = self.rows(RELEASE, bind).await?;
             let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
             for (request, session) in [("next_request", "next_session"), ("old_request", "old_session")] {
@@ -278,26 +258,6 @@ impl Store {
             });
         }
         Ok(LetGo::Refused(Refusal::Busy))
-    }
-
-    /// Gives the key up if nobody waits for it; else, and if anything speaks against it, nothing is done.
-    async fn free(
-        &self,
-        own: SessionId,
-        key: &Key,
-        token: Token,
-        reason: &str,
-        id: uuid::Uuid,
-    ) -> Result<bool, LockError> {
-        let bind = Bind::new()
-            .with(own.as_uuid())?
-            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
-            .with(key.as_str())?
-            .with(HOLD_GROUP)?
-            .with(token.get())?
-            .with(reason)?
-            .with(id)?;
-        Ok(!self.rows(FREE, bind).await?.is_empty())
     }
 
     /// Leaves the queue. If it was the wish's turn meanwhile, the key is released again.

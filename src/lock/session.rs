@@ -144,8 +144,9 @@ impl Store {
     /// session whose counter moved on lives. From now on nothing that a dead session sends has any effect, but for a key of
     /// a program that is taken or given up at this very moment: that counts as having come before (`sql/take.sql`).
     ///
-    /// A session in the middle of any other change cannot be marked before the change ends. When there is nothing else to do that
-    /// is waited for, but not for longer than half a statement's time; then it is missing from the answer and observed on.
+    /// A session in the middle of any other change cannot be marked before the change ends. When there is nothing else to do
+    /// that is waited for, but not for longer than half a statement's time; then it is missing from the answer and observed
+    /// on.
     pub async fn mark_dead(&self, observed: &[(SessionId, u64)]) -> Result<Vec<SessionId>, LockError> {
         if observed.is_empty() {
             return Ok(Vec::new());

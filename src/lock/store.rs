@@ -100,7 +100,7 @@ impl Store {
 }
 
 /// The arguments of a statement, in their order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Bind(PgArguments);
 
 impl Bind {

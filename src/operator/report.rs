@@ -103,11 +103,6 @@ fn labelled_holder(entry: &Entry) -> Option<&Member> {
     entry.machine.member(&holder.uid).filter(|member| member.role == Role::Active)
 }
 
-/// Whether the evidence is against it, so that it is none of those that count as eligible.
-fn is_unwell(member: &Member) -> bool {
-    matches!(member.standing, Standing::Failing(_) | Standing::Silent | Standing::Ended(_))
-}
-
 fn findings(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Vec<Finding> {
     use ConditionType as C;
     let accepted = accepted(entry);
@@ -125,7 +120,8 @@ fn findings(entry: &Entry, eligible: u32, members: u32, hindrance: Option<&Hindr
         }
         _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
     };
-    let unwell = labelled_holder(entry).is_some_and(is_unwell);
+    // One that is unwell is none of those that count as eligible.
+    let unwell = labelled_holder(entry).is_some_and(|member| member.standing.against().is_some());
     let others = if unwell { eligible } else { eligible.saturating_sub(1) };
     let redundant = if others > 0 {
         let plural = if others == 1 { "pod" } else { "pods" };

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use leadergroup::lock::{
-    Client, ClientConfig, DatabaseConfig, Guard, HandedOver, Heir, Released, Store, Token,
-};
+use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, HandedOver, Heir, Released, Store, Token};
 use tokio::time::timeout;
 
-use crate::cast::key;
+use crate::network::taken;
 use crate::postgres::{DEADLINE, Database, eventually, migrated, shared};
 use crate::proxy::{Backend, Proxy};
 
@@ -17,10 +15,6 @@ async fn client(database: &Database, url: String, name: &str, ttl: Duration) -> 
     let store = Store::new(&DatabaseConfig { url: url.into(), ..database.config() }).unwrap();
     let keep = ClientConfig { name: name.into(), ttl, retry_interval: ttl / 20, ..ClientConfig::default() };
     Client::connect(store, keep).await.unwrap()
-}
-
-async fn taken(client: &Client) -> Guard {
-    client.lock(&key("a"), DEADLINE).await.unwrap()
 }
 
 async fn beats(database: &Database, name: &str) -> i64 {

@@ -30,7 +30,7 @@ async fn client(database: &Database, url: String, name: &str) -> Client {
     Client::connect(Store::new(&config).unwrap(), keep).await.unwrap()
 }
 
-async fn taken(client: &Client) -> Guard {
+pub async fn taken(client: &Client) -> Guard {
     client.lock(&key("a"), DEADLINE).await.unwrap()
 }
 

@@ -129,8 +129,8 @@ fn terms_of(session: SessionId) -> String {
     format!("select count(*) from leadergroup.term where session = '{session}'")
 }
 
-/// Grants and kills until all clients together have done enough of both. Returns what was told, and for each session killed how many terms
-/// it had granted by then.
+/// Grants and kills until all clients together have done enough of both. Returns what was told, and for each session killed
+/// how many terms it had granted by then.
 async fn fight(
     database: &Database,
     client: usize,

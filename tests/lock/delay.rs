@@ -5,17 +5,14 @@ use std::time::Duration;
 use leadergroup::lock::{Acquired, Client, ClientConfig, SessionId, Store, Token, Wish};
 use tokio::time::timeout;
 
-use crate::cast::{Gate, key, owner, session};
+use crate::cast::{Gate, key, session};
+use crate::holders::{self, granted};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const HOUR: Duration = Duration::from_hours(1);
 
 fn wish(who: &str, lock_delay: Duration) -> Wish {
-    Wish { lock_delay, ..Wish::new(key("a"), owner(who), "work to do") }
-}
-
-fn granted(token: i64) -> Acquired {
-    Acquired::Granted { token: Token::new(token) }
+    Wish { lock_delay, ..holders::wish(who) }
 }
 
 fn delayed(token: i64) -> Acquired {

@@ -9,16 +9,13 @@ use leadergroup::lock::{
 use tokio::time::timeout;
 
 use crate::cast::{Gate, grant, grant_one, granted as granted_to, key, owner, row, session, settled, take};
+use crate::holders::granted;
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const NEW_HISTORY: &str = "update leadergroup.meta set system_identifier = 42";
 
 fn wish(name: &str, who: &str) -> Wish {
     Wish::new(key(name), owner(who), "work to do")
-}
-
-fn granted(token: i64) -> Acquired {
-    Acquired::Granted { token: Token::new(token) }
 }
 
 async fn release(store: &Store, own: SessionId, name: &str, token: i64) -> Changed {

@@ -11,20 +11,13 @@ use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::cast::{dead_session, grant, grant_one, key, owner, row, session, settled, take};
+use crate::cast::{dead_session, grant, grant_one, key, row, session, settled, take};
 use crate::fence::{application, begin, run};
+use crate::holders::{granted, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 /// Long enough that nothing in a test happens because of a poll.
 const NEVER: Duration = Duration::from_mins(10);
-
-fn wish(who: &str) -> Wish {
-    Wish::new(key("a"), owner(who), "work to do")
-}
-
-fn granted(token: i64) -> Acquired {
-    Acquired::Granted { token: Token::new(token) }
-}
 
 async fn queue(store: &Store, own: SessionId, names: &[&str]) -> Vec<Wish> {
     let mut wishes = Vec::new();

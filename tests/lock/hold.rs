@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup::lock::{
-    Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId, Store, TOKEN_JUMP,
-    Token, Wish,
+    Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId, TOKEN_JUMP, Token, Wish,
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;
@@ -14,19 +13,8 @@ use tokio::time::timeout;
 
 use crate::cast::{claim, claim_one, dead_session, key, owner, row, session, settled, take};
 use crate::fence::{application, begin, run};
+use crate::holders::{granted, release, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
-
-fn wish(who: &str) -> Wish {
-    Wish::new(key("a"), owner(who), "work to do")
-}
-
-fn granted(token: i64) -> Acquired {
-    Acquired::Granted { token: Token::new(token) }
-}
-
-async fn release(store: &Store, own: SessionId, token: i64) -> Changed {
-    store.release(own, &key("a"), Token::new(token), "done").await.unwrap()
-}
 
 async fn waiters(database: &Database) -> i64 {
     database.number("select count(*) from leadergroup.waiter").await

@@ -20,6 +20,7 @@ mod fence_seen;
 mod handover;
 mod hold;
 mod hold_model;
+mod holders;
 mod model;
 mod obstacles;
 #[path = "../postgres/mod.rs"]

@@ -2,24 +2,13 @@
 
 use std::time::Duration;
 
-use leadergroup::lock::{Acquired, Changed, SessionId, Store, Token, Wish};
+use leadergroup::lock::{Acquired, Changed, SessionId, Token, Wish};
 use sqlx::Connection as _;
 
-use crate::cast::{key, owner, row, session};
+use crate::cast::{key, row, session};
 use crate::fence::{SERIALIZATION_FAILURE, STALE, application, begin, run};
+use crate::holders::{granted, release, wish};
 use crate::postgres::{Database, eventually, migrated};
-
-fn wish(who: &str) -> Wish {
-    Wish::new(key("a"), owner(who), "work to do")
-}
-
-fn granted(token: i64) -> Acquired {
-    Acquired::Granted { token: Token::new(token) }
-}
-
-async fn release(store: &Store, own: SessionId, token: i64) -> Changed {
-    store.release(own, &key("a"), Token::new(token), "done").await.unwrap()
-}
 
 /// Does `action` while somebody queues up, as `leadergroup.acquire` does it, and has not committed yet.
 async fn during<T>(database: &Database, waiter: SessionId, action: impl Future<Output = T>) -> T {
