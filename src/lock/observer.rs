@@ -15,6 +15,7 @@ use super::{Beat, Epoch, SessionId};
 pub struct Observer {
     retry_interval: Duration,
     longest_gap: Duration,
+    last_sent: Duration,
     last_receipt: Option<Duration>,
     epoch: Option<Epoch>,
     seen: HashMap<SessionId, Window>,
@@ -40,7 +41,14 @@ impl Observer {
     /// answers starts all windows anew.
     pub fn new(retry_interval: Duration) -> Self {
         let longest_gap = longest_gap(retry_interval);
-        Self { retry_interval, longest_gap, last_receipt: None, epoch: None, seen: HashMap::new() }
+        Self {
+            retry_interval,
+            longest_gap,
+            last_sent: Duration::ZERO,
+            last_receipt: None,
+            epoch: None,
+            seen: HashMap::new(),
+        }
     }
 
     /// Takes in one answer. `sent_at` and `now` are when the question was sent and the answer received, on one monotonic
@@ -77,6 +85,7 @@ impl Observer {
         // In another history heartbeats may be missing that were carried out.
         let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > self.longest_gap)
             || self.epoch != Some(beat.epoch);
+        self.last_sent = sent_at;
         self.last_receipt = Some(now);
         self.epoch = Some(beat.epoch);
         let mut expired = Vec::new();
@@ -106,11 +115,10 @@ impl Observer {
     }
 
     /// When to ask next, at the latest, lest a session that seems to have stopped beating expires unnoticed until the
-    /// next regular question.
+    /// next regular question. May be over already: the window ended while the last answer was on its way.
     pub fn next_expiry(&self) -> Option<Duration> {
-        let last_receipt = self.last_receipt?;
         let still = self.seen.values().filter(|window| window.still).map(|window| window.since + window.ttl);
-        still.filter(|at| *at > last_receipt).min()
+        still.filter(|at| *at > self.last_sent).min()
     }
 }
 
@@ -274,23 +282,28 @@ mod tests {
             }
         }
 
-        /// With regular polls a session that stopped is noticed within its ttl, one interval and one answer's time.
+        /// With regular polls, and one when a window ends, a session that stopped is noticed within its ttl, one interval
+        /// and the time of three answers: the first that shows its last beat, one that is on its way when the window ends,
+        /// and the one that is asked for then.
         #[test]
         fn a_death_is_noticed_in_time(phase in 0..R, takes in 0..R / 4, dies_after in 0..20_u64) {
             let (own, other) = (SessionId::new(), SessionId::new());
             let last_beat = dies_after * R + phase;
             let mut observer = Observer::new(ms(R));
-            let mut noticed = None;
-            for poll in 0..40 {
-                let sent = poll * R;
+            let mut sent = 0;
+            let noticed = loop {
+                let received = sent + takes;
                 let count = if sent < phase { 0 } else { ((sent - phase) / R).min(dies_after) + 1 };
-                if !observer.observe(ms(sent + takes), ms(sent), &answer(own, &[(other, count, false)])).is_empty() {
-                    noticed = Some(sent + takes);
-                    break;
+                let seen = answer(own, &[(other, count, false)]);
+                if !observer.observe(ms(received), ms(sent), &seen).is_empty() {
+                    break received;
                 }
-            }
-            let bound = last_beat + TTL + 2 * R + 2 * takes;
-            prop_assert!(noticed.is_some_and(|at| at <= bound && at >= last_beat + TTL), "{noticed:?}, bound {bound}");
+                let regular = (sent / R + 1) * R;
+                let due = observer.next_expiry().map_or(ms(regular), |at| at.min(ms(regular)));
+                sent = u64::try_from(due.as_millis()).unwrap().max(received);
+            };
+            let bound = last_beat + TTL + R + 3 * takes;
+            prop_assert!(noticed <= bound && noticed >= last_beat + TTL, "{noticed}, bound {bound}");
         }
     }
 }
