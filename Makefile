@@ -75,6 +75,8 @@ unit: build-cluster ## Unit and integration tests that need no running cluster
 .PHONY: e2e
 e2e: root prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> runs those whose name contains it
 	[[ "$${LEADERGROUP_PROVIDER:-own}" != own ]] || "$(E2E)" build
+	[[ -z "$(SCENARIO)" ]] || cargo test --quiet --workspace --test cluster --test scenarios -- --list $(SCENARIO) | grep ': test$$' ||
+	  { echo "error: no end-to-end test has a name that contains $(SCENARIO)" >&2; exit 1; }
 	cargo test --workspace --test cluster --test scenarios -- $(SCENARIO)
 
 .PHONY: chart

@@ -111,6 +111,21 @@ async fn no_change_touches_an_index() {
     assert_eq!(database.number(indexes).await, 1);
 }
 
+/// A notification makes the commits of the whole server queue up for as long as its own takes: none is sent together with a
+/// change. What the program sends by itself is in statements of their own.
+#[tokio::test]
+async fn no_function_notifies() {
+    let (database, _store) = migrated().await;
+    let functions = |what: &str| {
+        format!(
+            "select count(*) from pg_proc where pronamespace = 'leadergroup'::regnamespace
+             and coalesce(prosrc, '') || coalesce(pg_get_function_sqlbody(oid), '') ~* '{what}'"
+        )
+    };
+    assert_eq!(database.number(&functions("notify")).await, 0);
+    assert!(database.number(&functions("leadergroup.lock")).await > 3, "it looks at their bodies");
+}
+
 /// The limits that bound what a hung client or network can do reach the server.
 #[tokio::test]
 async fn the_server_knows_the_limits() {
@@ -151,7 +166,7 @@ async fn the_server_knows_the_limits() {
     assert_eq!(found("client_connection_check_interval").await, ["300ms"]);
     assert_eq!(found("application_name").await, ["leadergroup"]);
     assert_eq!(found("transaction_isolation").await, ["read committed"]);
-    assert_eq!(found("synchronous_commit").await, ["on"], "all but heartbeats are durable everywhere");
+    assert_eq!(found("synchronous_commit").await, ["on"], "what a session is known by is durable");
     database.sql("truncate leadergroup.found").await;
     store.beat(own).await.unwrap();
     assert_eq!(found("synchronous_commit").await, ["local"]);

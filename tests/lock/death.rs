@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use leadergroup::lock::{
-    Changed, Claimed, DatabaseConfig, Granted, Key, LockError, Refusal, SessionId, Store, Token,
+    Acquired, Changed, Claimed, DatabaseConfig, Granted, HandOver, Heir, Key, LockError, Refusal, SessionId,
+    Store, Token, Wish,
 };
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::cast::{GROUP, Gate, claim, grant, grant_one, granted, key, session, take, tombstone, vacate};
+use crate::cast::{
+    GROUP, Gate, claim, grant, grant_one, granted, key, owner, session, take, tombstone, vacate,
+};
 use crate::postgres::{eventually, migrated};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +23,13 @@ enum Change {
     Vacate,
     Bury,
     BuryMissing,
+    Hold,
+    Queue,
+    ReleaseToTheNext,
+    Pass,
 }
 
-const ALL: [Change; 8] = [
+const ALL: [Change; 12] = [
     Change::Adopt,
     Change::Create,
     Change::Yield,
@@ -31,6 +38,10 @@ const ALL: [Change; 8] = [
     Change::Vacate,
     Change::Bury,
     Change::BuryMissing,
+    Change::Hold,
+    Change::Queue,
+    Change::ReleaseToTheNext,
+    Change::Pass,
 ];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +54,13 @@ impl Change {
     /// Brings the key into the state that the change needs.
     async fn prepare(self, store: &Store, own: SessionId, key: &Key) {
         match self {
-            Self::Create | Self::BuryMissing => {}
+            Self::Create | Self::BuryMissing | Self::Hold => {}
+            Self::Queue => drop(hold(store, session(store).await, key).await),
+            Self::ReleaseToTheNext | Self::Pass => {
+                hold(store, own, key).await;
+                let next = Wish::new(key.clone(), owner("next"), "test");
+                assert_eq!(store.queue_for(session(store).await, &next).await.unwrap(), Acquired::Waiting);
+            }
             Self::Adopt => {
                 let before = session(store).await;
                 take(store, before, key).await;
@@ -79,6 +96,26 @@ impl Change {
             Self::Bury | Self::BuryMissing => {
                 store.tombstone(own, &[tombstone(key, GROUP)]).await.unwrap().remove(0)
             }
+            Self::Hold => match hold(store, own, key).await {
+                Acquired::Granted { .. } => return Outcome::Done,
+                Acquired::Refused(refusal) => Changed::Refused(refusal),
+                other => panic!("{self:?}: {other:?}"),
+            },
+            Self::Queue => {
+                match store.queue_for(own, &Wish::new(key.clone(), owner("late"), "test")).await.unwrap() {
+                    Acquired::Waiting => return Outcome::Done,
+                    Acquired::Refused(refusal) => Changed::Refused(refusal),
+                    other => panic!("{self:?}: {other:?}"),
+                }
+            }
+            Self::ReleaseToTheNext => store.release(own, key, Token::new(1), "done").await.unwrap(),
+            Self::Pass => {
+                match store.hand_over(own, key, Token::new(1), Heir::Name("next"), "yours").await.unwrap() {
+                    HandOver::Done => return Outcome::Done,
+                    HandOver::Refused(refusal) => Changed::Refused(refusal),
+                    HandOver::NotWaiting => panic!("{self:?}: nobody waits"),
+                }
+            }
         };
         match changed {
             Changed::Done => Outcome::Done,
@@ -86,6 +123,10 @@ impl Change {
             Changed::Refused(other) => panic!("{self:?}: {other:?}"),
         }
     }
+}
+
+async fn hold(store: &Store, own: SessionId, key: &Key) -> Acquired {
+    store.try_hold(own, &Wish::new(key.clone(), owner("holder"), "test")).await.unwrap()
 }
 
 /// The change was there first: the mark cannot be set until it is committed, so it cannot take effect afterwards.
@@ -140,4 +181,59 @@ async fn a_change_that_meets_a_death_mark_under_way_has_no_effect() {
         assert_eq!(running.await.unwrap(), Outcome::Dead, "{change:?}");
         assert_eq!(store.read(std::slice::from_ref(&key)).await.unwrap(), before, "{change:?}");
     }
+}
+
+/// The short ways read the own session and do not lock it: a mark that is set meanwhile counts as set right after them. What was
+/// taken is a dead holder's then, like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
+    let delay = Duration::from_hours(1);
+    for lock_delay in [Duration::ZERO, delay] {
+        let (database, store) = migrated().await;
+        let key = key("a");
+        let wish = |name| Wish { lock_delay, ..Wish::new(key.clone(), owner(name), "test") };
+        let (own, other) = (session(&store).await, session(&store).await);
+        // The short way is for keys that were given up before.
+        hold(&store, own, &key).await;
+        assert_eq!(store.release(own, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
+        let mut gate = Gate::close(&database).await;
+        let (mine, others) = (wish("mine"), wish("other's"));
+        let (taken, next) = tokio::join!(store.try_hold(own, &mine), async {
+            gate.somebody_waits().await;
+            assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+            let (next, ()) = tokio::join!(store.try_hold(other, &others), async {
+                eventually("the other waits for the row", async || database.waiting().await == 2).await;
+                gate.open().await;
+            });
+            next.unwrap()
+        });
+        assert_eq!(taken.unwrap(), Acquired::Granted { token: Token::new(2) });
+        let expected = if lock_delay.is_zero() {
+            Acquired::Granted { token: Token::new(3) }
+        } else {
+            Acquired::Delayed { token: Token::new(2), delay }
+        };
+        assert_eq!(next, expected);
+        let late = store.release(own, &key, Token::new(2), "done").await.unwrap();
+        assert_eq!(late, Changed::Refused(Refusal::SessionDead));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
+    let (database, store) = migrated().await;
+    let key = key("a");
+    let (own, other) = (session(&store).await, session(&store).await);
+    let delayed =
+        Wish { lock_delay: Duration::from_hours(1), ..Wish::new(key.clone(), owner("mine"), "test") };
+    let granted = |token| Acquired::Granted { token: Token::new(token) };
+    assert_eq!(store.try_hold(own, &delayed).await.unwrap(), granted(1));
+    let mut gate = Gate::close_for(&database, "update on leadergroup.term").await;
+    let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
+        gate.somebody_waits().await;
+        assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+        gate.open().await;
+    });
+    assert_eq!(released.unwrap(), Changed::Done);
+    assert_eq!(hold(&store, other, &key).await, granted(2), "no delay after an end in order");
 }

@@ -1,12 +1,12 @@
-//! The short ways to take a key and to give it up look at nothing but its row: what is changed at the same time must show there.
+//! The short ways to take a key and to give it up lock nothing but its row: what is changed at the same time must show there.
 
 use std::time::Duration;
 
-use leadergroup::lock::{Acquired, Changed, SessionId, Token, Wish};
+use leadergroup::lock::{Acquired, Changed, FencePolicy, Overrun, Refusal, SessionId, Token, Wish};
 use sqlx::Connection as _;
 
 use crate::cast::{key, row, session};
-use crate::fence::{SERIALIZATION_FAILURE, STALE, application, begin, run};
+use crate::fence::{LEVELS, SERIALIZATION_FAILURE, STALE, application, begin, run};
 use crate::holders::{granted, release, wish};
 use crate::postgres::{Database, eventually, migrated};
 
@@ -96,6 +96,38 @@ async fn a_snapshot_from_before_the_change_does_not_help_whoever_gave_the_key_up
             assert_eq!(store.try_hold(new, &wish("p1")).await.unwrap(), granted(2));
             let late = run(&mut bank, "select leadergroup.fence('a', 1)").await.expect_err("it may write");
             assert!(late == STALE || late == SERIALIZATION_FAILURE, "{level}, fenced: {fenced}: {late}");
+        }
+    }
+}
+
+/// Its fence let it in while its holder had the key. Whoever takes the key after it was given up waits for it, or ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_a_key_past_a_transaction_of_the_one_who_gave_it_up() {
+    for level in LEVELS {
+        for fenced in [false, true] {
+            let context = format!("{level}, fenced: {fenced}");
+            let (database, store) = migrated().await;
+            let policy = |overrun| {
+                store.clone().with_fence_policy(FencePolicy { patience: Duration::from_millis(50), overrun })
+            };
+            let application = application(&database).await;
+            let (old, new) = (session(&store).await, session(&store).await);
+            assert_eq!(store.try_hold(old, &wish("p0")).await.unwrap(), granted(1));
+            if fenced {
+                database.sql("select leadergroup.fence_enable('a')").await;
+            }
+            let mut bank = application.connect().await;
+            assert_eq!(run(&mut bank, "create table bank.account (balance int)").await, Ok(()));
+            begin(&mut bank, level).await;
+            assert_eq!(run(&mut bank, "select leadergroup.fence('a', 1)").await, Ok(()), "{context}");
+            assert_eq!(run(&mut bank, "insert into bank.account values (1)").await, Ok(()));
+            assert_eq!(release(&store, old, 1).await, Changed::Done, "{context}");
+            let patient = policy(Overrun::Wait).try_hold(new, &wish("p1")).await.unwrap();
+            assert_eq!(patient, Acquired::Refused(Refusal::Busy), "{context}");
+            let strict = policy(Overrun::Terminate).try_hold(new, &wish("p1")).await.unwrap();
+            assert_eq!(strict, granted(2), "{context}");
+            assert!(run(&mut bank, "commit").await.is_err(), "{context}: a write after the next term began");
+            assert_eq!(database.number("select count(*) from bank.account").await, 0, "{context}");
         }
     }
 }
