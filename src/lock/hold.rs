@@ -1,6 +1,6 @@
 //! Locks that a program holds itself: taken at once, waited for in order, and handed straight to the next one.
 //!
-//! Each operation may be repeated without harm. What is asked most is one plain statement that looks at nothing but the
+//! Each operation may be repeated without harm. What is asked most is one plain statement that locks nothing but the
 //! key's row. If that has no answer, a function has: it locks the row before it reads who waits
 //! (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
 //! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// Gives the key up; the first living waiter holds it at once, and is woken (in an era that has not
-    /// [settled](super::Settler) only once it has). Only in the term with this token: after the key went to somebody else
+    /// [settled](super::Settler) only once it has; while a fenced transaction of this term is under way, once that has ended). Only in the term with this token: after the key went to somebody else
     /// the answer is [`Refusal::TokenChanged`], and nothing was changed.
     pub async fn release(
         &self,

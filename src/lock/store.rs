@@ -35,8 +35,8 @@ const NOTIFY: Statement = Statement {
 
 /// The database. Cheap to clone; connects when first used.
 ///
-/// Each operation is one statement per thousand keys (for a key that a program holds itself: one or two), in a transaction
-/// of its own. Every one may be repeated without
+/// Each operation is one statement per thousand keys (for a key that a program holds itself: one where it is
+/// free or held by somebody else, otherwise a few), in a transaction of its own. Every one may be repeated without
 /// harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when nobody knows whether it took effect, that is
 /// what to do. All futures may be dropped at any time: the connection is closed then, and the server gives up the
 /// statement.

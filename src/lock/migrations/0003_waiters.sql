@@ -13,7 +13,7 @@ alter table leadergroup.session add column ttl_change bigint not null default 0;
 alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
 
 -- Whether somebody may wait for the key. Set, under the row's lock, by whoever queues up; cleared by whoever finds, under that
--- lock, that nobody does. So that the usual change of a free key, or to one, needs to look at nothing but the row.
+-- lock, that nobody does. So that the usual change of a free key, or to one, needs to lock nothing but the row, and not to read who waits.
 alter table leadergroup.lock add column awaited boolean not null default false;
 
 -- What ended the term, so that a repetition of it is recognised.

@@ -4,8 +4,8 @@
 -- The short way of leadergroup.acquire, for what is asked most: a key that was given up in order and that nobody waits for is
 -- taken, one that is held is told to be so. No verdict: the long way finds out.
 --
--- Everything that the change rests on is in the row itself and looked at again should it have been changed since the
--- statement's snapshot was made. `awaited` is set by whoever queues up. FOR UPDATE: the update alone would not conflict with
+-- What others may change at any time, and the change rests on, is in the row itself and looked at again should it have been
+-- changed since the statement's snapshot was made. `awaited` is set by whoever queues up. FOR UPDATE: the update alone would not conflict with
 -- a fence that locks the row because its snapshot is older than this.
 --
 -- The own session is read and not locked: a death mark that comes at the same time counts as coming after this, as if it
