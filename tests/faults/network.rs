@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use leadergroup::lock::{Client, ClientConfig, DatabaseConfig, Guard, Released, Store, Token};
+use leadergroup::lock::{
+    Claimed, Client, ClientConfig, DatabaseConfig, Granted, Guard, Released, Store, Token,
+};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;
 
-use crate::cast::key;
+use crate::cast::{Gate, claim, grant, key, keys, session};
 use crate::postgres::{DEADLINE, Database, eventually, migrated, shared};
 use crate::proxy::{Backend, Proxy};
 
@@ -63,6 +65,37 @@ async fn whoever_is_cut_off_knows_it_before_anybody_else_has_the_lock() {
         database.number(all).await <= 2
     })
     .await;
+}
+
+/// A client that stands still and does not read its answers keeps no row from others: the answer to the largest batch fits into
+/// what lies on the way, so that the server is done with the transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_read_its_answer_keeps_no_row() {
+    let (database, store) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let frozen = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let frozen = Store::new(&frozen).unwrap();
+    let (own, other) = (session(&store).await, session(&store).await);
+    let keys = keys(1_000);
+    let claims: Vec<_> = keys.iter().map(claim).collect();
+    let grants = |expected| keys.iter().map(|key| grant(key, expected, "p0")).collect::<Vec<_>>();
+    let all_ours = |claimed: &[Claimed]| claimed.iter().all(|answer| matches!(answer, Claimed::Ours(_)));
+    assert!(all_ours(&store.claim(own, &claims).await.unwrap()));
+    let mut gate = Gate::close(&database).await;
+    let asked = grants(0);
+    let asking = tokio::spawn(async move { frozen.grant(own, &asked).await });
+    gate.somebody_waits().await;
+    proxy.freeze(true);
+    gate.open().await;
+    eventually("the server is done", async || {
+        database.number("select count(*) from leadergroup.term").await == 1_000
+    })
+    .await;
+    assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+    assert!(all_ours(&store.claim(other, &claims).await.unwrap()));
+    let granted = store.grant(other, &grants(1)).await.unwrap();
+    assert!(granted.iter().all(|answer| *answer == Granted::Granted { token: Token::new(2) }), "{granted:?}");
+    asking.abort();
 }
 
 /// Every connection of every program is ended, again and again, while they take turns.
