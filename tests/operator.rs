@@ -563,3 +563,42 @@ async fn a_namespace_without_rights_takes_nothing_from_the_others() {
     assert!(operator.get("/readyz").starts_with("HTTP/1.1 200"), "{}", operator.get("/readyz"));
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }
+
+#[tokio::test]
+async fn a_group_whose_namespace_takes_the_rights_away_first_goes_all_the_same() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let namespace = server.namespace("leaving").await;
+    let client = server.client().await;
+    let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
+    let account = Account::new(server, &namespace).await;
+    account.let_into(&namespace).await;
+    for name in ["first", "second"] {
+        let spec = json!({ "selector": { "matchLabels": { "app": name } } });
+        groups.create(&PostParams::default(), &group(name, &spec)).await.unwrap();
+        let pod = pod(&format!("{name}-1"), name, "example.com/unrelated", None);
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    let mut operator = account.start(server, &[&namespace], &database.url());
+    for name in ["first-1", "second-1"] {
+        eventually("its pod is labelled", || async {
+            pods.get(name).await.unwrap().labels().contains_key(ROLE_LABEL)
+        })
+        .await;
+    }
+
+    // While the operator runs: what its watch does not show any more, or can do nothing about.
+    account.shut_out_of(&namespace).await;
+    groups.delete("first", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", || async { groups.get_opt("first").await.unwrap().is_none() }).await;
+    let tombstones = "select count(*) from leadergroup.lock where tombstone";
+    assert_eq!(database.number(tombstones).await, 1);
+
+    // After a restart, when the pods cannot be listed any more.
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    groups.delete("second", &DeleteParams::default()).await.unwrap();
+    let mut operator = account.start(server, &[&namespace], &database.url());
+    eventually("it is gone, too", || async { groups.get_opt("second").await.unwrap().is_none() }).await;
+    assert_eq!(database.number(tombstones).await, 2);
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
