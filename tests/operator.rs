@@ -16,7 +16,10 @@ use std::{
 
 use apiserver::ApiServer;
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Pod},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{
@@ -44,8 +47,8 @@ impl Operator {
         Self::start_with(server, namespace, &[("LEADERGROUP_DATABASE_URL", database_url)])
     }
 
-    /// It looks after one namespace: other tests have operators of their own on the same API server.
-    fn start_with(server: &ApiServer, namespace: &str, variables: &[(&str, &str)]) -> Self {
+    /// It looks after namespaces of its own: other tests have operators of their own on the same API server.
+    fn start_with(server: &ApiServer, namespaces: &str, variables: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         // Free now; nobody else on this machine asks for it in the next moments.
@@ -54,7 +57,7 @@ impl Operator {
             .env_clear()
             .args(["run", "--replica", "one", "--listen", &address])
             .env("KUBECONFIG", server.kubeconfig())
-            .env("LEADERGROUP_NAMESPACES", namespace)
+            .env("LEADERGROUP_NAMESPACES", namespaces)
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -440,5 +443,162 @@ async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
     let others = "select count(*) from leadergroup.lock
                   where key in ('elsewhere', 'job', 'there') and not tombstone";
     assert_eq!(database.number(others).await, 3);
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+/// An account with the rights that the chart gives with `watchNamespaces`: those that have no namespace from the start.
+struct Account {
+    client: Client,
+    name: String,
+    directory: TempDir,
+}
+
+impl Account {
+    async fn new(server: &ApiServer, name: &str) -> Self {
+        let account = Self {
+            client: server.client().await,
+            name: name.to_owned(),
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let kubeconfig = fs::read_to_string(server.kubeconfig()).unwrap();
+        let acting = kubeconfig.replacen("user: {token:", &format!("user: {{as: {name}, token:"), 1);
+        assert_ne!(acting, kubeconfig, "the account is somebody else");
+        fs::write(account.kubeconfig(), acting).unwrap();
+        let roles = Api::<ClusterRole>::all(account.client.clone());
+        let everywhere = json!([
+            { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"] },
+            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"] },
+            { "apiGroups": ["leadergroup.dev"], "resources": ["leadergroups"],
+              "verbs": ["get", "list", "watch", "patch"] }
+        ]);
+        let watched = json!([
+            { "apiGroups": ["leadergroup.dev"], "resources": ["leadergroups/status"], "verbs": ["patch"] },
+            { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"] },
+            { "apiGroups": ["apps"], "resources": ["replicasets", "statefulsets"], "verbs": ["get"] },
+            { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }
+        ]);
+        for (suffix, rules) in [("cluster", everywhere), ("watched", watched)] {
+            let role = json!({ "metadata": { "name": format!("{name}-{suffix}") }, "rules": rules });
+            let role = serde_json::from_value(role).unwrap();
+            roles.create(&PostParams::default(), &role).await.unwrap();
+        }
+        let binding: ClusterRoleBinding = serde_json::from_value(account.binding("cluster")).unwrap();
+        let bindings = Api::<ClusterRoleBinding>::all(account.client.clone());
+        bindings.create(&PostParams::default(), &binding).await.unwrap();
+        account
+    }
+
+    fn kubeconfig(&self) -> String {
+        self.directory.path().join("kubeconfig").display().to_string()
+    }
+
+    fn binding(&self, role: &str) -> Value {
+        let (name, group) = (format!("{}-{role}", self.name), "rbac.authorization.k8s.io");
+        json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": name },
+            "subjects": [{ "apiGroup": group, "kind": "User", "name": self.name }]
+        })
+    }
+
+    fn bindings(&self, namespace: &str) -> Api<RoleBinding> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Gives it the rights that it has in a watched namespace.
+    async fn let_into(&self, namespace: &str) {
+        let binding = serde_json::from_value(self.binding("watched")).unwrap();
+        self.bindings(namespace).create(&PostParams::default(), &binding).await.unwrap();
+    }
+
+    /// Takes them away, as the deletion of the namespace does.
+    async fn shut_out_of(&self, namespace: &str) {
+        let name = format!("{}-watched", self.name);
+        self.bindings(namespace).delete(&name, &DeleteParams::default()).await.unwrap();
+    }
+
+    fn start(&self, server: &ApiServer, namespaces: &[&str], database_url: &str) -> Operator {
+        let variables =
+            [("KUBECONFIG", self.kubeconfig()), ("LEADERGROUP_DATABASE_URL", database_url.to_owned())];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Operator::start_with(server, &namespaces.join(","), &variables)
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_without_rights_takes_nothing_from_the_others() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let (good, gone) = (server.namespace("good").await, server.namespace("gone").await);
+    let account = Account::new(server, &good).await;
+    account.let_into(&good).await;
+    let in_good = groups(server.client().await, &good);
+    let in_gone = groups(server.client().await, &gone);
+    in_good.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    in_gone.create(&PostParams::default(), &group("lost", &good_spec())).await.unwrap();
+    let mut operator = account.start(server, &[&gone, &good], &database.url());
+    let charged = |name: &str| {
+        format!("select count(*) from leadergroup.lock where key like '%/{name}' and session is not null")
+    };
+    eventually("the group of the other one is looked after", || async {
+        operator.get("/readyz").starts_with("HTTP/1.1 200") && database.number(&charged("web")).await == 1
+    })
+    .await;
+    eventually("and says so", || async { condition(&in_good, "web", "Accepted").await.0 == "True" }).await;
+    let (_, reason, message) = condition(&in_good, "web", "Active").await;
+    assert_eq!(reason, "NoPods", "{message}");
+    eventually("the failure is logged", || async {
+        operator.log().lines().any(|line| line.contains("HTTP 403") && line.contains(&gone))
+    })
+    .await;
+    assert_eq!(database.number(&charged("lost")).await, 0, "without its pods nobody takes charge of it");
+
+    account.let_into(&gone).await;
+    eventually("the right is noticed", || async { database.number(&charged("lost")).await == 1 }).await;
+    // A right that is taken away while it runs.
+    account.shut_out_of(&gone).await;
+    let failures = || operator.log().lines().filter(|line| line.contains("a watch failed")).count();
+    let before = failures();
+    eventually("it is noticed that it is gone", || async { failures() > before }).await;
+    assert!(operator.get("/readyz").starts_with("HTTP/1.1 200"), "{}", operator.get("/readyz"));
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn a_group_whose_namespace_takes_the_rights_away_first_goes_all_the_same() {
+    let server = ApiServer::shared().await;
+    let database = postgres::database().await;
+    let namespace = server.namespace("leaving").await;
+    let client = server.client().await;
+    let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
+    let account = Account::new(server, &namespace).await;
+    account.let_into(&namespace).await;
+    for name in ["first", "second"] {
+        let spec = json!({ "selector": { "matchLabels": { "app": name } } });
+        groups.create(&PostParams::default(), &group(name, &spec)).await.unwrap();
+        let pod = pod(&format!("{name}-1"), name, "example.com/unrelated", None);
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    let mut operator = account.start(server, &[&namespace], &database.url());
+    for name in ["first-1", "second-1"] {
+        eventually("its pod is labelled", || async {
+            pods.get(name).await.unwrap().labels().contains_key(ROLE_LABEL)
+        })
+        .await;
+    }
+
+    // While the operator runs: what its watch does not show any more, or can do nothing about.
+    account.shut_out_of(&namespace).await;
+    groups.delete("first", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", || async { groups.get_opt("first").await.unwrap().is_none() }).await;
+    let tombstones = "select count(*) from leadergroup.lock where tombstone";
+    assert_eq!(database.number(tombstones).await, 1);
+
+    // After a restart, when the pods cannot be listed any more.
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    groups.delete("second", &DeleteParams::default()).await.unwrap();
+    let mut operator = account.start(server, &[&namespace], &database.url());
+    eventually("it is gone, too", || async { groups.get_opt("second").await.unwrap().is_none() }).await;
+    assert_eq!(database.number(tombstones).await, 2);
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }

@@ -4,13 +4,17 @@
 
 mod apiserver;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver::ApiServer;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::Pod,
+    rbac::v1::{ClusterRole, RoleBinding},
+};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams},
 };
 use leadergroup::{
     api::{FINALIZER, HumanDuration, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
@@ -215,4 +219,75 @@ async fn without_deployment_and_groups_there_is_nothing_to_do() {
     let world = World::new().await;
     let args = UninstallArgs { deployment: "another".into(), ..world.args() };
     assert_eq!(uninstall(world.client.clone(), &args).await.unwrap(), 0);
+}
+
+/// As the chart does with `watchNamespaces`: rights in the namespace for somebody of the same name.
+async fn allow_in(world: &World, on_pods: &[&str]) -> Client {
+    let role: ClusterRole = object(json!({
+        "metadata": { "name": world.namespace },
+        "rules": [
+            { "apiGroups": ["leadergroup.dev"], "resources": ["leadergroups"], "verbs": ["get", "list", "patch"] },
+            { "apiGroups": [""], "resources": ["pods"], "verbs": on_pods },
+            { "apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"] }
+        ]
+    }));
+    Api::<ClusterRole>::all(world.client.clone()).create(&PostParams::default(), &role).await.unwrap();
+    let binding: RoleBinding = object(json!({
+        "metadata": { "name": "operator" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": world.namespace },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": world.namespace }]
+    }));
+    world.api::<RoleBinding>().create(&PostParams::default(), &binding).await.unwrap();
+    let client = ApiServer::shared().await.client_as(&world.namespace).await;
+    let resource = ApiResource::erase::<LeaderGroup>(&());
+    let groups = Api::<DynamicObject>::namespaced_with(client.clone(), &world.namespace, &resource);
+    let start = Instant::now();
+    // The API server learns of a right a moment after it was given.
+    while groups.list(&ListParams::default()).await.is_err() {
+        assert!(start.elapsed() < apiserver::DEADLINE, "the right does not arrive");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    client
+}
+
+#[tokio::test]
+async fn a_namespace_without_rights_holds_no_other_up() {
+    let world = World::new().await;
+    let group = world.group("strip", "Strip", &[FINALIZER]).await;
+    world.pod("strip-1", Some("active"), Some(&group)).await;
+    let client = allow_in(&world, &["get", "list", "patch"]).await;
+    let gone = format!("{}-gone", world.namespace);
+    let args = UninstallArgs { namespaces: vec![gone.clone(), world.namespace.clone()], ..world.args() };
+    match uninstall(client, &args).await {
+        Err(error @ UninstallError::Incomplete(_)) => {
+            let text = error.to_string();
+            assert!(text.contains(&gone) && text.contains("403") && !text.contains("strip"), "{text}");
+            assert!(text.contains("watchNamespaces"), "it says what to do: {text}");
+        }
+        other => panic!("nobody knows what is in the one without rights: {other:?}"),
+    }
+    assert!(world.finalizers("strip").await.is_empty());
+    assert_eq!(world.role("strip-1").await, None);
+}
+
+#[tokio::test]
+async fn labels_that_are_out_of_reach_hold_up_only_groups_that_stay() {
+    let world = World::new().await;
+    for name in ["staying", "leaving"] {
+        let group = world.group(name, "Strip", &[FINALIZER]).await;
+        world.pod(&format!("{name}-1"), Some("active"), Some(&group)).await;
+    }
+    let groups = world.groups();
+    assert!(groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left());
+    let client = allow_in(&world, &["watch"]).await;
+    let args = UninstallArgs { deployment: "another".into(), ..world.args() };
+    match uninstall(client, &args).await {
+        Err(error @ UninstallError::Incomplete(_)) => {
+            let text = error.to_string();
+            assert!(text.contains("/staying: ") && !text.contains("/leaving: "), "{text}");
+        }
+        other => panic!("the labels of one that stays are not settled: {other:?}"),
+    }
+    assert!(groups.get_opt("leaving").await.unwrap().is_none());
+    assert_eq!(world.finalizers("staying").await, [FINALIZER]);
 }

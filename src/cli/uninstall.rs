@@ -44,7 +44,7 @@ pub struct UninstallArgs {
 /// Why not all groups could be let go.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
-    /// The operator could not be stopped, or the groups not be listed.
+    /// The operator could not be stopped.
     #[error(
         "could not {what}: {source}; give this account the rights that the chart's roles have, and run it again"
     )]
@@ -68,9 +68,14 @@ pub enum UninstallError {
     /// The time was over.
     #[error("not all groups could be let go within {0:?}: run it again, if need be with a longer --timeout")]
     Timeout(Duration),
-    /// Some groups could not be let go; all others were.
-    #[error("{} groups could not be let go: {}; run it again", .0.len(), .0.join("; "))]
-    Groups(Vec<String>),
+    /// Some groups could not be let go, or those of a namespace not be listed; all others were let go.
+    #[error(
+        "not all groups could be let go, {} problems: {}; put that right (of a namespace that is no more: take it out of \
+         the chart's watchNamespaces), and run it again",
+        .0.len(),
+        .0.join("; ")
+    )]
+    Incomplete(Vec<String>),
 }
 
 /// How many groups are seen to at a time.
@@ -132,14 +137,18 @@ async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Re
 }
 
 async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, UninstallError> {
-    let apis: Vec<Api<Sighting>> = if args.namespaces.is_empty() {
-        vec![Api::all(client.clone())]
+    let scopes: Vec<(&str, Api<Sighting>)> = if args.namespaces.is_empty() {
+        vec![("all namespaces", Api::all(client.clone()))]
     } else {
-        args.namespaces.iter().map(|namespace| Api::namespaced(client.clone(), namespace)).collect()
+        let scoped = |name| (name, Api::namespaced(client.clone(), name));
+        args.namespaces.iter().map(String::as_str).map(scoped).collect()
     };
-    let mut groups = Vec::new();
-    for api in &apis {
-        groups.extend(list(api).await?);
+    // What goes wrong in one namespace, such as one whose rights went with it, holds no other up.
+    let (mut groups, mut failed) = (Vec::new(), Vec::new());
+    for (scope, api) in &scopes {
+        if let Err(error) = list(api, &mut groups).await {
+            failed.push(format!("could not list the groups of {scope}: {}", words(&error)));
+        }
     }
     let router = Router::new(client.clone(), CALL_TIMEOUT);
     let releases =
@@ -151,28 +160,32 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
             }
         });
     let outcomes: Vec<Result<(), String>> = stream::iter(releases).buffer_unordered(PARALLEL).collect().await;
-    let failed: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
-    if failed.is_empty() { Ok(groups.len()) } else { Err(UninstallError::Groups(failed)) }
+    failed.extend(outcomes.into_iter().filter_map(Result::err));
+    if failed.is_empty() { Ok(groups.len()) } else { Err(UninstallError::Incomplete(failed)) }
 }
 
-/// The groups; of one that cannot be read what is left: enough to let it go.
-async fn list(api: &Api<Sighting>) -> Result<Vec<LeaderGroup>, UninstallError> {
-    let mut groups = Vec::new();
+/// The API server's own words where there are any.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} (HTTP {})", status.message, status.code),
+        other => other.to_string(),
+    }
+}
+
+/// Adds the groups; of one that cannot be read what is left: enough to let it go.
+async fn list(api: &Api<Sighting>, groups: &mut Vec<LeaderGroup>) -> Result<(), kube::Error> {
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = match api.list(&params).await {
             // Without the definition there are no groups.
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(groups),
-            page => page.map_err(|source| UninstallError::Api {
-                what: "list the groups",
-                source: Box::new(source),
-            })?,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            page => page?,
         };
         let remains = |found: Sighting| found.0.unwrap_or_else(|unreadable| unreadable.remains(None));
         groups.extend(page.items.into_iter().map(remains));
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params.continue_token = Some(next),
-            None => return Ok(groups),
+            None => return Ok(()),
         }
     }
 }
@@ -185,7 +198,11 @@ async fn release_one(
 ) -> Result<(), RoutingError> {
     if !keep_labels {
         // It finds those with the group's stamp by itself; no others are ours.
-        router.clear(reference, group.spec.on_delete, &[]).await?;
+        let cleared = router.clear(reference, group.spec.on_delete, &[]).await;
+        // A namespace that is deleted takes the rights to its pods away before its groups are gone; nobody misses their
+        // labels.
+        let leaves = group.metadata.deletion_timestamp.is_some();
+        cleared.or_else(|error| if leaves && error.is_refusal() { Ok(()) } else { Err(error) })?;
     }
     router.set_finalizer(reference, false).await
 }

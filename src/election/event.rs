@@ -85,7 +85,7 @@ pub enum Effect {
     },
     /// Mark the row as that of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
     Tombstone,
-    /// Settle the labels of a deleted group. -> [`Outcome::Cleared`]
+    /// Settle the labels of a deleted group. -> [`Outcome::Cleared`] or [`Outcome::ClearRefused`]
     Clear {
         /// How.
         on_delete: OnDelete,
@@ -173,6 +173,8 @@ pub enum Outcome {
     Tombstoned,
     /// The labels are settled.
     Cleared,
+    /// The API server does not allow some labels to be settled; all others are.
+    ClearRefused,
     /// The finalizer is gone.
     Unfinalized,
     /// It was refused: the ground for the decision is gone.

@@ -14,7 +14,8 @@ use crate::api::{Declaration, PodRef};
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest wait between two attempts, so that a recovery is noticed soon.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
-/// How long a deletion waits for the database before it leaves the row for later.
+/// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before it
+/// leaves their labels.
 const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
 /// After so many conflicts in a row the world is read anew, with a pause.
 const MOST_CONFLICTS: u32 = 8;
@@ -342,6 +343,17 @@ impl Group {
             }
             (Retirement::Tombstone, _) => Some(Retirement::Labels),
             (Retirement::Labels, Outcome::Cleared) => Some(Retirement::Finalizer),
+            (Retirement::Labels, Outcome::ClearRefused) => {
+                // A namespace that is deleted takes the operator's rights in it away before the groups are gone. They
+                // must not hang on a word that nothing changes any more.
+                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
+                if now >= give_up { Some(Retirement::Finalizer) } else { None }
+            }
+            (Retirement::Labels, _) => {
+                // The API server is out of reach, so nobody knows what it would allow.
+                self.retire_by = None;
+                None
+            }
             (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Refused(Refusal::GroupGone)) => {
                 self.phase = Phase::Retired;
                 return;
@@ -349,6 +361,7 @@ impl Group {
             _ => None,
         };
         if let Some(next) = next {
+            self.retire_by = None;
             return self.retire(next, effects);
         }
         self.retry_at = Some(now + self.next_pause());

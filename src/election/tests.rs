@@ -658,6 +658,30 @@ fn a_deletion_does_not_wait_for_the_database_for_ever() {
 }
 
 #[test]
+fn a_deletion_does_not_wait_for_rights_to_the_pods_for_ever() {
+    let mut world = settled();
+    world.deleting = true;
+    let mut case = Case::stable(world);
+    case.answer(Outcome::Tombstoned);
+    case.answer(Outcome::ClearRefused);
+    assert!(case.asked.is_empty());
+    let mut retry = |after: u64, outcome: Outcome| {
+        case.now += Duration::from_secs(after);
+        case.step(Event::Tick);
+        assert!(matches!(case.effect(), Effect::Clear { .. }), "it tries again first");
+        case.answer(outcome);
+        case.asked.first().map(|(_, effect)| effect.clone())
+    };
+    assert_eq!(retry(9, Outcome::ClearRefused), None);
+    // Whether it would be allowed now is not known, however long that lasts.
+    assert_eq!(retry(6, Outcome::Failed), None);
+    assert_eq!(retry(60, Outcome::Failed), None);
+    assert_eq!(retry(6, Outcome::ClearRefused), None);
+    assert_eq!(retry(9, Outcome::ClearRefused), None);
+    assert_eq!(retry(6, Outcome::ClearRefused), Some(Effect::Unfinalize));
+}
+
+#[test]
 fn without_the_charge_nothing_is_done() {
     let mut case = Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new() };
     case.step(Event::Tick);

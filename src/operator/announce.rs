@@ -9,10 +9,7 @@ use kube::{
 };
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{
-    entry::{Charge, Entry},
-    message::Watched,
-};
+use super::entry::{Charge, Entry};
 use crate::{
     api::{LeaderGroup, Reason},
     election::{Effect, Finished, Outcome, Phase, Standing},
@@ -30,7 +27,7 @@ pub(super) struct Voice {
     pub(super) metrics: Arc<Metrics>,
     pub(super) liveness: Liveness,
     pub(super) lock: Check,
-    watches: Check,
+    pub(super) watches: Check,
     events: mpsc::Sender<(Event, ObjectReference)>,
 }
 
@@ -51,19 +48,6 @@ impl Voice {
             lock: readiness.check("lock-store", "no session with the lock's database yet"),
             watches: readiness.check("api-server", "the first lists of groups and pods are not complete yet"),
             events,
-        }
-    }
-
-    /// The watches work, or do not.
-    pub(super) fn watches<'a>(
-        &self,
-        synced: impl Fn(Watched) -> bool,
-        mut failing: impl Iterator<Item = (&'a Watched, &'a String)>,
-    ) {
-        if let Some((watched, problem)) = failing.next() {
-            self.watches.fail(&format!("watching {watched:?} fails: {problem}"));
-        } else if synced(Watched::Groups) && synced(Watched::Pods) {
-            self.watches.pass();
         }
     }
 

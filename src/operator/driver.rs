@@ -1,7 +1,7 @@
 //! The loop: one message at a time, and the effects it leads to.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -22,10 +22,11 @@ use super::{
     desk::Desk,
     effects::Performer,
     entry::{Charge, Entry, Probing},
-    message::{GroupName, Message, Scope, Watched},
+    message::{GroupName, Message, Watched},
     network::OwnNetwork,
     report::{self, Hindrance},
     roster::Roster,
+    watches::Watches,
 };
 use crate::{
     api::{HistoryEntry, HumanDuration},
@@ -125,9 +126,7 @@ pub(super) struct Driver {
     pub(super) unreadable: HashMap<GroupName, (String, Option<i64>)>,
     /// Objects of a list that is being read, by watch and scope.
     pub(super) listing: HashMap<(Watched, Option<Arc<str>>), BTreeSet<String>>,
-    /// Watches that have shown their first list, and those that fail, with the reason and when they last did.
-    pub(super) synced: BTreeSet<(Watched, Scope)>,
-    pub(super) failing: BTreeMap<Watched, (Outage, Duration)>,
+    pub(super) watches: Watches,
     /// Groups to look at again in this turn.
     pub(super) touched: BTreeSet<GroupName>,
     timers: BTreeSet<(Duration, GroupName)>,
@@ -141,6 +140,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
+            watches: Watches::new(&parts.namespaces),
             parts,
             entries: HashMap::new(),
             roster: Roster::default(),
@@ -150,8 +150,6 @@ impl Driver {
             network: OwnNetwork::default(),
             unreadable: HashMap::new(),
             listing: HashMap::new(),
-            synced: BTreeSet::new(),
-            failing: BTreeMap::new(),
             touched: BTreeSet::new(),
             timers: BTreeSet::new(),
             deadlines: HashMap::new(),
@@ -246,12 +244,6 @@ impl Driver {
         self.lock.outage.as_ref().is_some_and(|outage| outage.lasts(now))
     }
 
-    /// Whether everything that this watches has been listed.
-    pub(super) fn is_synced(&self, watched: Watched) -> bool {
-        let scopes = self.synced.iter().filter(|(synced, _)| *synced == watched).count();
-        scopes >= if watched == Watched::NodeLeases { 1 } else { self.parts.namespaces.len().max(1) }
-    }
-
     /// Shows one group the world, and does what it says.
     fn look(&mut self, name: &GroupName, now: Duration) {
         let lock_away = self.lock_away(now);
@@ -341,7 +333,7 @@ impl Driver {
     pub(super) fn report(&mut self, name: &GroupName, now: Duration) {
         let Some(entry) = self.entries.get(name) else { return };
         let never_seen = entry.status().is_none_or(|status| status.observed_generation < 0);
-        let hindrance = self.hindrance(never_seen, now);
+        let hindrance = self.hindrance(&name.namespace, never_seen, now);
         let ours = match &entry.charge {
             Charge::Ours => true,
             Charge::Foreign(_) => {
@@ -374,13 +366,12 @@ impl Driver {
         });
     }
 
-    /// What keeps this replica from working for any group, once it is worth telling: a group that was never reported on
+    /// What keeps this replica from working for any group of a namespace, once it is worth telling: a group that was never reported on
     /// hears of it at once.
-    fn hindrance(&self, never_seen: bool, now: Duration) -> Option<Hindrance> {
+    fn hindrance(&self, namespace: &Arc<str>, never_seen: bool, now: Duration) -> Option<Hindrance> {
         let worth_telling = |outage: &&Outage| never_seen || outage.lasts(now);
         let lock = self.lock.outage.as_ref().filter(worth_telling);
-        let watch = self.failing.get(&Watched::Pods).filter(|_| !self.is_synced(Watched::Pods));
-        let watch = watch.map(|(outage, _)| outage).filter(worth_telling);
+        let watch = self.watches.blindness(namespace).filter(worth_telling);
         lock.map(|outage| Hindrance::Lock(outage.problem.clone()))
             .or_else(|| watch.map(|outage| Hindrance::Pods(outage.problem.clone())))
     }
@@ -388,13 +379,7 @@ impl Driver {
     /// Claims the groups that nobody is in charge of and that fall to this replica.
     fn claim(&mut self, now: Duration) {
         let Some(own) = self.lock.own else { return };
-        if self.claiming
-            || self.draining
-            || self.lock.outage.is_some()
-            || !self.is_synced(Watched::Groups)
-            // Without its pods a group would seem to have none: nothing to adopt, and no labels to take off.
-            || !self.is_synced(Watched::Pods)
-        {
+        if self.claiming || self.draining || self.lock.outage.is_some() {
             return;
         }
         let living = &self.lock.living;
@@ -404,6 +389,10 @@ impl Driver {
             .filter_map(|entry| {
                 if keys.contains(&entry.key) {
                     // Another group has the same key. One claim cannot ask for it twice; the next one asks for this.
+                    return None;
+                }
+                let deleting = entry.object.metadata.deletion_timestamp.is_some();
+                if !self.watches.allow_claim(&entry.name.namespace, deleting, now) {
                     return None;
                 }
                 entry.claim_due = false;

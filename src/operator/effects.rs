@@ -52,6 +52,7 @@ struct Learned {
 /// Why there is no proper outcome.
 enum Failure {
     Refused(Refusal),
+    Uncleared(Trouble),
     Unknown(Trouble),
     Trouble(Trouble),
 }
@@ -108,6 +109,7 @@ impl Performer {
         let (outcome, trouble) = match self.attempt(effect, &mut learned).await {
             Ok(outcome) => (outcome, None),
             Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
+            Err(Failure::Uncleared(trouble)) => (Outcome::ClearRefused, Some(trouble)),
             Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
             Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
         };
@@ -176,7 +178,11 @@ impl Performer {
             }
             Effect::Tombstone => self.bury().await?,
             Effect::Clear { on_delete, pods } => {
-                self.router.clear(&self.group, on_delete, &pods).await?;
+                let cleared = self.router.clear(&self.group, on_delete, &pods).await;
+                cleared.map_err(|error| {
+                    let trouble = Trouble::from(&error);
+                    if error.is_refusal() { Failure::Uncleared(trouble) } else { Failure::Trouble(trouble) }
+                })?;
                 Outcome::Cleared
             }
             Effect::Unfinalize => {

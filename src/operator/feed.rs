@@ -110,7 +110,7 @@ async fn pump<K>(
     while let Some(event) = stream.next().await {
         let message = match event {
             Ok(event) => wrap(scope.clone(), event),
-            Err(text) => Message::WatchFailed(watched, text),
+            Err(text) => Message::WatchFailed(watched, scope.clone(), text),
         };
         if messages.send(message).await.is_err() {
             return;

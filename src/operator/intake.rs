@@ -14,6 +14,7 @@ use super::{
     network::Peer,
     roster::Selected,
     session::LockNews,
+    watches::Sight,
 };
 use crate::{
     api::{LeaderGroup, Sighting},
@@ -22,9 +23,6 @@ use crate::{
     lock::{Claimed, LockError, Token},
 };
 
-/// A watch that has not failed for so long, while the API server answers, works: it is tried again more often than that.
-const QUIET_WATCH: Duration = Duration::from_secs(10);
-
 impl Driver {
     pub(super) fn take(&mut self, message: Message) {
         let now = Monotonic::now();
@@ -32,7 +30,7 @@ impl Driver {
             Message::Group(scope, event) => self.group_event(&scope, event),
             Message::Pod(scope, event) => self.pod_event(&scope, event, now),
             Message::NodeLease(event) => self.lease_event(event, now),
-            Message::WatchFailed(watched, problem) => self.watch_failed(watched, &problem),
+            Message::WatchFailed(watched, scope, problem) => self.watch_failed(watched, scope, &problem),
             Message::Lock(news) => self.lock_news(news, now),
             Message::Done(done) => self.done(*done, now),
             Message::Claimed { session, answers } => {
@@ -287,45 +285,44 @@ impl Driver {
     }
 
     fn synced(&mut self, watched: Watched, scope: Scope) {
-        self.synced.insert((watched, scope));
-        if self.is_synced(watched) && self.failing.remove(&watched).is_some() {
+        if self.watches.listed(watched, scope) {
             self.entries.values_mut().for_each(|entry| entry.hindrance_reported = false);
         }
         self.tell_watches();
         self.ask_for_claims();
     }
 
-    fn watch_failed(&mut self, watched: Watched, problem: &str) {
+    fn watch_failed(&mut self, watched: Watched, scope: Scope, problem: &str) {
         if watched == Watched::NodeLeases {
             self.leases.interrupted();
         }
-        let now = Monotonic::now();
-        let before = self.failing.remove(&watched).map(|(outage, _)| outage);
-        if before.as_ref().is_none_or(|before| before.problem != problem) {
-            tracing::warn!(?watched, problem, "a watch failed; trying again");
+        let namespace = scope.clone();
+        if self.watches.failed(watched, scope, problem, Monotonic::now()) {
+            tracing::warn!(
+                ?watched,
+                namespace = namespace.as_deref(),
+                problem,
+                "a watch failed; trying again"
+            );
         }
-        self.failing.insert(watched, (Outage::goes_on(before, problem, now), now));
         self.tell_watches();
-        if watched == Watched::Pods && !self.is_synced(watched) {
-            self.touched.extend(self.entries.keys().cloned());
-        }
+        let blind = self.entries.keys().filter(|name| self.watches.blindness(&name.namespace).is_some());
+        self.touched.extend(blind.cloned());
     }
 
-    /// A watch that is resumed may stay silent for hours; one that still fails would have said so again by now.
     fn forgive_watches(&mut self, now: Duration) {
-        let before = self.failing.len();
-        self.failing.retain(|_, (_, at)| now.saturating_sub(*at) < QUIET_WATCH);
-        if self.failing.len() != before {
+        if self.watches.forgive(now) {
             tracing::info!("the watches work again");
         }
         self.tell_watches();
     }
 
     fn tell_watches(&self) {
-        self.parts.voice.watches(
-            |watched| self.is_synced(watched),
-            self.failing.iter().map(|(watched, (outage, _))| (watched, &outage.problem)),
-        );
+        match self.watches.sight() {
+            Sight::Clear => self.parts.voice.watches.pass(),
+            Sight::Coming => {}
+            Sight::None(problem) => self.parts.voice.watches.fail(&problem),
+        }
     }
 
     /// A peer was reached, or was not. While the network leads nowhere, and until it leads somewhere again, no pod's

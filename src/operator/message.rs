@@ -73,7 +73,7 @@ pub(super) enum Message {
     Group(Scope, watcher::Event<Sighting>),
     Pod(Scope, watcher::Event<Pod>),
     NodeLease(watcher::Event<Lease>),
-    WatchFailed(Watched, String),
+    WatchFailed(Watched, Scope, String),
     Lock(LockNews),
     Done(Box<Done>),
     Claimed {

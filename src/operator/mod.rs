@@ -22,6 +22,7 @@ mod roster;
 mod session;
 mod sighting;
 mod tidy;
+mod watches;
 
 use std::{sync::Arc, time::Duration};
 

@@ -158,7 +158,8 @@ impl Router {
     }
 
     /// Settles the labels of a deleted group: the stamp goes, and the role label too unless it is to be kept. Pods that
-    /// another group has stamped since are left alone.
+    /// another group has stamped since are left alone. All are tried, whatever becomes of the others; the error is a
+    /// refusal only if all that went wrong are.
     pub async fn clear(
         &self,
         group: &GroupRef,
@@ -168,10 +169,14 @@ impl Router {
         let mut pods = pods.to_vec();
         // What no longer is one of the group's pods may carry its label still.
         let labelled = ListParams::default().labels(&group.marks.label);
+        let mut failed = Vec::new();
         let found = match self.call("list the pods with a role", self.pods(group).list(&labelled)).await {
-            // What can be no label is on no pod: a group with such a spec goes all the same.
-            Err(refused) if refused.code() == Some(400) => Vec::new(),
-            found => found?.items,
+            Ok(found) => found.items,
+            Err(error) => {
+                // What can be no label is on no pod: a group with such a spec goes all the same.
+                failed.extend((error.code() != Some(400)).then_some(error));
+                Vec::new()
+            }
         };
         let stamped = found.into_iter().filter(|pod| {
             stamp_of(pod).is_some_and(|stamp| stamp.group == group.uid)
@@ -182,7 +187,10 @@ impl Router {
             .collect();
         pods.extend(stamped);
         let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
-        stream::iter(clears).buffer_unordered(PARALLEL).try_collect().await
+        let outcomes: Vec<_> = stream::iter(clears).buffer_unordered(PARALLEL).collect().await;
+        failed.extend(outcomes.into_iter().filter_map(Result::err));
+        // The worst of them: what may be otherwise at the next attempt comes first.
+        failed.into_iter().min_by_key(RoutingError::is_refusal).map_or(Ok(()), Err)
     }
 
     async fn clear_one(

@@ -1,14 +1,26 @@
 //! The writes to pods: each only with its preconditions.
 
-use kube::ResourceExt;
+use std::time::Instant;
+
+use k8s_openapi::api::{
+    core::v1::Pod,
+    rbac::v1::{self as rbac, RoleBinding},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+};
 use leadergroup::{
     api::{OnDelete, PodRef},
     election::Role,
-    routing::{Promoted, Stripped},
+    routing::{Promoted, Router, Stripped},
 };
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::{
+    apiserver::{ApiServer, DEADLINE},
+    stage::Stage,
+};
 
 async fn promote(stage: &Stage, token: i64, pod: &PodRef, version: &str) -> bool {
     matches!(stage.router.promote(&stage.group, token, pod, version).await.unwrap(), Promoted::Done(_))
@@ -142,4 +154,51 @@ async fn a_label_that_none_can_be_holds_no_deletion_up() {
         stage.router.clear(&stage.group, OnDelete::Strip, std::slice::from_ref(&pod)).await.unwrap();
     }
     assert_eq!(stage.version(&pod).await, before);
+}
+
+#[tokio::test]
+async fn one_pod_that_must_not_be_written_to_keeps_no_other_from_being_cleared() {
+    let stage = Stage::new("clear").await;
+    let mut pods = Vec::new();
+    // More than are written to at a time, with the forbidden one first.
+    for number in 0..12 {
+        let pod = stage.pod(&format!("pod-{number}")).await;
+        assert!(promote(&stage, 1, &pod, &stage.version(&pod).await).await);
+        pods.push(pod);
+    }
+    let (namespace, group) = (&stage.namespace, "rbac.authorization.k8s.io");
+    let others: Vec<_> = pods[1..].iter().map(|pod| &pod.name).collect();
+    let role: rbac::Role = serde_json::from_value(json!({
+        "metadata": { "name": namespace },
+        "rules": [
+            { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] },
+            { "apiGroups": [""], "resources": ["pods"], "resourceNames": others, "verbs": ["patch"] }
+        ]
+    }))
+    .unwrap();
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "metadata": { "name": namespace },
+        "roleRef": { "apiGroup": group, "kind": "Role", "name": namespace },
+        "subjects": [{ "apiGroup": group, "kind": "User", "name": namespace }]
+    }))
+    .unwrap();
+    let params = PostParams::default();
+    Api::namespaced(stage.client.clone(), namespace).create(&params, &role).await.unwrap();
+    Api::namespaced(stage.client.clone(), namespace).create(&params, &binding).await.unwrap();
+    let client = ApiServer::shared().await.client_as(namespace).await;
+    let visible = Api::<Pod>::namespaced(client.clone(), namespace);
+    let start = Instant::now();
+    // The API server learns of a right a moment after it was given.
+    while visible.list(&ListParams::default()).await.is_err() {
+        assert!(start.elapsed() < DEADLINE, "the right does not arrive");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+
+    let router = Router::new(client, DEADLINE);
+    let refused = router.clear(&stage.group, OnDelete::Strip, &pods).await.unwrap_err();
+    assert!(refused.is_refusal() && refused.code() == Some(403), "{refused}");
+    for pod in &pods[1..] {
+        assert_eq!(stage.mark(pod).await, (Role::None, None), "{}", pod.name);
+    }
+    assert_eq!(stage.mark(&pods[0]).await, (Role::Active, Some(1)));
 }
