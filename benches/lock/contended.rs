@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::contender::{Contender, Kind, Outcome, prepare};
+use crate::contender::{Contender, Kind, Outcome, prepare, program};
 use crate::keeping::key;
 use crate::machine::Bench;
 use crate::measure::{Dice, Latencies};
@@ -15,9 +15,12 @@ use crate::report::{Report, number};
 
 const CLIENTS: [usize; 3] = [1, 8, 64];
 const KEYS: [usize; 2] = [1, 1_000];
-const KINDS: [Kind; 5] = [Kind::Try, Kind::Queue, Kind::Baseline, Kind::Upsert, Kind::Advisory];
+const KINDS: [Kind; 6] = [Kind::Try, Kind::Queue, Kind::Tasks, Kind::Baseline, Kind::Upsert, Kind::Advisory];
 /// Each measurement is made in so many parts, by turns with the others, so that a noisy moment hits all alike.
 const ROUNDS: u32 = 3;
+
+/// Connections of the program whose tasks they are: as many as it uses at a time, and those for heartbeats and for hints.
+const CONNECTIONS: u32 = 6;
 
 /// They go on like this for so long before anything is counted. Each connection prepares and plans its statements when it comes
 /// to them for the first time, which a program that runs for days does once.
@@ -93,11 +96,13 @@ fn summarise(report: &mut Report, keys: usize, tallies: &[(Kind, f64)]) {
     let rate =
         |wanted: Kind| tallies.iter().find(|(kind, _)| *kind == wanted).map_or(f64::NAN, |(_, rate)| *rate);
     report.summarise(format!(
-        "{} {} and 64 clients: {:.2} (FIFO {:.2}) of the upsert lease's operations, {:.1} of the baseline's",
+        "{} {} and 64 clients: {:.2} (FIFO {:.2}, tasks of one program {:.2}) of the upsert lease's operations, {:.1} of \
+         the baseline's",
         number(keys as f64),
         if keys == 1 { "key" } else { "keys" },
         rate(Kind::Try) / rate(Kind::Upsert),
         rate(Kind::Queue) / rate(Kind::Upsert),
+        rate(Kind::Tasks) / rate(Kind::Upsert),
         rate(Kind::Try) / rate(Kind::Baseline),
     ));
 }
@@ -109,9 +114,17 @@ async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally
         for tally in &mut tallies {
             let database = bench.empty().await;
             prepare(&database, tally.kind).await?;
+            let program = match tally.kind {
+                Kind::Tasks => Some(program(&database, CONNECTIONS, "program".to_owned()).await?),
+                _ => None,
+            };
             let mut tasks = JoinSet::new();
             for number in 0..clients {
-                let contender = Contender::new(&database, tally.kind, format!("client-{number}")).await?;
+                let name = format!("client-{number}");
+                let contender = match &program {
+                    Some(program) => Contender::task(program, &name),
+                    None => Contender::new(&database, tally.kind, name).await?,
+                };
                 tasks.spawn(warm_up(contender, (number..keys).step_by(clients)));
             }
             let contenders = tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
@@ -131,6 +144,9 @@ async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally
             tally.time += from.elapsed();
             for contender in contenders {
                 contender.leave().await?;
+            }
+            if let Some(program) = program {
+                program.shutdown().await?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use leadergroup::lock::{Client, ClientConfig, Guard, Key};
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Executor as _};
@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Try,
     /// This library, waiting for its turn.
     Queue,
+    /// This library, without waiting, all clients being tasks of one program that share its session and connections.
+    Tasks,
     /// The baseline protocol: one table, locked as a whole by each attempt.
     Baseline,
     /// A row with an expiry, taken by one `INSERT ... ON CONFLICT`.
@@ -36,6 +38,7 @@ impl Kind {
         match self {
             Self::Try => "ours, try",
             Self::Queue => "ours, FIFO",
+            Self::Tasks => "ours, tasks",
             Self::Baseline => "baseline",
             Self::Upsert => "upsert lease",
             Self::Advisory => "advisory",
@@ -53,7 +56,7 @@ const TABLES: &str = "
 /// A database for one measurement of this kind.
 pub(crate) async fn prepare(database: &Database, kind: Kind) -> Result<()> {
     match kind {
-        Kind::Try | Kind::Queue => store(database, 3)?.migrate().await?,
+        Kind::Try | Kind::Queue | Kind::Tasks => store(database, 3)?.migrate().await?,
         Kind::Baseline | Kind::Upsert | Kind::Advisory => execute(database, TABLES).await?,
     }
     Ok(())
@@ -70,21 +73,27 @@ pub(crate) enum Outcome {
     Held,
 }
 
-/// One candidate with a connection of its own.
+/// One candidate, with a connection of its own unless it is a task of a program.
 pub(crate) enum Contender {
     Ours { client: Client, queues: bool, guard: Option<Guard> },
+    Task { client: Client, guard: Option<Guard> },
     Rival { kind: Kind, connection: PgConnection, owner: String },
 }
 
 impl Contender {
     pub(crate) async fn new(database: &Database, kind: Kind, owner: String) -> Result<Self> {
+        ensure!(kind != Kind::Tasks, "a task needs its program");
         if !matches!(kind, Kind::Try | Kind::Queue) {
             return Ok(Self::Rival { kind, connection: connect(database).await?, owner });
         }
         // One for work, one for heartbeats, one for hints.
-        let config = ClientConfig { name: owner, ttl: TTL, ..ClientConfig::default() };
-        let client = Client::connect(store(database, 3)?, config).await?;
+        let client = program(database, 3, owner).await?;
         Ok(Self::Ours { client, queues: kind == Kind::Queue, guard: None })
+    }
+
+    /// One of a program's tasks.
+    pub(crate) fn task(program: &Client, owner: &str) -> Self {
+        Self::Task { client: program.another_owner(owner), guard: None }
     }
 
     /// Takes the key, or finds out that it is held; whoever queues comes back with it.
@@ -96,6 +105,10 @@ impl Contender {
                 } else {
                     client.try_lock(key).await?
                 };
+                Ok(if guard.is_some() { Outcome::Taken } else { Outcome::Held })
+            }
+            Self::Task { client, guard } => {
+                *guard = client.try_lock(key).await?;
                 Ok(if guard.is_some() { Outcome::Taken } else { Outcome::Held })
             }
             Self::Rival { kind, connection, owner } => {
@@ -111,7 +124,7 @@ impl Contender {
 
     pub(crate) async fn release(&mut self, key: &Key) -> Result<()> {
         let (kind, connection, owner) = match self {
-            Self::Ours { guard, .. } => {
+            Self::Ours { guard, .. } | Self::Task { guard, .. } => {
                 guard.take().context("released without being held")?.release().await?;
                 return Ok(());
             }
@@ -133,10 +146,17 @@ impl Contender {
                 drop(guard);
                 client.shutdown().await?;
             }
+            Self::Task { .. } => {}
             Self::Rival { connection, .. } => connection.close().await?,
         }
         Ok(())
     }
+}
+
+/// A program of ours with so many connections.
+pub(crate) async fn program(database: &Database, connections: u32, name: String) -> Result<Client> {
+    let config = ClientConfig { name, ttl: TTL, ..ClientConfig::default() };
+    Ok(Client::connect(store(database, connections)?, config).await?)
 }
 
 /// One round of the protocol, statement by statement as it is published, with a key column for many groups.

@@ -1,7 +1,7 @@
 //! Locks that a program holds itself: taken at once, waited for in order, and handed straight to the next one.
 //!
-//! Each operation may be repeated without harm. What is asked most is one plain statement that locks nothing but the
-//! key's row. If that has no answer, a function has: it locks the row before it reads who waits
+//! Each operation may be repeated without harm. What is asked most goes the short way (`short.rs`), together with what else is
+//! asked at the same time. If that has no answer, a function has: it locks the row before it reads who waits
 //! (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
 //! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
 
@@ -11,11 +11,12 @@ use sqlx::postgres::PgRow;
 
 use super::model::check_text;
 use super::pool::Statement;
+use super::short::{Freeing, Taken, Taking};
 use super::store::{Bind, get, unexpected};
 use super::verdict::refusal;
 use super::{
-    Acquired, Changed, GrantId, HandOver, Heir, Key, LockError, PROTOCOL, Refusal, SessionId, Store,
-    TOKEN_JUMP, Token, Wish,
+    Acquired, Changed, GrantId, HandOver, Heir, Key, LockError, Refusal, SessionId, Store, TOKEN_JUMP, Token,
+    Wish,
 };
 
 const ACQUIRE: Statement = Statement {
@@ -29,9 +30,6 @@ const RELEASE: Statement = Statement {
                  r.found_group as group_id, $2 as protocol \
           from leadergroup.release($1, $2, $8, $3, $4, $5, $6, $9, $10, $7) as r",
 };
-/// The short ways of the two above, for what is asked most. They take the first of the same arguments.
-const TAKE: Statement = Statement { name: "take", sql: include_str!("sql/take.sql") };
-const FREE: Statement = Statement { name: "free", sql: include_str!("sql/free.sql") };
 const GIVE_UP: Statement =
     Statement { name: "give up waiting", sql: "select leadergroup.give_up($1, $2, $3) as token" };
 const OWN_REQUESTS: Statement =
@@ -99,43 +97,36 @@ impl Store {
         check_text("owner's namespace", &wish.owner.namespace)?;
         check_text("owner's name", &wish.owner.name)?;
         check_text("reason", &wish.reason)?;
-        let lock_delay_ms = i64::try_from(wish.lock_delay.as_millis())
+        let delay_ms = i64::try_from(wish.lock_delay.as_millis())
             .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
-        let asked = Bind::new()
-            .with(own.as_uuid())?
-            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
-            .with(wish.key.as_str())?
-            .with(HOLD_GROUP)?
-            .with(wish.request.as_uuid())?
-            .with(&wish.owner.uid)?
-            .with(&wish.owner.namespace)?
-            .with(&wish.owner.name)?
-            .with(&wish.reason)?
-            .with(lock_delay_ms)?
-            .with(queue)?;
+        let taking = Taking { own, wish: wish.clone(), delay_ms, queue };
+        let bind = taking.bind()?;
+        match self.taking.ask(self, taking).await? {
+            Taken::Granted(token) => return Ok(Acquired::Granted { token }),
+            Taken::Held => return Ok(Acquired::Held),
+            Taken::Waiting => return Ok(Acquired::Waiting),
+            Taken::Open => {}
+        }
         let passing = self.passing();
-        let mut rows = self.rows(TAKE, asked.clone()).await?;
+        let bind = bind
+            .with(TOKEN_JUMP)?
+            .with(wish.delay_over.map(Token::get))?
+            .with(i32::try_from(MOST_WAITERS).unwrap_or(i32::MAX))?
+            .with(passing.patience_ms)?
+            .with(passing.force_ms)?;
         for _ in 0..ATTEMPTS {
+            let rows = self.rows(ACQUIRE, bind.clone()).await?;
             if let Some(answer) = self.acquired(&rows, wish).await? {
                 return Ok(answer);
             }
-            let bind = asked
-                .clone()
-                .with(TOKEN_JUMP)?
-                .with(wish.delay_over.map(Token::get))?
-                .with(i32::try_from(MOST_WAITERS).unwrap_or(i32::MAX))?
-                .with(passing.patience_ms)?
-                .with(passing.force_ms)?;
-            rows = self.rows(ACQUIRE, bind).await?;
         }
-        Ok(self.acquired(&rows, wish).await?.unwrap_or(Acquired::Refused(Refusal::Busy)))
+        Ok(Acquired::Refused(Refusal::Busy))
     }
 
     /// What the answer says, if it is one.
     async fn acquired(&self, rows: &[PgRow], wish: &Wish) -> Result<Option<Acquired>, LockError> {
         let row = rows.first().ok_or_else(|| unexpected("acquire", "no rows"))?;
-        let Some(verdict) = get::<Option<&str>>(row, "verdict")? else { return Ok(None) };
-        Ok(Some(match verdict {
+        Ok(Some(match get::<&str>(row, "verdict")? {
             "granted" => Acquired::Granted { token: Token::new(get(row, "token")?) },
             "held" => Acquired::Held,
             "waiting" => Acquired::Waiting,
@@ -212,27 +203,16 @@ impl Store {
         heir: Option<Heir<'_>>,
     ) -> Result<LetGo, LockError> {
         check_text("reason", reason)?;
-        // By which a repetition is recognised, should an answer be lost on the way.
         let id = uuid::Uuid::new_v4();
-        let asked = Bind::new()
-            .with(own.map(SessionId::as_uuid))?
-            .with(i32::try_from(PROTOCOL).unwrap_or(i32::MAX))?
-            .with(key.as_str())?
-            .with(HOLD_GROUP)?
-            .with(token.get())?
-            .with(reason)?
-            .with(id)?;
+        let freeing = Freeing { own, key: key.clone(), token, reason: reason.to_owned(), id };
+        let bind = freeing.bind()?;
         // If nobody waits for it and nothing speaks against it.
-        if own.is_some() && heir.is_none() && !self.rows(FREE, asked.clone()).await?.is_empty() {
+        if own.is_some() && heir.is_none() && self.freeing.ask(self, freeing).await? {
             return Ok(LetGo::Done);
         }
+        let bind = bind.with(TOKEN_JUMP)?.with(heir.and_then(Heir::uid))?.with(heir.and_then(Heir::name))?;
         for _ in 0..ATTEMPTS {
-            let bind = asked
-                .clone()
-                .with(TOKEN_JUMP)?
-                .with(heir.and_then(Heir::uid))?
-                .with(heir.and_then(Heir::name))?;
-            let rows = self.rows(RELEASE, bind).await?;
+            let rows = self.rows(RELEASE, bind.clone()).await?;
             let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;
             for (request, session) in [("next_request", "next_session"), ("old_request", "old_session")] {
                 let request = get::<Option<uuid::Uuid>>(row, request)?;

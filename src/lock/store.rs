@@ -10,7 +10,9 @@ use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
 
 use super::fence::Fence;
 use super::pool::{Lane, Pool, Statement};
+use super::short::{Freeing, Taking};
 use super::stats::Counters;
+use super::together::Together;
 use super::{DatabaseConfig, Epoch, FencePolicy, Key, LockError};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: a frozen client must not keep rows
@@ -51,6 +53,9 @@ pub struct Store {
     pub(super) fence: Arc<Fence>,
     /// What it and its clones have done.
     pub(super) counters: Arc<Counters>,
+    /// What its programs' tasks ask at the same time.
+    pub(super) taking: Together<Taking>,
+    pub(super) freeing: Together<Freeing>,
 }
 
 impl Store {
@@ -67,7 +72,15 @@ impl Store {
     fn on(pool: Pool) -> Self {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
         let settled = Arc::new(AtomicBool::new(true));
-        Self { pool, last_epoch: Arc::default(), settled, fence: Arc::new(fence), counters: Arc::default() }
+        Self {
+            pool,
+            last_epoch: Arc::default(),
+            settled,
+            fence: Arc::new(fence),
+            counters: Arc::default(),
+            taking: Together::default(),
+            freeing: Together::default(),
+        }
     }
 
     /// How many statements of one operation are sent at once: an operation must not wait for its own connections.
