@@ -184,15 +184,18 @@ impl Group {
         let Some(holder) = self.row.owner.clone() else {
             return self.read(effects);
         };
-        // An unfinished term is in the middle of a change already.
-        let held = self.is_finished() && !self.may_replace(against.is_some_and(is_end), now);
+        // An unfinished term is in the middle of a change already: there a pause or a delay comes too late.
+        let held = self.world.obstacle.is_some()
+            || (self.is_finished() && !self.may_replace(against.is_some_and(is_end), now));
         match (against, self.successor(Some(&holder))) {
-            (None, Some(successor)) if certain && self.may_replace(false, now) => {
+            (None, Some(successor))
+                if certain && self.world.obstacle.is_none() && self.may_replace(false, now) =>
+            {
                 self.change(successor, reason, now, effects);
             }
             // The watch told an old story, or a filtered one. Wait for it to catch up.
             (None, _) => self.back_off(now),
-            // Paused meanwhile; or what ended by the watch did not by the read, so that the delay is to be waited for.
+            // Paused or hindered meanwhile; or what ended by the watch did not by the read, so that the delay is to be waited for.
             (Some(_), _) if held && self.has_ended(&holder) => self.back_off(now),
             (Some(_), _) if held => self.settle(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),

@@ -126,6 +126,9 @@ impl Group {
             && member.is_some_and(|m| {
                 m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
             });
+        if self.world.obstacle.is_some() && !promoted {
+            return;
+        }
         if promoted || self.is_fit(&holder) {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {

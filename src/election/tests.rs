@@ -365,6 +365,47 @@ fn an_obstacle_keeps_everybody_from_being_promoted() {
 }
 
 #[test]
+fn an_obstacle_holds_what_was_being_read_and_an_unfinished_term_until_it_is_gone() {
+    let obstacle = Some(Reason::SelectedByOtherGroup);
+    let mut world = with(Standing::Failing(Reason::PodNotReady));
+    let mut case = Case::stable(world.clone());
+    world.obstacle = obstacle;
+    case.group.refresh(world.clone());
+    case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    world.obstacle = None;
+    case.world(world);
+    assert!(case.verified(Reason::PodNotReady));
+    assert_eq!(case.grant().holder, pod("b"));
+    // Granted, or declared too, by a replica that is gone: nobody is promoted, whether the holder is well or not.
+    for declared in [5, 6] {
+        for standing in [Standing::Eligible, Standing::Failing(Reason::PodNotReady), Standing::Silent] {
+            let mut world = settled();
+            world.members[1].standing = standing;
+            if declared == 6 {
+                world.declared = declaration(6, Some("b"), &["a"]);
+            }
+            world.obstacle = obstacle;
+            let mut case = Case::new(world.clone(), row(6, Some("b"), false));
+            assert!(case.asked.is_empty(), "{:?}", case.asked);
+            case.now += Duration::from_mins(1);
+            case.step(Event::Tick);
+            assert!(case.asked.is_empty() && case.group.wake().is_none(), "{:?}", case.asked);
+            world.obstacle = None;
+            case.world(world);
+            assert_eq!(case.asked.len(), 1, "it goes on");
+        }
+    }
+    // One that is promoted already is only to be confirmed.
+    let mut world = settled();
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members[1].stamp = Some(6);
+    world.declared = declaration(6, Some("b"), &["a"]);
+    world.obstacle = obstacle;
+    assert_eq!(Case::new(world, row(6, Some("b"), false)).effect(), Effect::Confirm { token: 6 });
+}
+
+#[test]
 fn strays_are_stripped_before_anything_else() {
     let mut world = with(Standing::Silent);
     world.members[2].role = Role::Active;
