@@ -23,7 +23,7 @@ use super::{
     effects::Performer,
     entry::{Charge, Entry, Probing},
     message::{GroupName, Message, Scope, Watched},
-    network::OwnNetwork,
+    network::{Lag, OwnNetwork},
     report::{self, Hindrance},
     roster::Roster,
 };
@@ -121,6 +121,7 @@ pub(super) struct Driver {
     pub(super) leases: NodeLeases,
     pub(super) lock: LockView,
     pub(super) network: OwnNetwork,
+    pub(super) lag: Lag,
     /// Groups that cannot be read, by UID and generation: what was told about them.
     pub(super) unreadable: HashMap<GroupName, (String, Option<i64>)>,
     /// Objects of a list that is being read, by watch and scope.
@@ -148,6 +149,7 @@ impl Driver {
             leases: NodeLeases::default(),
             lock: LockView::default(),
             network: OwnNetwork::default(),
+            lag: Lag::default(),
             unreadable: HashMap::new(),
             listing: HashMap::new(),
             synced: BTreeSet::new(),

@@ -247,6 +247,11 @@ impl Entry {
         self.tracked.values_mut().for_each(|tracked| tracked.evidence.cut_off_until(now));
     }
 
+    /// What is heard of the pods until `until` may be old.
+    pub(super) fn news_late_until(&mut self, until: Duration) {
+        self.tracked.values_mut().for_each(|tracked| tracked.evidence.news_late_until(until));
+    }
+
     /// Points the prober at the pods that this replica is to probe.
     pub(super) fn aim(&mut self, probing: Probing, prober: &mut Prober) {
         let holder = self.declared_holder().map(|pod| pod.uid);

@@ -24,6 +24,8 @@ use crate::{
 
 /// A watch that has not failed for so long, while the API server answers, works: it is tried again more often than that.
 const QUIET_WATCH: Duration = Duration::from_secs(10);
+/// For so long after a watch failed its news may be of the time before: it is tried again every second.
+const LATE_AFTER_FAILED_WATCH: Duration = Duration::from_secs(5);
 
 impl Driver {
     pub(super) fn take(&mut self, message: Message) {
@@ -68,6 +70,9 @@ impl Driver {
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
             Message::ApiServer { reachable } => {
                 self.heard(Peer::ApiServer, reachable, now);
+                if let Some(until) = self.lag.answered(reachable, now) {
+                    self.news_late_until(until);
+                }
                 if reachable {
                     self.forgive_watches(now);
                 } else {
@@ -306,9 +311,17 @@ impl Driver {
         }
         self.failing.insert(watched, (Outage::goes_on(before, problem, now), now));
         self.tell_watches();
-        if watched == Watched::Pods && !self.is_synced(watched) {
-            self.touched.extend(self.entries.keys().cloned());
+        if watched == Watched::Pods {
+            self.news_late_until(now + LATE_AFTER_FAILED_WATCH);
+            if !self.is_synced(watched) {
+                self.touched.extend(self.entries.keys().cloned());
+            }
         }
+    }
+
+    /// The pods cannot be heard of now, and what is heard of them until then may be old.
+    fn news_late_until(&mut self, until: Duration) {
+        self.entries.values_mut().for_each(|entry| entry.news_late_until(until));
     }
 
     /// A watch that is resumed may stay silent for hours; one that still fails would have said so again by now.
