@@ -411,7 +411,9 @@ impl Driver {
                 entry.claim_due = false;
                 entry.wants_claim(own, living, now).then(|| {
                     keys.insert(entry.key.clone());
-                    entry.charge = Charge::Claiming;
+                    if !matches!(entry.charge, Charge::Other(_)) {
+                        entry.charge = Charge::Claiming;
+                    }
                     entry.wish()
                 })
             })

@@ -65,6 +65,8 @@ pub(super) struct Entry {
     pub(super) charge: Charge,
     /// A heartbeat came since the last look: a group without a known charge may be claimed.
     pub(super) claim_due: bool,
+    /// The other replica that was in charge may have given the group up.
+    pub(super) charge_doubted: bool,
     /// When the claim may be made again.
     pub(super) claim_after: Duration,
     /// Consecutive heartbeats at which nobody was in charge.
@@ -114,6 +116,7 @@ impl Entry {
             machine: election::Group::new(World::default()),
             charge: Charge::Open,
             claim_due: true,
+            charge_doubted: false,
             claim_after: Duration::ZERO,
             open_beats: 0,
             tracked: BTreeMap::new(),

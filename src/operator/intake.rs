@@ -359,7 +359,7 @@ impl Driver {
         };
         self.heard(Peer::Database, reached, now);
         match news {
-            LockNews::Beat { own, living, suspects, doubt, took } => {
+            LockNews::Beat { own, living, suspects, doubt, yielded, took } => {
                 self.parts.voice.lock.pass();
                 self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {
@@ -381,6 +381,9 @@ impl Driver {
                     for name in ours {
                         self.step(&name, Event::Doubt, now);
                     }
+                }
+                if yielded {
+                    self.doubt_charges();
                 }
                 self.ask_for_claims();
             }
@@ -433,6 +436,11 @@ impl Driver {
     /// Once a heartbeat every group without a known charge is up for a claim.
     fn ask_for_claims(&mut self) {
         self.entries.values_mut().for_each(|entry| entry.claim_due = true);
+    }
+
+    /// Who is in charge of the groups of others is asked anew: whoever was may have passed one on, and lives.
+    pub(super) fn doubt_charges(&mut self) {
+        self.entries.values_mut().for_each(Entry::doubt_charge);
     }
 
     fn done(&mut self, done: Done, now: Duration) {
