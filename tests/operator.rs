@@ -455,7 +455,7 @@ async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() 
     let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
     let cluster = system.metadata.uid.unwrap();
     // It does not beat, and does not expire for as long as this may take either.
-    let other = store.register(&format!("{cluster}/other"), Duration::from_secs(600)).await.unwrap();
+    let other = store.register(&format!("{cluster}/other"), Duration::from_mins(10)).await.unwrap();
     let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();
     let claim = Claim {
         key: key.clone(),

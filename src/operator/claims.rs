@@ -80,7 +80,7 @@ impl Entry {
         }
         let asks = match self.charge {
             Charge::Open | Charge::Foreign(_) => true,
-            Charge::Other(_) => self.charge_doubted,
+            Charge::Other(session) => self.doubted == Some(session),
             Charge::Claiming | Charge::Ours => false,
         };
         if !asks || now < self.claim_after {
@@ -107,8 +107,9 @@ impl Entry {
 
     /// Whoever is in charge may have given the charge up without coming to an end: it is asked for anew.
     pub(super) fn doubt_charge(&mut self) {
-        if matches!(self.charge, Charge::Other(_)) && !self.charge_doubted {
-            self.charge_doubted = true;
+        if let Charge::Other(session) = self.charge
+            && self.doubted.replace(session) != Some(session)
+        {
             self.open_beats = 0;
         }
     }
@@ -116,7 +117,7 @@ impl Entry {
     /// Takes the answer in. True when this replica is in charge now.
     pub(super) fn claimed(&mut self, answer: Result<Answer, Trouble>, now: Duration) -> bool {
         self.claim_after = Duration::ZERO;
-        self.charge_doubted = false;
+        self.doubted = None;
         let answer = match answer {
             Ok(Answer::Lock(claimed)) => *claimed,
             Ok(Answer::Buried) => {

@@ -65,8 +65,8 @@ pub(super) struct Entry {
     pub(super) charge: Charge,
     /// A heartbeat came since the last look: a group without a known charge may be claimed.
     pub(super) claim_due: bool,
-    /// The other replica that was in charge may have given the group up.
-    pub(super) charge_doubted: bool,
+    /// The other session that was in charge, if it may have given the group up.
+    pub(super) doubted: Option<SessionId>,
     /// When the claim may be made again.
     pub(super) claim_after: Duration,
     /// Consecutive heartbeats at which nobody was in charge.
@@ -116,7 +116,7 @@ impl Entry {
             machine: election::Group::new(World::default()),
             charge: Charge::Open,
             claim_due: true,
-            charge_doubted: false,
+            doubted: None,
             claim_after: Duration::ZERO,
             open_beats: 0,
             tracked: BTreeMap::new(),
