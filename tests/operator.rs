@@ -28,7 +28,7 @@ use kube::{
 };
 use leadergroup::{
     api::{FINALIZER, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
-    lock::{Claim, Claimed, Key},
+    lock::{Changed, Claim, Claimed, Key},
 };
 use postgres::{DEADLINE, PASSWORD, eventually};
 use rustix::process::{Pid, Signal, kill_process};
@@ -600,5 +600,39 @@ async fn a_group_whose_namespace_takes_the_rights_away_first_goes_all_the_same()
     let mut operator = account.start(server, &[&namespace], &database.url());
     eventually("it is gone, too", || async { groups.get_opt("second").await.unwrap().is_none() }).await;
     assert_eq!(database.number(tombstones).await, 2);
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+/// Another replica that lives on, and can no longer read the group, say.
+#[tokio::test]
+async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (database, store) = postgres::migrated().await;
+    let namespace = server.namespace("passed").await;
+    let there = groups(client.clone(), &namespace);
+    let there = there.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
+    let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
+    let cluster = system.metadata.uid.unwrap();
+    // It does not beat, and does not expire for as long as this may take either.
+    let other = store.register(&format!("{cluster}/other"), Duration::from_mins(10)).await.unwrap();
+    let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();
+    let claim = Claim {
+        key: key.clone(),
+        group: format!("{cluster}/{namespace}/there/{}", there.metadata.uid.unwrap()),
+        may_create: true,
+        supersedes: None,
+    };
+    assert!(matches!(store.claim(other, &[claim]).await.unwrap()[..], [Claimed::Ours(_)]));
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let ready = || async { operator.get("/readyz").starts_with("HTTP/1.1 200") };
+    eventually("it works", ready).await;
+    let asked = "select count(*) from leadergroup.session where beat > 4 and not dead";
+    eventually("it has asked who is in charge", || async { database.number(asked).await == 1 }).await;
+    let charged = "select count(*) from leadergroup.lock where session is not null";
+    assert_eq!(store.yield_charge(other, &[key]).await.unwrap(), [Changed::Done]);
+    eventually("it has taken the group", || async { database.number(charged).await == 1 }).await;
+    let lives = "select count(*) from leadergroup.session where not dead";
+    assert_eq!(database.number(lives).await, 2, "the other one lives on");
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }

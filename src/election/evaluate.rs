@@ -100,7 +100,7 @@ impl Group {
     /// confirmed one nothing is promoted any more, so that nothing can come late.
     pub(super) fn relabel(&mut self, against: Option<Reason>, now: Duration, effects: &mut Effects) {
         match self.row.owner.clone() {
-            Some(_) if self.keeps_its_label() => {}
+            Some(_) if self.keeps_its_label() || self.world.policy.paused => {}
             Some(holder) if against.is_none() && self.is_fit(&holder) => {
                 self.relabel_after = now + RELABEL_INTERVAL;
                 self.lost_since = None;
@@ -112,7 +112,7 @@ impl Group {
     }
 
     /// Whether the holder reads as active under the declared term.
-    pub(super) fn keeps_its_label(&self) -> bool {
+    pub fn keeps_its_label(&self) -> bool {
         let token = Some(self.declared.token);
         self.member(&self.holder_uid()).is_some_and(|member| {
             member.role == Role::Active && member.stamped_by_us && member.stamp == token
@@ -166,10 +166,10 @@ impl Group {
         self.begin(Change { holder, reason, from, began }, effects);
     }
 
-    /// Whether nothing but the evidence itself stands against replacing a holder that has not ended.
-    fn may_replace(&self, now: Duration) -> bool {
+    /// Whether neither a pause nor the delay after an end that was not clean stands against replacing the holder.
+    fn may_replace(&self, ended: bool, now: Duration) -> bool {
         let allowed = self.lost_since.map(|since| since + self.world.policy.lock_delay);
-        !self.world.policy.paused && allowed.is_some_and(|allowed| now >= allowed)
+        !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 
     /// A quorum read confirmed the case against the holder, or did not.
@@ -184,12 +184,20 @@ impl Group {
         let Some(holder) = self.row.owner.clone() else {
             return self.read(effects);
         };
+        // An unfinished term is in the middle of a change already: there a pause or a delay comes too late.
+        let held = self.world.obstacle.is_some()
+            || (self.is_finished() && !self.may_replace(against.is_some_and(is_end), now));
         match (against, self.successor(Some(&holder))) {
-            (None, Some(successor)) if certain && self.may_replace(now) => {
+            (None, Some(successor))
+                if certain && self.world.obstacle.is_none() && self.may_replace(false, now) =>
+            {
                 self.change(successor, reason, now, effects);
             }
             // The watch told an old story, or a filtered one. Wait for it to catch up.
             (None, _) => self.back_off(now),
+            // Paused or hindered meanwhile; or what ended by the watch did not by the read, so that the delay is to be waited for.
+            (Some(_), _) if held && self.has_ended(&holder) => self.back_off(now),
+            (Some(_), _) if held => self.settle(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),
             (Some(_), None) if self.has_ended(&holder) => {
                 let token = self.row.token;
@@ -224,6 +232,11 @@ impl Group {
         }
         self.stamping = Some(self.emit(Effect::Stamp { token, pods }, effects));
     }
+}
+
+/// Whether a pod of which this was read will not come back.
+fn is_end(reason: Reason) -> bool {
+    matches!(reason, Reason::PodDeleted | Reason::PodFinished | Reason::DisruptionTarget)
 }
 
 /// Whether there is nothing that a quorum read could add: our own probes said so, or a count that only grows.

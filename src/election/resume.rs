@@ -44,9 +44,13 @@ impl Group {
 
     /// Where a group waits for the world: stable, unless the row's term is still to be seen through.
     pub(super) fn settle(&mut self, now: Duration) {
-        let finished =
-            self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token);
-        self.phase = if finished { Phase::Stable } else { Phase::Resuming { until: now + RESUME_PATIENCE } };
+        let until = now + RESUME_PATIENCE;
+        self.phase = if self.is_finished() { Phase::Stable } else { Phase::Resuming { until } };
+    }
+
+    /// Whether no term is left to be seen through.
+    pub(super) fn is_finished(&self) -> bool {
+        self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token)
     }
 
     /// Whether the declaration knows a term that the row does not.
@@ -122,6 +126,9 @@ impl Group {
             && member.is_some_and(|m| {
                 m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
             });
+        if self.world.obstacle.is_some() && !promoted {
+            return;
+        }
         if promoted || self.is_fit(&holder) {
             let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
             return match (promoted, declared) {

@@ -21,8 +21,9 @@ const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
 const MOST_CONFLICTS: u32 = 8;
 /// At most this often are standbys stamped: stamping is protection in depth and must not load the API server.
 const STAMP_INTERVAL: Duration = Duration::from_secs(1);
-/// Stamps above this are nobody's: every reader of JSON must be able to tell two tokens apart.
-const LARGEST_TOKEN: i64 = (1 << 53) - 1;
+/// Stamps above this are nobody's: every reader of JSON must be able to tell two tokens apart, those that come after it,
+/// too, for as long as anybody counts. It can do so up to twice this.
+const LARGEST_TOKEN: i64 = 1 << 52;
 
 /// The effects of one step, each with the ticket its outcome has to carry.
 pub(super) type Effects = Vec<(Ticket, Effect)>;

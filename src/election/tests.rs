@@ -97,6 +97,22 @@ impl Case {
         self.step(Event::Outcome(ticket, outcome));
     }
 
+    /// Answers readings of a settled row, and lets time pass, until it rests. Nothing else may be asked for.
+    fn rest(&mut self, asks: impl Fn(&Effect) -> bool) {
+        for _ in 0..100 {
+            let Some((_, effect)) = self.asked.first() else {
+                let Some(wake) = self.group.wake() else { return };
+                self.now = wake;
+                self.step(Event::Tick);
+                continue;
+            };
+            assert!(asks(effect), "{effect:?}");
+            let declared = Some(self.group.world().declared.clone());
+            self.answer(Outcome::Read { row: Some(self.group.row().clone()), declared });
+        }
+        panic!("it goes round and round: {:?}", self.asked);
+    }
+
     fn grant(&self) -> Grant {
         match self.effect() {
             Effect::Grant(grant) => grant,
@@ -240,10 +256,153 @@ fn a_pause_stops_decisions_and_not_a_change_under_way() {
 }
 
 #[test]
+fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_any_other() {
+    // It crashed while it was read: alone that would be enough.
+    let waits = |policy: &dyn Fn(&mut Policy)| {
+        let mut case = Case::stable(with(Standing::Failing(Reason::ContainerTerminated)));
+        assert_eq!(case.effect(), Effect::Verify(pod("a")));
+        let mut world = with(Standing::Failing(Reason::ContainerRestarted));
+        policy(&mut world.policy);
+        case.group.refresh(world);
+        case.answer(Outcome::Verified(None));
+        case.asked.is_empty()
+    };
+    assert!(waits(&|policy| policy.paused = true));
+    assert!(waits(&|policy| policy.lock_delay = Duration::from_secs(3)));
+    assert!(!waits(&|_| {}), "nothing else holds it back");
+}
+
+#[test]
+fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
+    for reason in [Reason::PodNotReady, Reason::PodDeleted] {
+        let standing = match reason {
+            Reason::PodDeleted => Standing::Ended(reason),
+            reason => Standing::Failing(reason),
+        };
+        for alone in [false, true] {
+            let mut world = with(standing);
+            let mut case = Case::stable(world.clone());
+            if alone {
+                world.members.truncate(1);
+            }
+            assert_eq!(case.effect(), Effect::Verify(pod("a")));
+            world.policy.paused = true;
+            case.group.refresh(world.clone());
+            case.answer(Outcome::Verified(Some(reason)));
+            case.rest(|effect| *effect == Effect::Read);
+            assert_eq!((case.group.phase(), case.group.wake()), (&Phase::Stable, None), "{reason}, {alone}");
+            world.policy.paused = false;
+            case.world(world);
+            let waits = alone && reason == Reason::PodNotReady;
+            assert_eq!(case.asked.is_empty(), waits, "{reason}, {alone}");
+        }
+    }
+    // An unfinished term is in the middle of a change already.
+    let mut world = with(Standing::Failing(Reason::PodNotReady));
+    world.policy.paused = true;
+    let mut case = Case::new(world, row(6, Some("a"), false));
+    assert!(case.verified(Reason::PodNotReady));
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
+#[test]
+fn the_delay_is_skipped_only_if_the_read_shows_an_end_too() {
+    let delay = Duration::from_secs(3);
+    let mut ended = with(Standing::Ended(Reason::DisruptionTarget));
+    ended.policy.lock_delay = delay;
+    let mut unwell = ended.clone();
+    unwell.members[0].standing = Standing::Failing(Reason::PodNotReady);
+    for after in [&ended, &unwell] {
+        let mut case = Case::stable(ended.clone());
+        assert_eq!(case.effect(), Effect::Verify(pod("a")));
+        case.group.refresh(after.clone());
+        case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+        assert!(case.asked.is_empty(), "{:?}", case.asked);
+        // It is decided once the delay is over, if not before: nothing has to happen for that.
+        let mut turns = 0;
+        while !matches!(case.asked.first(), Some((_, Effect::Grant(_)))) {
+            turns += 1;
+            assert!(turns < 100, "it goes round and round");
+            match case.asked.first().cloned() {
+                None => {
+                    case.now = case.group.wake().expect("it waits");
+                    case.step(Event::Tick);
+                }
+                Some((_, Effect::Read)) => case.answer(Outcome::Read {
+                    row: Some(row(5, Some("a"), true)),
+                    declared: Some(after.declared.clone()),
+                }),
+                Some(_) => assert!(case.verified(Reason::PodNotReady)),
+            }
+        }
+        assert!(case.now >= NOW + delay && case.now < NOW + delay * 3, "{:?}", case.now);
+    }
+    let mut case = Case::stable(ended);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
+#[test]
+fn a_label_is_not_put_back_once_the_group_is_paused() {
+    let mut world = settled();
+    world.members[0].role = Role::None;
+    let mut case = Case::stable(world.clone());
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    world.policy.paused = true;
+    case.group.refresh(world.clone());
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty() && *case.group.phase() == Phase::Stable);
+    world.policy.paused = false;
+    case.world(world);
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+}
+
+#[test]
 fn an_obstacle_keeps_everybody_from_being_promoted() {
     let mut world = with(Standing::Silent);
     world.obstacle = Some(Reason::SelectedByOtherGroup);
     assert!(Case::stable(world).asked.is_empty());
+}
+
+#[test]
+fn an_obstacle_holds_what_was_being_read_and_an_unfinished_term_until_it_is_gone() {
+    let obstacle = Some(Reason::SelectedByOtherGroup);
+    let mut world = with(Standing::Failing(Reason::PodNotReady));
+    let mut case = Case::stable(world.clone());
+    world.obstacle = obstacle;
+    case.group.refresh(world.clone());
+    case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    world.obstacle = None;
+    case.world(world);
+    assert!(case.verified(Reason::PodNotReady));
+    assert_eq!(case.grant().holder, pod("b"));
+    // Granted, or declared too, by a replica that is gone: nobody is promoted, whether the holder is well or not.
+    for declared in [5, 6] {
+        for standing in [Standing::Eligible, Standing::Failing(Reason::PodNotReady), Standing::Silent] {
+            let mut world = settled();
+            world.members[1].standing = standing;
+            if declared == 6 {
+                world.declared = declaration(6, Some("b"), &["a"]);
+            }
+            world.obstacle = obstacle;
+            let mut case = Case::new(world.clone(), row(6, Some("b"), false));
+            assert!(case.asked.is_empty(), "{:?}", case.asked);
+            case.now += Duration::from_mins(1);
+            case.step(Event::Tick);
+            assert!(case.asked.is_empty() && case.group.wake().is_none(), "{:?}", case.asked);
+            world.obstacle = None;
+            case.world(world);
+            assert_eq!(case.asked.len(), 1, "it goes on");
+        }
+    }
+    // One that is promoted already is only to be confirmed.
+    let mut world = settled();
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members[1].stamp = Some(6);
+    world.declared = declaration(6, Some("b"), &["a"]);
+    world.obstacle = obstacle;
+    assert_eq!(Case::new(world, row(6, Some("b"), false)).effect(), Effect::Confirm { token: 6 });
 }
 
 #[test]
@@ -431,7 +590,7 @@ fn unstamped_standbys_are_stamped_in_the_background() {
 fn a_token_exceeds_every_declaration_and_stamp_but_absurd_ones() {
     let mut world = with(Standing::Silent);
     world.members[1].stamp = Some(90);
-    world.members[2].stamp = Some(1 << 53);
+    world.members[2].stamp = Some((1 << 53) - 1);
     assert_eq!(Case::stable(world.clone()).grant().floor, 90);
     world.members[1].stamp = None;
     assert_eq!(Case::stable(world).grant().floor, 5);

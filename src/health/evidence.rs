@@ -110,6 +110,8 @@ pub struct PodEvidence {
     restarts: Option<Restarts>,
     /// When a further one was seen.
     restarted: Option<Duration>,
+    /// Until then the kubelet's word may tell of what is long over.
+    late_until: Duration,
 }
 
 /// What is kept of [`PodFacts`].
@@ -143,8 +145,16 @@ impl Thresholds {
 impl PodEvidence {
     /// Nothing is known yet.
     pub fn new(thresholds: Thresholds) -> Self {
-        let (probes, word, restarts, restarted) = (Probes::default(), None, None, None);
-        Self { thresholds, probes, word, was_ready: false, gone: false, restarts, restarted }
+        Self {
+            thresholds,
+            probes: Probes::default(),
+            word: None,
+            was_ready: false,
+            gone: false,
+            restarts: None,
+            restarted: None,
+            late_until: Duration::ZERO,
+        }
     }
 
     /// The group's settings changed.
@@ -160,6 +170,12 @@ impl PodEvidence {
     /// Our own network led nowhere until `now`: the silence of that time is ours, not the pod's.
     pub fn cut_off_until(&mut self, now: Duration) {
         self.probes.cut_off_until(now);
+    }
+
+    /// The kubelet's word was held up on its way to us, and what arrives until `until` may be old: a restart that is first
+    /// seen then may be long over, so that a proof from before we saw it may be the new run's.
+    pub fn news_late_until(&mut self, until: Duration) {
+        self.late_until = self.late_until.max(until);
     }
 
     /// A probe was sent. Numbers grow; `sent_at` is on [`Monotonic`](super::Monotonic)'s clock.
@@ -213,7 +229,9 @@ impl PodEvidence {
             Some(known) if known.container == seen.container => {
                 if seen.count > known.count {
                     known.count = seen.count;
-                    self.restarted = Some(now);
+                    if now >= self.late_until {
+                        self.restarted = Some(now);
+                    }
                 }
             }
             known => *known = Some(seen.clone()),

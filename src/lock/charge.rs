@@ -4,7 +4,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::model::check_text;
 use super::pool::Statement;
-use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, check_distinct, get, unexpected};
+use super::store::{Answers, Bind, CHUNK, CREATE_CHUNK, YIELDED, check_distinct, get, unexpected};
 use super::verdict::changed;
 use super::{
     Changed, Claim, Claimed, Held, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token, Unclaimed,
@@ -97,7 +97,7 @@ impl Store {
             all.extend(answers.finish()?);
         }
         if freed {
-            self.notify().await;
+            self.notify(YIELDED).await;
         }
         Ok(all)
     }

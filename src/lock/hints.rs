@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::hold::turn_channel;
 use super::pool::{Lane, Pool};
 use super::pooler;
-use super::store::CHANNEL;
+use super::store::{CHANNEL, YIELDED};
 use super::{Hint, LockError, SessionId, Store};
 
 /// Without a word for this long the connection is tried: a path that swallows packets would otherwise look like silence.
@@ -43,8 +43,11 @@ impl Store {
     /// Hints that something changed, for ever: after a failure the connection is made anew, with growing pauses up to half
     /// a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it listens.
     pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
-        self.listen_on(vec![CHANNEL.to_owned()])
-            .map(|heard| if heard.is_some() { Hint::ChargeFree } else { Hint::Missed })
+        self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| match heard.as_deref() {
+            None => Hint::Missed,
+            Some(YIELDED) => Hint::Yielded,
+            Some(_) => Hint::ChargeFree,
+        })
     }
 
     /// As [`listen`](Self::listen), for those who wait for keys or hold them by this session.

@@ -185,7 +185,7 @@ impl Store {
         let row = rows.first().ok_or_else(|| unexpected("forced release", "no rows"))?;
         let mut answer = changed(row)?;
         match &mut answer {
-            Changed::Done => self.notify().await,
+            Changed::Done => self.notify("").await,
             Changed::Refused(Refusal::TokenChanged { row }) => {
                 *row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
             }

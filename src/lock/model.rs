@@ -465,8 +465,10 @@ impl Health {
 /// A hint that something changed. Hints may be lost or late: polling is the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
-    /// Some session gave up the charge of keys.
+    /// Some session came to its end, or the charge of a key was taken from it.
     ChargeFree,
+    /// Some session gave up the charge of keys, and lives on.
+    Yielded,
     /// Hints may have been missed (the connection was made or made again).
     Missed,
 }

@@ -183,7 +183,7 @@ impl Store {
             }
         }
         if newly {
-            self.notify().await;
+            self.notify("").await;
         }
         Ok(marked)
     }
@@ -206,7 +206,7 @@ impl Store {
         let freed = get::<i64>(row, "freed")?.unsigned_abs();
         // Programs come and go all the time, most of them with nothing left to give up.
         if freed > 0 {
-            self.notify().await;
+            self.notify("").await;
         }
         Ok(freed)
     }

@@ -28,11 +28,14 @@ pub(super) const CREATE_CHUNK: usize = 200;
 
 /// The channel on which hints travel.
 pub(super) const CHANNEL: &str = "leadergroup";
+/// What is said on it when a session that lives on gave up the charge of keys; of all else nothing is said but that
+/// something is free.
+pub(super) const YIELDED: &str = "yielded";
 
 /// A hint, which need not outlive a crash: its commit does not wait for the disk.
 const NOTIFY: Statement = Statement {
     name: "notify",
-    sql: "select set_config('synchronous_commit', 'off', true), pg_notify($1, '')",
+    sql: "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)",
 };
 
 /// The database. Cheap to clone; connects when first used.
@@ -95,8 +98,8 @@ impl Store {
 
     /// Tells whoever listens that charges became free. In a transaction of its own, after the commit: inside, it would
     /// make the commits of the whole server queue up. Only a hint, so a failure is not worth more than a line.
-    pub(super) async fn notify(&self) {
-        let sent = match Bind::new().with(CHANNEL) {
+    pub(super) async fn notify(&self, word: &str) {
+        let sent = match Bind::new().with(CHANNEL).and_then(|bind| bind.with(word)) {
             Ok(bind) => self.rows(NOTIFY, bind).await,
             Err(error) => Err(error),
         };

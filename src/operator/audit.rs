@@ -78,6 +78,7 @@ impl Driver {
     pub(super) fn audited(&mut self, audit: Audit, now: Duration) {
         self.audits.running = false;
         let Some(held) = audit.held.filter(|_| self.lock.own == Some(audit.session)) else { return };
+        self.doubt_charges();
         let (doubtful, strangers) = compare(self.entries.values(), &held);
         for name in doubtful {
             tracing::info!(group = %name, "the lock's row is not what this replica believes: reading it anew");

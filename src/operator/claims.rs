@@ -78,7 +78,12 @@ impl Entry {
             self.charge = Charge::Open;
             self.open_beats = 0;
         }
-        if !matches!(self.charge, Charge::Open | Charge::Foreign(_)) || now < self.claim_after {
+        let asks = match self.charge {
+            Charge::Open | Charge::Foreign(_) => true,
+            Charge::Other(session) => self.doubted == Some(session),
+            Charge::Claiming | Charge::Ours => false,
+        };
+        if !asks || now < self.claim_after {
             return false;
         }
         if self.unreadable.is_some() && self.object.metadata.deletion_timestamp.is_none() {
@@ -100,9 +105,19 @@ impl Entry {
         }
     }
 
+    /// Whoever is in charge may have given the charge up without coming to an end: it is asked for anew.
+    pub(super) fn doubt_charge(&mut self) {
+        if let Charge::Other(session) = self.charge
+            && self.doubted.replace(session) != Some(session)
+        {
+            self.open_beats = 0;
+        }
+    }
+
     /// Takes the answer in. True when this replica is in charge now.
     pub(super) fn claimed(&mut self, answer: Result<Answer, Trouble>, now: Duration) -> bool {
         self.claim_after = Duration::ZERO;
+        self.doubted = None;
         let answer = match answer {
             Ok(Answer::Lock(claimed)) => *claimed,
             Ok(Answer::Buried) => {

@@ -3,6 +3,7 @@
 //! A node that dies takes the active pods of many groups with it. While one statement is on its way the next requests
 //! gather, and go together: no timer, no delay for a single one.
 
+use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::{Changed, Grant, Granted, Key, LockError, Refusal, SessionId, Store, Token, Vacate};
@@ -28,37 +29,42 @@ pub(super) struct Desk {
     store: Store,
 }
 
-/// Requests of one kind and session that go together.
+/// Requests of one kind.
+struct Batches<R, A>(Vec<Batch<R, A>>);
+
+/// Those of them that are of one session, and go together. Few are of another than the present one: a session that was
+/// lost meanwhile.
 struct Batch<R, A> {
-    session: Option<SessionId>,
+    session: SessionId,
     requests: Vec<R>,
     replies: Vec<Reply<A>>,
 }
 
-impl<R, A> Default for Batch<R, A> {
-    fn default() -> Self {
-        Self { session: None, requests: Vec::new(), replies: Vec::new() }
+impl<R, A> Batches<R, A> {
+    fn push(&mut self, session: SessionId, request: R, reply: Reply<A>) {
+        if let Some(batch) = self.0.iter_mut().find(|batch| batch.session == session) {
+            batch.requests.push(request);
+            batch.replies.push(reply);
+        } else {
+            self.0.push(Batch { session, requests: vec![request], replies: vec![reply] });
+        }
+    }
+
+    async fn run<F>(self, statement: impl Fn(SessionId, Vec<R>) -> F)
+    where
+        F: Future<Output = Result<Vec<A>, LockError>>,
+    {
+        join_all(self.0.into_iter().map(|batch| batch.run(&statement))).await;
     }
 }
 
 impl<R, A> Batch<R, A> {
-    /// Takes the request in; hands it back when it is of another session, which can only be an outdated one.
-    fn push(&mut self, session: SessionId, request: R, reply: Reply<A>) {
-        if *self.session.get_or_insert(session) == session {
-            self.requests.push(request);
-            self.replies.push(reply);
-        } else {
-            let _ = reply.send(Err(LockError::SessionDead));
-        }
-    }
-
-    async fn run<F>(self, statement: impl FnOnce(SessionId, Vec<R>) -> F)
+    async fn run<F>(self, statement: impl Fn(SessionId, Vec<R>) -> F)
     where
         F: Future<Output = Result<Vec<A>, LockError>>,
     {
-        let Some(session) = self.session else { return };
         // Whoever asked may have given up meanwhile: then there is nobody to tell.
-        match statement(session, self.requests).await {
+        match statement(self.session, self.requests).await {
             Ok(answers) => self.replies.into_iter().zip(answers).for_each(|(reply, answer)| {
                 let _ = reply.send(Ok(answer));
             }),
@@ -113,7 +119,8 @@ impl Desk {
 async fn serve(store: Store, mut queue: mpsc::Receiver<Job>) {
     let mut jobs = Vec::with_capacity(BATCH);
     while queue.recv_many(&mut jobs, BATCH).await > 0 {
-        let (mut grants, mut confirms, mut vacates) = (Batch::default(), Batch::default(), Batch::default());
+        let (mut grants, mut confirms, mut vacates) =
+            (Batches(Vec::new()), Batches(Vec::new()), Batches(Vec::new()));
         for job in jobs.drain(..) {
             match job {
                 Job::Grant(session, request, reply) => grants.push(session, request, reply),
@@ -127,5 +134,29 @@ async fn serve(store: Store, mut queue: mpsc::Receiver<Job>) {
             confirms.run(|session, requests| async move { store.confirm(session, &requests).await }),
             vacates.run(|session, requests| async move { store.vacate(session, &requests).await }),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session was lost while a request of it still waited.
+    #[tokio::test]
+    async fn a_request_of_a_lost_session_does_not_speak_for_those_of_the_next() {
+        let (lost, next) = (SessionId::new(), SessionId::new());
+        let mut batches = Batches(Vec::new());
+        let mut ask = |session, request: u32| {
+            let (reply, answer) = oneshot::channel();
+            batches.push(session, request, reply);
+            answer
+        };
+        let (late, one, two) = (ask(lost, 1), ask(next, 2), ask(next, 3));
+        let statement = |session, requests: Vec<u32>| async move {
+            if session == lost { Err(LockError::SessionDead) } else { Ok(requests) }
+        };
+        batches.run(statement).await;
+        assert!(matches!(late.await, Ok(Err(LockError::SessionDead))));
+        assert!(matches!((one.await, two.await), (Ok(Ok(2)), Ok(Ok(3)))));
     }
 }

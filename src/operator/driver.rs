@@ -23,7 +23,7 @@ use super::{
     effects::Performer,
     entry::{Charge, Entry, Probing},
     message::{GroupName, Message, Watched},
-    network::OwnNetwork,
+    network::{Lag, OwnNetwork},
     report::{self, Hindrance},
     roster::Roster,
     watches::Watches,
@@ -122,6 +122,7 @@ pub(super) struct Driver {
     pub(super) leases: NodeLeases,
     pub(super) lock: LockView,
     pub(super) network: OwnNetwork,
+    pub(super) lag: Lag,
     /// Groups that cannot be read, by UID and generation: what was told about them.
     pub(super) unreadable: HashMap<GroupName, (String, Option<i64>)>,
     /// Objects of a list that is being read, by watch and scope.
@@ -148,6 +149,7 @@ impl Driver {
             leases: NodeLeases::default(),
             lock: LockView::default(),
             network: OwnNetwork::default(),
+            lag: Lag::default(),
             unreadable: HashMap::new(),
             listing: HashMap::new(),
             touched: BTreeSet::new(),
@@ -398,7 +400,9 @@ impl Driver {
                 entry.claim_due = false;
                 entry.wants_claim(own, living, now).then(|| {
                     keys.insert(entry.key.clone());
-                    entry.charge = Charge::Claiming;
+                    if !matches!(entry.charge, Charge::Other(_)) {
+                        entry.charge = Charge::Claiming;
+                    }
                     entry.wish()
                 })
             })

@@ -65,6 +65,8 @@ pub(super) struct Entry {
     pub(super) charge: Charge,
     /// A heartbeat came since the last look: a group without a known charge may be claimed.
     pub(super) claim_due: bool,
+    /// The other session that was in charge, if it may have given the group up.
+    pub(super) doubted: Option<SessionId>,
     /// When the claim may be made again.
     pub(super) claim_after: Duration,
     /// Consecutive heartbeats at which nobody was in charge.
@@ -114,6 +116,7 @@ impl Entry {
             machine: election::Group::new(World::default()),
             charge: Charge::Open,
             claim_due: true,
+            doubted: None,
             claim_after: Duration::ZERO,
             open_beats: 0,
             tracked: BTreeMap::new(),
@@ -146,8 +149,11 @@ impl Entry {
         }
         self.unreadable = None;
         self.invalid = object.spec.validate().err().map(|invalid| invalid.to_string());
+        // A release goes by the token of the term that it ends.
+        let latest =
+            |history: &[HistoryEntry]| history.first().map(|entry| (entry.token, entry.to.is_none()));
         if let Some(status) = &object.status
-            && status.history.first().map(|entry| entry.token) > self.history.first().map(|entry| entry.token)
+            && latest(&status.history) > latest(&self.history)
         {
             self.history.clone_from(&status.history);
         }
@@ -245,6 +251,11 @@ impl Entry {
     /// This replica's own network led nowhere until `now`.
     pub(super) fn cut_off_until(&mut self, now: Duration) {
         self.tracked.values_mut().for_each(|tracked| tracked.evidence.cut_off_until(now));
+    }
+
+    /// What is heard of the pods until `until` may be old.
+    pub(super) fn news_late_until(&mut self, until: Duration) {
+        self.tracked.values_mut().for_each(|tracked| tracked.evidence.news_late_until(until));
     }
 
     /// Points the prober at the pods that this replica is to probe.
@@ -376,6 +387,33 @@ pub(super) fn goes_before(one: &LeaderGroup, other: &LeaderGroup) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_history_that_another_replica_wrote_is_kept_with_its_releases_and_an_old_one_is_not() {
+        let change = |token: i64, to: Option<&str>| {
+            json!({ "token": token, "to": to, "reason": "PodDeleted",
+            "at": "2026-01-01T00:00:00Z", "duration": "1s" })
+        };
+        let group = |history: Vec<serde_json::Value>| -> LeaderGroup {
+            let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+                "spec": { "selector": { "matchLabels": { "app": "web" } } }, "status": { "history": history } });
+            serde_json::from_value(object).expect("a group")
+        };
+        let promoted = || change(5, Some("web-0"));
+        let released = || change(5, None);
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        let mut entry = Entry::new(group(vec![promoted()]), name, "c1").expect("it has a name");
+        let mut told = |history: Vec<serde_json::Value>| {
+            entry.update(group(history));
+            entry.history.iter().map(|entry| (entry.token, entry.to.is_none())).collect::<Vec<_>>()
+        };
+        let whole = vec![(5, true), (5, false)];
+        assert_eq!(told(vec![released(), promoted()]), whole);
+        assert_eq!(told(vec![promoted()]), whole, "the watch is behind");
+        assert_eq!(told(vec![]), whole, "somebody emptied it");
+        assert_eq!(told(vec![change(6, Some("web-1")), released(), promoted()]).len(), 3);
+    }
 
     #[test]
     fn a_tag_of_this_cluster_names_its_group_and_no_other_does() {

@@ -23,6 +23,9 @@ use crate::{
     lock::{Claimed, LockError, Token},
 };
 
+/// For so long after a watch failed its news may be of the time before: it is tried again every second.
+const LATE_AFTER_FAILED_WATCH: Duration = Duration::from_secs(5);
+
 impl Driver {
     pub(super) fn take(&mut self, message: Message) {
         let now = Monotonic::now();
@@ -30,7 +33,7 @@ impl Driver {
             Message::Group(scope, event) => self.group_event(&scope, event),
             Message::Pod(scope, event) => self.pod_event(&scope, event, now),
             Message::NodeLease(event) => self.lease_event(event, now),
-            Message::WatchFailed(watched, scope, problem) => self.watch_failed(watched, scope, &problem),
+            Message::WatchFailed(watched, scope, problem) => self.watch_failed(watched, &scope, &problem),
             Message::Lock(news) => self.lock_news(news, now),
             Message::Done(done) => self.done(*done, now),
             Message::Claimed { session, answers } => {
@@ -66,6 +69,9 @@ impl Driver {
             Message::Reported { group, uid, object } => self.reported(group, &uid, object, now),
             Message::ApiServer { reachable } => {
                 self.heard(Peer::ApiServer, reachable, now);
+                if let Some(until) = self.lag.answered(reachable, now) {
+                    self.news_late_until(until, None);
+                }
                 if reachable {
                     self.forgive_watches(now);
                 } else {
@@ -292,22 +298,29 @@ impl Driver {
         self.ask_for_claims();
     }
 
-    fn watch_failed(&mut self, watched: Watched, scope: Scope, problem: &str) {
+    fn watch_failed(&mut self, watched: Watched, scope: &Scope, problem: &str) {
         if watched == Watched::NodeLeases {
             self.leases.interrupted();
         }
-        let namespace = scope.clone();
-        if self.watches.failed(watched, scope, problem, Monotonic::now()) {
-            tracing::warn!(
-                ?watched,
-                namespace = namespace.as_deref(),
-                problem,
-                "a watch failed; trying again"
-            );
+        let now = Monotonic::now();
+        if self.watches.failed(watched, scope.clone(), problem, now) {
+            tracing::warn!(?watched, namespace = scope.as_deref(), problem, "a watch failed; trying again");
         }
         self.tell_watches();
+        if watched == Watched::Pods {
+            self.news_late_until(now + LATE_AFTER_FAILED_WATCH, scope.as_ref());
+        }
         let blind = self.entries.keys().filter(|name| self.watches.blindness(&name.namespace).is_some());
         self.touched.extend(blind.cloned());
+    }
+
+    /// The pods of this namespace, or of all, cannot be heard of now, and what is heard of them until then may be old.
+    fn news_late_until(&mut self, until: Duration, namespace: Option<&Arc<str>>) {
+        let concerned = self
+            .entries
+            .values_mut()
+            .filter(|entry| namespace.is_none_or(|one| *one == entry.name.namespace));
+        concerned.for_each(|entry| entry.news_late_until(until));
     }
 
     fn forgive_watches(&mut self, now: Duration) {
@@ -343,7 +356,7 @@ impl Driver {
         };
         self.heard(Peer::Database, reached, now);
         match news {
-            LockNews::Beat { own, living, suspects, doubt, took } => {
+            LockNews::Beat { own, living, suspects, doubt, yielded, took } => {
                 self.parts.voice.lock.pass();
                 self.lock.beaten_at = now.saturating_sub(took);
                 if self.lock.outage.take().is_some() {
@@ -365,6 +378,9 @@ impl Driver {
                     for name in ours {
                         self.step(&name, Event::Doubt, now);
                     }
+                }
+                if yielded {
+                    self.doubt_charges();
                 }
                 self.ask_for_claims();
             }
@@ -417,6 +433,11 @@ impl Driver {
     /// Once a heartbeat every group without a known charge is up for a claim.
     fn ask_for_claims(&mut self) {
         self.entries.values_mut().for_each(|entry| entry.claim_due = true);
+    }
+
+    /// Who is in charge of the groups of others is asked anew: whoever was may have passed one on, and lives.
+    pub(super) fn doubt_charges(&mut self) {
+        self.entries.values_mut().for_each(Entry::doubt_charge);
     }
 
     fn done(&mut self, done: Done, now: Duration) {

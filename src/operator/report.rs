@@ -233,7 +233,12 @@ fn routed(entry: &Entry) -> Finding {
         Some(Trouble::Unreachable(text)) => return finding(Routed, false, Reason::Changing, text.clone()),
         _ => {}
     }
-    let settled = matches!(entry.machine.phase(), Phase::Stable | Phase::Observing | Phase::Verifying { .. });
+    let settled = match entry.machine.phase() {
+        Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
+        // What failed may have been a mere look.
+        Phase::BackingOff { .. } => entry.machine.keeps_its_label(),
+        _ => false,
+    };
     let strays =
         entry.machine.world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
     if settled && !strays {
@@ -277,4 +282,63 @@ fn conditions(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec
         }
     };
     findings.into_iter().map(condition).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        api::{Declaration, LeaderGroup, PodRef},
+        election::{Event, Group, Outcome, Policy, Row, World},
+        operator::message::GroupName,
+    };
+
+    /// A settled group whose row could not be read anew.
+    fn backing_off(role: Role) -> Entry {
+        let group = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } } });
+        let group: LeaderGroup = serde_json::from_value(group).expect("a group");
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        let mut entry = Entry::new(group, name, "c1").expect("it has a name");
+        let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
+        let grant = Uuid::from_u128(7);
+        let holder = Some(pod.clone());
+        let declared = Declaration { token: 5, grant: Some(grant.to_string()), holder, strip: Vec::new() };
+        let member = Member {
+            pod: pod.clone(),
+            node: None,
+            version: "1".into(),
+            role,
+            stamp: Some(5),
+            stamped_by_us: true,
+            standing: Standing::Unproven,
+            created: 0,
+        };
+        // Paused, so that a lost label is not put back.
+        let policy = Policy { paused: true, ..Policy::default() };
+        let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
+        let row =
+            Row { token: 5, grant: Some(grant), owner: Some(pod), confirmed: true, pending: Vec::new() };
+        let (mut machine, now) = (Group::new(world), Duration::from_secs(100));
+        let asked = machine.step(Event::Charged { seed: Uuid::from_u128(1_000) }, now);
+        let read = Outcome::Read { row: Some(row), declared: Some(declared) };
+        machine.step(Event::Outcome(asked[0].0, read), now);
+        let asked = machine.step(Event::Doubt, now);
+        machine.step(Event::Outcome(asked[0].0, Outcome::Failed), now);
+        assert!(matches!(machine.phase(), Phase::BackingOff { .. }), "{:?}", machine.phase());
+        entry.machine = machine;
+        entry
+    }
+
+    #[test]
+    fn a_group_is_routed_while_its_labels_stand_whatever_is_looked_at_again() {
+        for (role, stands) in [(Role::Active, true), (Role::Standby, false)] {
+            let routed = routed(&backing_off(role));
+            assert_eq!(routed.status, stands, "{role:?}: {}", routed.message);
+        }
+    }
 }

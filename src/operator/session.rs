@@ -32,6 +32,8 @@ pub(super) enum LockNews {
         suspects: Vec<SessionId>,
         /// The database may have lost commits, or went to another server: rows are to be read anew.
         doubt: bool,
+        /// A session may have given up the charge of a group, and live on.
+        yielded: bool,
         /// How long the heartbeat took.
         took: Duration,
     },
@@ -87,6 +89,7 @@ impl Keeper {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut session = None;
         let mut asked_at = Duration::ZERO;
+        let mut yielded = false;
         loop {
             // Asked for once; should there be no answer, the regular questions go on.
             let expiry = observer.next_expiry().filter(|at| *at > asked_at);
@@ -96,7 +99,10 @@ impl Keeper {
                 () = leave.cancelled() => break,
                 at = ticks.tick() => due = Some(at),
                 () = sleep(expiry.unwrap_or(self.ttl)) => {}
-                Some(Hint::ChargeFree | Hint::Missed) = hints.next() => self.settle().await,
+                Some(hint) = hints.next() => {
+                    yielded |= matches!(hint, Hint::Yielded | Hint::Missed);
+                    self.settle().await;
+                }
             }
             asked_at = Monotonic::now();
             if !*self.fit.borrow() {
@@ -130,7 +136,10 @@ impl Keeper {
                 self.metrics.heartbeat_lag(due.elapsed());
             }
             match beat {
-                Ok(beat) if beat.alive => self.digest(own, &beat, &mut observer, sent_at).await,
+                Ok(beat) if beat.alive => {
+                    let yielded = std::mem::take(&mut yielded);
+                    self.digest(own, &beat, &mut observer, sent_at, yielded).await;
+                }
                 Ok(_) | Err(LockError::SessionDead) => {
                     tracing::warn!("the session was marked dead by another replica; registering anew");
                     session = None;
@@ -164,7 +173,14 @@ impl Keeper {
         self.store.register(&session_name(&self.cluster, &self.replica), self.ttl).await
     }
 
-    async fn digest(&self, own: SessionId, beat: &Beat, observer: &mut Observer, sent_at: Duration) {
+    async fn digest(
+        &self,
+        own: SessionId,
+        beat: &Beat,
+        observer: &mut Observer,
+        sent_at: Duration,
+        yielded: bool,
+    ) {
         let now = Monotonic::now();
         let expired = observer.observe(now, sent_at, beat);
         let mut dead = Vec::new();
@@ -179,7 +195,7 @@ impl Keeper {
         self.tidies.send_if_modified(|tidies| std::mem::replace(tidies, turn) != turn);
         let took = now.saturating_sub(sent_at);
         let suspects = observer.suspects().filter(|session| !dead.contains(session)).collect();
-        self.tell(LockNews::Beat { own, living, suspects, doubt: beat.epoch_changed, took }).await;
+        self.tell(LockNews::Beat { own, living, suspects, doubt: beat.epoch_changed, yielded, took }).await;
     }
 
     /// Several hints in a row are answered by one beat.

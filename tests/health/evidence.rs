@@ -87,6 +87,28 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     assert_eq!(of_holder(&evidence, 4_500), Verdict::Unknown);
 }
 
+/// While the API server was away the container crashed and came back; since then every probe has been answered well.
+#[test]
+fn a_restart_that_is_heard_of_late_is_not_held_against_who_has_proved_itself_meanwhile() {
+    let restarted = |count| PodFacts { restarts: Some(restarts(count)), ..facts() };
+    let mut evidence = ready();
+    evidence.news_late_until(ms(30_000));
+    evidence.news_late_until(ms(20_000));
+    probe(&mut evidence, 25_000, ProbeOutcome::Success);
+    evidence.kubelet(&restarted(1), ms(25_500));
+    assert_eq!(of_holder(&evidence, 25_500), Verdict::Eligible { since: ms(25_000) });
+    // What says that it does not work counts as ever.
+    let mut refused = evidence.clone();
+    probe(&mut refused, 26_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    probe(&mut refused, 27_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    assert_eq!(of_holder(&refused, 27_000), Verdict::Failing(Reason::ProbeRefused));
+    // Said again when news is fresh, it is still the old one; the next is not.
+    evidence.kubelet(&restarted(1), ms(30_000));
+    assert_eq!(of_holder(&evidence, 26_000), Verdict::Eligible { since: ms(25_000) });
+    evidence.kubelet(&restarted(2), ms(30_000));
+    assert_eq!(of_holder(&evidence, 30_000), Verdict::Failing(Reason::ContainerRestarted));
+}
+
 #[test]
 fn only_a_count_that_grows_is_a_restart() {
     let of = |container: &str, count| Some(Restarts { container: container.into(), ..restarts(count) });

@@ -163,6 +163,10 @@ async fn a_close_is_heard_by_those_who_listen() {
     take(&store, own, &key("a")).await;
     store.close(own).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::ChargeFree));
+    let lives = session(&store).await;
+    take(&store, lives, &key("b")).await;
+    store.yield_charge(lives, &[key("b")]).await.unwrap();
+    assert_eq!(hints.next().await, Some(Hint::Yielded));
     // The connection is cut off behind its back.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
     assert_eq!(hints.next().await, Some(Hint::Missed), "made anew by itself");

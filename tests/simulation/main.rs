@@ -160,3 +160,8 @@ fn every_order_when_a_label_is_taken_off_and_a_pod_fails() {
 fn every_order_when_a_pod_goes_and_a_replica_is_killed() {
     exhausted(Faults { deletes: 1, stops: 1, ..Faults::default() }, 9);
 }
+
+#[test]
+fn every_order_when_a_pod_crashes_and_the_group_is_paused() {
+    exhausted(Faults { crashes: 1, pauses: 1, mark_dead: 1, wakes: 2, ..Faults::default() }, 13);
+}

@@ -93,6 +93,7 @@ impl Model {
             stamp: None,
             deleting: false,
             crashed: false,
+            restarts: 0,
             node: NODES[pod],
         };
         self.server.pods.insert(name, new);
@@ -377,7 +378,10 @@ impl Model {
                 }
             }
             Action::Crash { pod } => self.touch_pod(pod, |pod| pod.crashed = true),
-            Action::Restarted { pod } => self.touch_pod(pod, |pod| pod.crashed = false),
+            Action::Restarted { pod } => self.touch_pod(pod, |pod| {
+                pod.crashed = false;
+                pod.restarts += 1;
+            }),
             Action::Delete { pod } => self.touch_pod(pod, |pod| pod.deleting = true),
             Action::Unlabel { pod } => self.touch_pod(pod, |pod| pod.role = Role::None),
             Action::Gone { pod } => {
@@ -405,6 +409,8 @@ impl Model {
         while let Some(seen) = self.replicas[replica].group_watch.pop_front() {
             self.replicas[replica].see_group(seen);
         }
+        // A container that was started anew is seen before it proves itself.
+        self.look();
         for uid in self.replicas[replica].pods.keys().cloned().collect::<Vec<_>>() {
             let health = self.server.health.get(&uid).copied();
             self.replicas[replica].probe(&uid, health);

@@ -109,10 +109,17 @@ impl Replica {
         }
     }
 
-    /// I5: nobody is chosen without fresh positive evidence, save one that is active already.
+    /// I5: nobody is chosen without fresh positive evidence, save one that is active already. Nor is anybody while the
+    /// group is paused, save in the middle of a change.
     fn judge(&mut self, effect: &Effect) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
         if self.asked.replace(grant.id) == Some(grant.id) {
+            return;
+        }
+        let (row, declared) = (entry.machine.row(), entry.machine.declared());
+        let settled = row.owner.is_none() || (row.confirmed && row.token == declared.token);
+        if entry.object.paused && settled && grant.reason != Reason::LostCommits {
+            self.violation = Some(format!("granted to {} while paused: {row:?}", grant.holder.uid));
             return;
         }
         let member = entry.machine.member(&grant.holder.uid);
@@ -146,8 +153,12 @@ impl Replica {
     }
 
     fn learn(&mut self, pod: Pod) {
-        let known = self.pods.get(&pod.pod.uid).map_or(0, |known| known.version);
-        if pod.version >= known {
+        let known = self.pods.get(&pod.pod.uid);
+        if known.is_some_and(|known| pod.restarts > known.restarts) {
+            // Until the next probe, which is the new run's.
+            self.evidence.insert(pod.pod.uid.clone(), Standing::Failing(Reason::ContainerRestarted));
+        }
+        if known.is_none_or(|known| pod.version >= known.version) {
             self.pods.insert(pod.pod.uid.clone(), pod);
         }
     }

@@ -21,6 +21,8 @@ pub struct Pod {
     pub deleting: bool,
     /// The kubelet says that a container ended.
     pub crashed: bool,
+    /// How often it was started anew after that, as the kubelet counts.
+    pub restarts: u32,
     pub node: &'static str,
 }
 
