@@ -34,6 +34,7 @@ mod short_way;
 mod spans;
 mod stats;
 mod terms;
+mod together;
 mod trouble;
 mod ttl;
 mod url_file;

@@ -1,0 +1,222 @@
+//! What tasks of a program ask at the same time goes to the server together, and each gets the answer that it would get alone.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leadergroup::lock::{Acquired, Changed, GrantId, Key, LockError, SessionId, Store, Token, Wish};
+
+use tokio::sync::Notify;
+
+use crate::cast::{GROUP, Gate, key, owner, session, take, tombstone};
+use crate::fence::{application, begin, run};
+use crate::postgres::{Database, eventually, migrated};
+
+/// In what state a key is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Unknown,
+    Free,
+    FreeToo,
+    Held,
+    HeldByThisWish,
+    HeldByMe,
+    Awaited,
+    Dead,
+    DeadWithDelay,
+    Operators,
+    Tombstone,
+    Newer,
+    Fenced,
+}
+
+const ALL: [Found; 13] = [
+    Found::Unknown,
+    Found::Free,
+    Found::FreeToo,
+    Found::Held,
+    Found::HeldByThisWish,
+    Found::HeldByMe,
+    Found::Awaited,
+    Found::Dead,
+    Found::DeadWithDelay,
+    Found::Operators,
+    Found::Tombstone,
+    Found::Newer,
+    Found::Fenced,
+];
+
+fn wish(key: &Key) -> Wish {
+    Wish::new(key.clone(), owner("me"), "test")
+}
+
+async fn hold(store: &Store, own: SessionId, wish: &Wish) {
+    let answer = store.try_hold(own, wish).await.unwrap();
+    assert!(matches!(answer, Acquired::Granted { .. }), "{answer:?}");
+}
+
+struct Scene {
+    database: Database,
+    store: Store,
+    own: SessionId,
+    other: SessionId,
+    wishes: Vec<Wish>,
+    #[allow(dead_code, reason = "a transaction of an application, which ends with the scene")]
+    open: Vec<sqlx::postgres::PgConnection>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let (database, store) = migrated().await;
+        let (own, other, dead) = (session(&store).await, session(&store).await, session(&store).await);
+        let mut open = Vec::new();
+        let application = application(&database).await;
+        let mut wishes = Vec::new();
+        for found in ALL {
+            let key = key(&format!("{found:?}"));
+            let wish = wish(&key);
+            let others = Wish { lock_delay: Duration::from_hours(1), ..wish.clone() };
+            let others = Wish { request: GrantId::new(), ..others };
+            let given_up = async |by| {
+                hold(&store, by, &others).await;
+                assert_eq!(store.release(by, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
+            };
+            match found {
+                Found::Unknown => {}
+                Found::Free | Found::FreeToo => given_up(other).await,
+                Found::Held => hold(&store, other, &others).await,
+                Found::HeldByThisWish => hold(&store, own, &wish).await,
+                Found::HeldByMe => hold(&store, own, &others).await,
+                Found::Awaited => {
+                    hold(&store, own, &others).await;
+                    let waits = Wish { request: GrantId::new(), ..wish.clone() };
+                    assert_eq!(store.queue_for(other, &waits).await.unwrap(), Acquired::Waiting);
+                }
+                Found::Dead => hold(&store, dead, &wish).await,
+                Found::DeadWithDelay => hold(&store, dead, &others).await,
+                Found::Operators => drop(take(&store, other, &key).await),
+                Found::Tombstone => {
+                    take(&store, other, &key).await;
+                    let buried = store.tombstone(other, &[tombstone(&key, GROUP)]).await.unwrap();
+                    assert_eq!(buried, [Changed::Done]);
+                }
+                Found::Newer => {
+                    given_up(other).await;
+                    database.sql("update leadergroup.lock set protocol = 99 where key = 'Newer'").await;
+                }
+                Found::Fenced => {
+                    hold(&store, other, &others).await;
+                    let mut bank = application.connect().await;
+                    begin(&mut bank, "read committed").await;
+                    assert_eq!(run(&mut bank, "select leadergroup.fence('Fenced', 1)").await, Ok(()));
+                    open.push(bank);
+                    assert_eq!(
+                        store.release(other, &key, Token::new(1), "done").await.unwrap(),
+                        Changed::Done
+                    );
+                }
+            }
+            wishes.push(wish);
+        }
+        assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
+        for number in 1..=2 {
+            let way = Wish { key: key(&format!("way-{number}")), ..wish(&key("a")) };
+            hold(&store, own, &way).await;
+            assert_eq!(store.release(own, &way.key, Token::new(1), "done").await.unwrap(), Changed::Done);
+        }
+        Self { database, store, own, other, wishes, open }
+    }
+
+    async fn ask(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
+        if queue { self.store.queue_for(own, wish).await } else { self.store.try_hold(own, wish).await }
+    }
+
+    /// Does all this while two other statements are under way, so that it has to wait for its turn.
+    async fn together<T>(&self, all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
+        let mut gate = Gate::close_for(&self.database, "insert or update on leadergroup.term").await;
+        let ways = join_all((1..=2).map(|number| {
+            let way = wish(&key(&format!("way-{number}")));
+            async move {
+                hold(&self.store, self.own, &way).await;
+                self.store.release(self.own, &way.key, Token::new(2), "done").await
+            }
+        }));
+        let (_, answers) = tokio::join!(ways, async {
+            eventually("the ways are taken", async || self.database.waiting().await == 2).await;
+            let (answers, ()) = tokio::join!(join_all(all), gate.open());
+            answers
+        });
+        self.database.sql("drop function leadergroup.gate cascade").await;
+        answers
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wish_is_answered_together_with_others_as_it_is_alone() {
+    for queue in [false, true] {
+        let scene = Scene::new().await;
+        let together =
+            scene.together(scene.wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
+        let at_once = "select count(*) from leadergroup.term as a join leadergroup.term as b on a.xmin = b.xmin \
+                       where a.key = 'Free' and b.key = 'FreeToo' and a.token = 2 and b.token = 2";
+        assert_eq!(scene.database.number(at_once).await, 1, "they did not go together");
+        let again = scene.together(scene.wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
+        let other = Scene::new().await;
+        for (place, found) in ALL.into_iter().enumerate() {
+            let wish = &other.wishes[place];
+            for answers in [&together, &again] {
+                let alone = other.ask(other.own, wish, queue).await;
+                assert_eq!(answers[place], alone, "{found:?}, queue: {queue}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_given_up_together_with_others_as_it_is_alone() {
+    for token in [1, 2] {
+        let (scene, other) = (Scene::new().await, Scene::new().await);
+        let release = async |scene: &Scene, place: usize| {
+            let key = &scene.wishes[place].key;
+            let own = if place.is_multiple_of(2) { scene.own } else { scene.other };
+            let changed = scene.store.release(own, key, Token::new(token), "done").await;
+            // The rows that come with some answers tell of other sessions and times.
+            let said = format!("{changed:?}");
+            said.split("row").next().unwrap().to_owned()
+        };
+        let together = scene.together((0..ALL.len()).map(|place| release(&scene, place))).await;
+        for (place, found) in ALL.into_iter().enumerate() {
+            assert_eq!(together[place], release(&other, place).await, "{found:?}, token {token}");
+        }
+        let held = "select coalesce(string_agg(key, ' ' order by key), '') from leadergroup.lock where owner_uid is not null";
+        let held = async |scene: &Scene| -> String {
+            sqlx::query_scalar(held).fetch_one(&mut scene.database.admin().await).await.unwrap()
+        };
+        assert_eq!(held(&scene).await, held(&other).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_somebody_has_locked_costs_the_others_nothing() {
+    let scene = Scene::new().await;
+    let (stuck, free) = (&scene.wishes[1], &scene.wishes[2]);
+    let mut admin = scene.database.admin().await;
+    begin(&mut admin, "read committed").await;
+    let lock = format!("select from leadergroup.lock where key = '{}' for update", stuck.key);
+    assert_eq!(run(&mut admin, &lock).await, Ok(()));
+    let granted = Ok(Acquired::Granted { token: Token::new(2) });
+    let answered = Notify::new();
+    let ask = |wish| {
+        let (scene, answered) = (&scene, &answered);
+        async move {
+            let answer = scene.ask(scene.own, wish, false).await;
+            answered.notify_one();
+            answer
+        }
+    };
+    let (answers, ()) = tokio::join!(scene.together([stuck, free].map(ask)), async {
+        // The first answer can only be the other one's.
+        answered.notified().await;
+        assert_eq!(run(&mut admin, "commit").await, Ok(()));
+    });
+    assert_eq!(answers, [granted.clone(), granted]);
+}
