@@ -44,7 +44,7 @@ const NOTIFY: Statement = Statement {
 /// free or held by somebody else, otherwise a few), in a transaction of its own. Every one may be repeated without
 /// harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when nobody knows whether it took effect, that is
 /// what to do. All futures may be dropped at any time: the connection is closed then, and the server gives up the
-/// statement.
+/// statement. (What was sent together with others' wishes goes on.)
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(super) pool: Pool,

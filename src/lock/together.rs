@@ -235,7 +235,7 @@ mod tests {
         }
 
         async fn next(&mut self) -> Sent {
-            tokio::time::timeout(Duration::from_secs(60), self.sent.recv()).await.unwrap().unwrap()
+            tokio::time::timeout(Duration::from_mins(1), self.sent.recv()).await.unwrap().unwrap()
         }
 
         /// Two that occupy the ways.
