@@ -8,16 +8,23 @@ cd "$(dirname "$0")/.."
 e2e=$CARGO_TARGET_DIR/debug/leadergroup-e2e
 step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
 
-# What runs beside the rest. A session of its own: one signal reaches all of it, and nothing else.
-cluster_log=$(mktemp)
+# What runs beside the rest. Each in a session of its own: one signal reaches all of it, and nothing else.
+logs=$(mktemp -d)
+cluster_log=$logs/cluster
 cluster_build=
-beside_log=$(mktemp)
-beside=
+declare -A rows=()
 finish() {
-  for session in $cluster_build $beside; do
+  for session in $cluster_build "${rows[@]}"; do
     kill -- "-$session" 2>/dev/null || true
   done
-  rm -f "$cluster_log" "$beside_log"
+  rm -rf "$logs"
+}
+# beside ROW TEST...: these tests, one after the other, in the background
+beside() {
+  local row=$1
+  shift
+  setsid cargo test --workspace --no-fail-fast "${@/#/--test=}" >"$logs/$row" 2>&1 &
+  rows[$row]=$!
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
@@ -50,7 +57,7 @@ for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
   name=${name%/main.rs}
   name=${name%.rs}
-  [[ $name == lock || $name == faults ]] || targets+=(--test "$name")
+  [[ " lock faults operator uninstall routing crd_manifests " == *" $name "* ]] || targets+=(--test "$name")
 done
 cargo test --workspace --no-run
 
@@ -63,20 +70,22 @@ wait "$tail_pid" || true
 cluster_build=
 ((status == 0)) || { echo "error: building the test cluster's programs failed; its output is above" >&2; exit "$status"; }
 
-# Some of them start an API server of the test cluster. Nearly all wait most of the time: for servers, and for leases to end;
-# the longest most of all, so that they run beside the others.
+# Nearly all of them wait most of the time: for servers, and for leases to end. So they run in three rows: those of the lock,
+# those that start an API server, and, in the foreground, all others.
 step "unit and integration tests"
 export RUST_TEST_THREADS=4
-setsid cargo test --workspace --no-fail-fast --test lock --test faults >"$beside_log" 2>&1 &
-beside=$!
+beside lock lock faults
+beside api operator uninstall routing crd_manifests
 cargo test --workspace --lib --bins "${targets[@]}"
 cargo test --workspace --doc
-step "unit and integration tests: waiting for those beside"
-status=0
-wait "$beside" || status=$?
-beside=
-cat "$beside_log"
-((status == 0)) || { echo "error: tests that ran beside others failed; their output is above" >&2; exit "$status"; }
+for row in api lock; do
+  step "unit and integration tests: $row"
+  status=0
+  wait "${rows[$row]}" || status=$?
+  unset "rows[$row]"
+  cat "$logs/$row"
+  ((status == 0)) || { echo "error: tests of the row \"$row\" failed; their output is above" >&2; exit "$status"; }
+done
 unset RUST_TEST_THREADS
 
 step "chart"
