@@ -117,7 +117,6 @@ impl Entry {
     /// Takes the answer in. True when this replica is in charge now.
     pub(super) fn claimed(&mut self, answer: Result<Answer, Trouble>, now: Duration) -> bool {
         self.claim_after = Duration::ZERO;
-        self.doubted = None;
         let answer = match answer {
             Ok(Answer::Lock(claimed)) => *claimed,
             Ok(Answer::Buried) => {

@@ -400,6 +400,8 @@ impl Driver {
                 entry.claim_due = false;
                 entry.wants_claim(own, living, now).then(|| {
                     keys.insert(entry.key.clone());
+                    // A doubt that comes up while the answer is on its way is about what comes after it.
+                    entry.doubted = None;
                     if !matches!(entry.charge, Charge::Other(_)) {
                         entry.charge = Charge::Claiming;
                     }
