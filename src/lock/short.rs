@@ -79,10 +79,6 @@ impl Question for Taking {
 
     const NAME: &'static str = TAKE.name;
 
-    fn key(&self) -> &Key {
-        &self.wish.key
-    }
-
     async fn send(store: &Store, questions: &[Self]) -> Result<Vec<Taken>, LockError> {
         let taken = |row: &sqlx::postgres::PgRow| {
             Ok(match get::<Option<&str>>(row, "verdict")? {
@@ -147,10 +143,6 @@ impl Question for Freeing {
     type Answer = bool;
 
     const NAME: &'static str = FREE.name;
-
-    fn key(&self) -> &Key {
-        &self.key
-    }
 
     async fn send(store: &Store, questions: &[Self]) -> Result<Vec<bool>, LockError> {
         if let [question] = questions {

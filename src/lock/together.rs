@@ -2,16 +2,19 @@
 //! as a database does it with the commits of many clients. Nobody waits for company. A question goes at once, and alone, if
 //! there is a way free; those that find none go together when there is one again.
 //!
+//! Statements run in tasks of their own: an asker that is not polled for a while, or goes away, keeps nobody else from an answer.
+//!
 //! Owns who goes with whom, and knows nothing of what is asked.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::{Key, LockError, Store};
+use super::{LockError, Store};
 
 /// How many statements of one kind may be under way. Two, so that the server is at work on one while the answer to the other
 /// travels. More would make the batches smaller, and take connections from other work.
@@ -20,7 +23,7 @@ const WAYS: usize = 2;
 /// Most questions in one statement: for each of them it may take a lock from the server's table.
 const MOST: usize = 100;
 
-/// Something that may be asked together with others of its kind.
+/// Something that may be asked together with others of its kind, those about the same among them.
 pub(super) trait Question: Debug + Sized + Send + Sync + 'static {
     /// What it is answered.
     type Answer: Debug + Send + 'static;
@@ -28,17 +31,14 @@ pub(super) trait Question: Debug + Sized + Send + Sync + 'static {
     /// What the log calls the statement.
     const NAME: &'static str;
 
-    /// What it is about. Two questions about the same never go together.
-    fn key(&self) -> &Key;
-
-    /// Asks the database. Answers come in the order of the questions.
+    /// Asks the database, in bounded time. Answers come in the order of the questions.
     fn send(
         store: &Store,
         questions: &[Self],
     ) -> impl Future<Output = Result<Vec<Self::Answer>, LockError>> + Send;
 }
 
-/// Those that wait, and the ways that are free. The callers bound the queue: each has one question in it.
+/// Those that wait, and the ways that are free.
 #[derive(Debug)]
 pub(super) struct Together<Q: Question>(Arc<Mutex<State<Q>>>);
 
@@ -53,6 +53,8 @@ impl<Q: Question> Clone for Together<Q> {
 struct State<Q: Question> {
     waiting: VecDeque<Waiting<Q>>,
     free: usize,
+    /// At this length those that went away are taken out: there are never more than twice as many as wait, and a batch.
+    sweep_at: usize,
 }
 
 #[derive(Debug)]
@@ -63,38 +65,25 @@ struct Waiting<Q: Question> {
 
 impl<Q: Question> Default for Together<Q> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State { waiting: VecDeque::new(), free: WAYS })))
+        Self(Arc::new(Mutex::new(State { waiting: VecDeque::new(), free: WAYS, sweep_at: MOST })))
     }
 }
 
 impl<Q: Question> Together<Q> {
-    /// Asks it, at once or together with others. May be dropped: what waits is then not asked any more; what is on its way
-    /// may still take effect.
+    /// Asks it, at once or together with others. May be dropped: what waits is then not asked any more, and a statement that
+    /// nobody waits for is given up. One that others wait for as well goes on, and may take effect.
     pub(super) async fn ask(&self, store: &Store, question: Q) -> Result<Q::Answer, LockError> {
-        let lost = || LockError::Interrupted {
-            statement: Q::NAME,
-            detail: "the program's runtime is shutting down".to_owned(),
-        };
-        let waiting = {
-            let mut state = lock(&self.0);
-            if state.free > 0 {
-                state.free -= 1;
-                Err(question)
-            } else {
-                let (answer, answered) = oneshot::channel();
-                state.waiting.push_back(Waiting { question, answer });
-                Ok(answered)
-            }
-        };
-        match waiting {
-            Ok(answered) => answered.await.unwrap_or_else(|_| Err(lost())),
-            Err(question) => {
-                let _way =
-                    Way { state: Arc::clone(&self.0), store: store.clone(), runtime: Handle::current() };
-                let mut answers = Q::send(store, std::slice::from_ref(&question)).await?;
-                answers.pop().ok_or_else(lost)
-            }
+        let runtime = Handle::current();
+        let (answer, answered) = oneshot::channel();
+        let enters = lock(&self.0).enter(Waiting { question, answer });
+        if enters {
+            let way = Way { state: Arc::clone(&self.0), taken: true };
+            runtime.spawn(way.go(store.clone()));
         }
+        answered.await.unwrap_or_else(|_| {
+            let detail = "the program's runtime is shutting down".to_owned();
+            Err(LockError::Interrupted { statement: Q::NAME, detail })
+        })
     }
 }
 
@@ -103,49 +92,61 @@ fn lock<Q: Question>(state: &Mutex<State<Q>>) -> MutexGuard<'_, State<Q>> {
 }
 
 impl<Q: Question> State<Q> {
-    /// The first of those that wait for an answer still, and all that may go with them.
+    /// True if there is a way free, which is taken then.
+    fn enter(&mut self, waiting: Waiting<Q>) -> bool {
+        if self.waiting.len() >= self.sweep_at {
+            self.waiting.retain(|waiting| !waiting.answer.is_closed());
+            self.sweep_at = MOST + 2 * self.waiting.len();
+        }
+        self.waiting.push_back(waiting);
+        let enters = self.free > 0;
+        self.free -= usize::from(enters);
+        enters
+    }
+
+    /// The first of those that wait for an answer still.
     fn next(&mut self) -> Vec<Waiting<Q>> {
-        let mut keys = HashSet::new();
-        let mut chosen = Vec::new();
-        let mut left = VecDeque::new();
-        for waiting in self.waiting.drain(..) {
-            if waiting.answer.is_closed() {
-                continue;
-            }
-            if chosen.len() < MOST && keys.insert(waiting.question.key().clone()) {
-                chosen.push(waiting);
-            } else {
-                left.push_back(waiting);
+        let mut next = Vec::new();
+        while next.len() < MOST
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            if !waiting.answer.is_closed() {
+                next.push(waiting);
             }
         }
-        self.waiting = left;
-        chosen
+        next
     }
 }
 
-/// The right to have one statement under way. Whoever gives it back, by an answer or by being dropped, sends the next ones.
+/// The right to have one statement under way.
 struct Way<Q: Question> {
     state: Arc<Mutex<State<Q>>>,
-    store: Store,
-    runtime: Handle,
+    taken: bool,
 }
 
+/// Only if it ends before its time, with the runtime: whoever waits is told so, lest it wait for ever.
 impl<Q: Question> Drop for Way<Q> {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
-        let next = state.next();
-        if next.is_empty() {
+        if self.taken {
+            let mut state = lock(&self.state);
             state.free += 1;
-            return;
+            state.waiting.clear();
         }
-        drop(state);
-        let way =
-            Self { state: Arc::clone(&self.state), store: self.store.clone(), runtime: self.runtime.clone() };
-        // In a task of its own: none of those whom it concerns may keep the others from their answers by going away.
-        self.runtime.spawn(async move {
-            let (questions, asking): (Vec<_>, Vec<_>) =
+    }
+}
+
+impl<Q: Question> Way<Q> {
+    /// Asks what waits, until nothing does.
+    async fn go(mut self, store: Store) {
+        while let Some(next) = self.next() {
+            let (questions, mut asking): (Vec<_>, Vec<_>) =
                 next.into_iter().map(|waiting| (waiting.question, waiting.answer)).unzip();
-            match Q::send(&way.store, &questions).await {
+            let answers = tokio::select! {
+                biased;
+                answers = Q::send(&store, &questions) => answers,
+                _ = join_all(asking.iter_mut().map(oneshot::Sender::closed)) => continue,
+            };
+            match answers {
                 Ok(answers) => {
                     for (asking, answer) in asking.into_iter().zip(answers) {
                         // Whoever does not listen any more does not need it.
@@ -158,8 +159,19 @@ impl<Q: Question> Drop for Way<Q> {
                     }
                 }
             }
-            drop(way);
-        });
+        }
+    }
+
+    /// None, and the way is free, when nobody waits.
+    fn next(&mut self) -> Option<Vec<Waiting<Q>>> {
+        let mut state = lock(&self.state);
+        let next = state.next();
+        if next.is_empty() {
+            state.free += 1;
+            self.taken = false;
+            return None;
+        }
+        Some(next)
     }
 }
 
@@ -179,7 +191,6 @@ mod tests {
 
     #[derive(Debug, Clone)]
     struct Word {
-        key: Key,
         text: String,
         server: UnboundedSender<Sent>,
     }
@@ -188,10 +199,6 @@ mod tests {
         type Answer = usize;
 
         const NAME: &'static str = "word";
-
-        fn key(&self) -> &Key {
-            &self.key
-        }
 
         async fn send(_: &Store, questions: &[Self]) -> Result<Vec<usize>, LockError> {
             let (answer, answered) = oneshot::channel();
@@ -217,16 +224,18 @@ mod tests {
         }
 
         /// Asks in a task of its own, and waits until it is under way or in the queue.
-        async fn ask(&self, key: &str, text: &str) -> JoinHandle<Result<usize, LockError>> {
-            let (together, store) = (self.together.clone(), self.store.clone());
-            let key = Key::new(key).unwrap();
-            let word = Word { key, text: text.to_owned(), server: self.server.clone() };
+        async fn ask(&self, text: &str) -> JoinHandle<Result<usize, LockError>> {
+            let (together, store, word) = (self.together.clone(), self.store.clone(), self.word(text));
             let before = self.state();
             let asking = tokio::spawn(async move { together.ask(&store, word).await });
             while self.state() == before {
                 tokio::task::yield_now().await;
             }
             asking
+        }
+
+        fn word(&self, text: &str) -> Word {
+            Word { text: text.to_owned(), server: self.server.clone() }
         }
 
         fn state(&self) -> (usize, usize) {
@@ -238,12 +247,16 @@ mod tests {
             tokio::time::timeout(Duration::from_mins(1), self.sent.recv()).await.unwrap().unwrap()
         }
 
-        /// Two that occupy the ways.
-        async fn busy(&mut self) -> [Sent; WAYS] {
-            for way in ["way-1", "way-2"] {
-                drop(self.ask(way, way).await);
+        /// Two that occupy the ways, and hear their answers one day.
+        async fn busy(&mut self) -> ([Sent; WAYS], Vec<JoinHandle<Result<usize, LockError>>>) {
+            let asking = vec![self.ask("way-1").await, self.ask("way-2").await];
+            ([self.next().await, self.next().await], asking)
+        }
+
+        async fn all_ways_are_free(&self) {
+            while self.state() != (0, WAYS) {
+                tokio::task::yield_now().await;
             }
-            [self.next().await, self.next().await]
         }
     }
 
@@ -251,84 +264,105 @@ mod tests {
     async fn whoever_finds_a_way_free_goes_at_once_and_alone() {
         let mut scene = Scene::new();
         for text in ["a", "bb"] {
-            let asking = scene.ask(text, text).await;
+            let asking = scene.ask(text).await;
             let (texts, answer) = scene.next().await;
             assert_eq!(texts, [text]);
             answer.send(Ok(())).unwrap();
             assert_eq!(asking.await.unwrap(), Ok(text.len()));
+            scene.all_ways_are_free().await;
         }
-        assert_eq!(scene.state(), (0, WAYS));
     }
 
     #[tokio::test]
-    async fn those_that_wait_go_together_but_never_two_for_the_same_key() {
+    async fn those_that_wait_go_together_and_each_gets_its_own_answer() {
         let mut scene = Scene::new();
-        let [(_, first), (_, second)] = scene.busy().await;
-        let asked = [("a", "1"), ("b", "22"), ("a", "333"), ("c", "4444")];
+        let ([(_, first), (_, second)], _busy) = scene.busy().await;
+        let asked = ["1", "22", "333"];
         let mut asking = Vec::new();
-        for (key, text) in asked {
-            asking.push(scene.ask(key, text).await);
+        for text in asked {
+            asking.push(scene.ask(text).await);
         }
         first.send(Ok(())).unwrap();
         let (texts, answer) = scene.next().await;
-        assert_eq!(texts, ["1", "22", "4444"]);
+        assert_eq!(texts, asked);
         answer.send(Ok(())).unwrap();
-        let (texts, answer) = scene.next().await;
-        assert_eq!(texts, ["333"]);
-        answer.send(Ok(())).unwrap();
-        for (asking, (_, text)) in asking.into_iter().zip(asked) {
-            assert_eq!(asking.await.unwrap(), Ok(text.len()), "its own answer");
+        for (asking, text) in asking.into_iter().zip(asked) {
+            assert_eq!(asking.await.unwrap(), Ok(text.len()));
         }
         second.send(Ok(())).unwrap();
-        while scene.state() != (0, WAYS) {
-            tokio::task::yield_now().await;
-        }
+        scene.all_ways_are_free().await;
     }
 
     #[tokio::test]
     async fn an_error_is_for_all_that_went_together_and_for_nobody_else() {
         let mut scene = Scene::new();
-        let [(_, first), (_, second)] = scene.busy().await;
-        let (one, two) = (scene.ask("a", "1").await, scene.ask("b", "2").await);
+        let ([(_, first), _second], _busy) = scene.busy().await;
+        let (one, two) = (scene.ask("1").await, scene.ask("2").await);
         first.send(Ok(())).unwrap();
         let (_, answer) = scene.next().await;
-        let later = scene.ask("c", "3").await;
+        let later = scene.ask("3").await;
         answer.send(Err(LockError::ReadOnly)).unwrap();
-        assert_eq!(
-            (one.await.unwrap(), two.await.unwrap()),
-            (Err(LockError::ReadOnly), Err(LockError::ReadOnly))
-        );
+        let answers = (one.await.unwrap(), two.await.unwrap());
+        assert_eq!(answers, (Err(LockError::ReadOnly), Err(LockError::ReadOnly)));
         scene.next().await.1.send(Ok(())).unwrap();
         assert_eq!(later.await.unwrap(), Ok(1));
-        second.send(Ok(())).unwrap();
+    }
+
+    /// Two of a program's futures that it does not look at for a while, as those of a buffered stream.
+    #[tokio::test]
+    async fn askers_that_do_not_look_keep_nobody_waiting() {
+        let mut scene = Scene::new();
+        let words = ["1", "2"].map(|text| scene.word(text));
+        let (together, store) = (scene.together.clone(), scene.store.clone());
+        let mut unread = words.map(|word| Box::pin(together.ask(&store, word)));
+        let mut sent = Vec::new();
+        for asking in &mut unread {
+            assert!(futures::poll!(asking).is_pending());
+            sent.push(scene.next().await);
+        }
+        let asking = tokio::spawn({
+            let (together, store, word) = (scene.together.clone(), scene.store.clone(), scene.word("333"));
+            async move { together.ask(&store, word).await }
+        });
+        for (_, answer) in sent {
+            answer.send(Ok(())).unwrap();
+        }
+        scene.next().await.1.send(Ok(())).unwrap();
+        assert_eq!(asking.await.unwrap(), Ok(3));
+        for asking in unread {
+            assert_eq!(asking.await, Ok(1));
+        }
     }
 
     #[tokio::test]
     async fn whoever_goes_away_takes_its_question_along_and_nobody_elses_answer() {
         let mut scene = Scene::new();
-        let leader = scene.ask("way-1", "1").await;
-        let _first = scene.next().await;
-        drop(scene.ask("way-2", "2").await);
-        let (_, second) = scene.next().await;
-        let (gone, stays) = (scene.ask("a", "gone").await, scene.ask("b", "stays").await);
+        let ([(_, mut first), _second], mut busy) = scene.busy().await;
+        let (gone, stays) = (scene.ask("gone").await, scene.ask("stays").await);
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
-        // The one on its way gives its way to the next ones even though nobody hears its answer.
-        leader.abort();
+        // Nobody waits for this statement any more: it is given up, and the next ones have its way.
+        busy.remove(0).abort();
+        first.closed().await;
         let (texts, answer) = scene.next().await;
         assert_eq!(texts, ["stays"]);
         answer.send(Ok(())).unwrap();
         assert_eq!(stays.await.unwrap(), Ok(5));
-        second.send(Ok(())).unwrap();
     }
 
     #[tokio::test]
-    async fn a_batch_is_bounded() {
+    async fn a_batch_is_bounded_and_so_is_what_those_who_went_away_leave() {
         let mut scene = Scene::new();
-        let [(_, first), (_, second)] = scene.busy().await;
+        let ([(_, first), _second], _busy) = scene.busy().await;
+        for _ in 0..10 * MOST {
+            scene.ask("gone").await.abort();
+            assert!(scene.state().0 <= MOST + 1);
+        }
         let mut asking = Vec::new();
-        for number in 0..=MOST {
-            asking.push(scene.ask(&format!("key-{number}"), "x").await);
+        for _ in 0..=MOST {
+            let (together, store, word) = (scene.together.clone(), scene.store.clone(), scene.word("x"));
+            asking.push(tokio::spawn(async move { together.ask(&store, word).await }));
+            tokio::task::yield_now().await;
         }
         first.send(Ok(())).unwrap();
         for expected in [MOST, 1] {
@@ -339,6 +373,25 @@ mod tests {
         for asking in asking {
             assert_eq!(asking.await.unwrap(), Ok(1));
         }
-        second.send(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn a_runtime_that_ends_takes_no_way_with_it() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let first = runtime();
+        let (mut scene, waiting) = first.block_on(async {
+            let mut scene = Scene::new();
+            let (_sent, _busy) = scene.busy().await;
+            let waiting = scene.ask("x").await;
+            (scene, waiting)
+        });
+        drop(first);
+        assert_eq!(scene.state(), (0, WAYS));
+        runtime().block_on(async {
+            assert!(waiting.await.is_err(), "it went with its runtime");
+            let asking = scene.ask("22").await;
+            scene.next().await.1.send(Ok(())).unwrap();
+            assert_eq!(asking.await.unwrap(), Ok(2));
+        });
     }
 }

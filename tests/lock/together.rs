@@ -133,18 +133,23 @@ impl Scene {
     /// Does all this while two other statements are under way, so that it has to wait for its turn.
     async fn together<T>(&self, all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
         let mut gate = Gate::close_for(&self.database, "insert or update on leadergroup.term").await;
-        let ways = join_all((1..=2).map(|number| {
-            let way = wish(&key(&format!("way-{number}")));
-            async move {
-                hold(&self.store, self.own, &way).await;
-                self.store.release(self.own, &way.key, Token::new(2), "done").await
-            }
-        }));
-        let (_, answers) = tokio::join!(ways, async {
-            eventually("the ways are taken", async || self.database.waiting().await == 2).await;
-            let (answers, ()) = tokio::join!(join_all(all), gate.open());
-            answers
-        });
+        let occupy = async |number: i64| {
+            let before = self.database.waiting().await;
+            let way = tokio::spawn({
+                let (store, own, way) = (self.store.clone(), self.own, wish(&key(&format!("way-{number}"))));
+                async move {
+                    hold(&store, own, &way).await;
+                    store.release(own, &way.key, Token::new(2), "done").await
+                }
+            });
+            eventually("a way is taken", async || self.database.waiting().await > before).await;
+            way
+        };
+        let ways = [occupy(1).await, occupy(2).await];
+        let (answers, ()) = tokio::join!(join_all(all), gate.open());
+        for way in ways {
+            way.await.unwrap().unwrap();
+        }
         self.database.sql("drop function leadergroup.gate cascade").await;
         answers
     }
@@ -219,4 +224,19 @@ async fn a_row_that_somebody_has_locked_costs_the_others_nothing() {
         assert_eq!(run(&mut admin, "commit").await, Ok(()));
     });
     assert_eq!(answers, [granted.clone(), granted]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_wishes_for_one_key_that_go_together_one_is_granted() {
+    for queue in [false, true] {
+        let scene = Scene::new().await;
+        let wishes: Vec<_> = (0..5).map(|_| wish(&scene.wishes[1].key)).collect();
+        let answers = scene.together(wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
+        let granted = Acquired::Granted { token: Token::new(2) };
+        let other = if queue { Acquired::Waiting } else { Acquired::Held };
+        assert_eq!(answers.iter().filter(|answer| **answer == Ok(granted.clone())).count(), 1, "{answers:?}");
+        assert_eq!(answers.iter().filter(|answer| **answer == Ok(other.clone())).count(), 4, "{answers:?}");
+        let terms = "select count(*) from leadergroup.term where key = 'Free'";
+        assert_eq!(scene.database.number(terms).await, 2);
+    }
 }

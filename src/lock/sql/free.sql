@@ -1,12 +1,19 @@
 -- $1 own session, $2 protocol, $3 key, $4 group, $5 token, $6 reason, $7 id. The short way of leadergroup.release, for a key that
 -- nobody waits for. No row: the long way finds out why. See take.sql for what it rests on.
-with freed as (
-    update leadergroup.lock as l
-    set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-        lock_timestamp = now()
+with held as materialized (
+    select l.key
+    from leadergroup.lock as l
     where l.key = $3 and l.session = $1 and l.token = $5 and not l.awaited and l.owner_uid is not null
     and l.group_id = $4 and not l.tombstone and l.protocol <= $2
     and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
+    for no key update of l skip locked
+),
+freed as (
+    update leadergroup.lock as l
+    set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
+        lock_timestamp = now()
+    from held as h
+    where l.key = h.key
     returning l.token
 ),
 ended as (

@@ -1,6 +1,4 @@
--- $1 protocol, $2 group; one of each for each key: $3 own sessions, $4 keys, $5 tokens, $6 reasons, $7 ids. No key twice.
---
--- free.sql for many keys at once; a row that somebody else has locked is passed over.
+-- $1 protocol, $2 group; one of each for each key: $3 own sessions, $4 keys, $5 tokens, $6 reasons, $7 ids. free.sql for many keys at once.
 with asked as materialized (
     select *
     from unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::uuid[])

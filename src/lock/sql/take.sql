@@ -5,8 +5,9 @@
 -- taken, one that is held is told to be so. No verdict: the long way finds out.
 --
 -- What others may change at any time, and the change rests on, is in the row itself and looked at again should it have been
--- changed since the statement's snapshot was made. `awaited` is set by whoever queues up. FOR UPDATE: the update alone would not conflict with
--- a fence that locks the row because its snapshot is older than this.
+-- changed since the statement's snapshot was made. `awaited` is set by whoever queues up. FOR UPDATE: the update alone would not
+-- conflict with a fence that locks the row because its snapshot is older than this. A row that somebody else has locked is
+-- passed over and gets no verdict: it costs those nothing who ask for others.
 --
 -- The own session is read and not locked: a death mark that comes at the same time counts as coming after this, as if it
 -- came a moment later; no program believes in a grant when its session may be marked dead.
@@ -22,7 +23,7 @@ with free as materialized (
     and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
     -- No fenced transaction of the term before is under way.
     and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
-    for update of l
+    for update of l skip locked
 ),
 taken as (
     update leadergroup.lock as l

@@ -1,25 +1,32 @@
 -- $1 protocol, $2 group; one of each for each wish: $3 own sessions, $4 keys, $5 requests, $6 owner uids, $7 owner namespaces,
--- $8 owner names, $9 reasons, $10 ms of delay, $11 whether to queue up. No key twice.
+-- $8 owner names, $9 reasons, $10 ms of delay, $11 whether to queue up.
 --
--- take.sql for many keys at once: what is said there holds here. A row that somebody else has locked is passed over and gets no
--- verdict, so that it costs nobody else anything, and two such statements never wait for each other.
+-- take.sql for many wishes at once: what is said there holds here. Of several wishes for one free key one is granted, and the
+-- others get no verdict.
 with asked as materialized (
     select *
     from unnest($3::uuid[], $4::text[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[], $10::bigint[],
                 $11::boolean[])
         with ordinality as a (session, key, request, uid, namespace, name, reason, delay_ms, queue, place)
 ),
-free as materialized (
-    select l.key, a.place
+-- First those that seem to be free: the fence's lock is not to be tried for any other key, whatever plan is chosen.
+candidate as materialized (
+    select a.key, a.place, m.era
     from asked as a
     join leadergroup.lock as l on l.key = a.key
     cross join leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
-    where l.session is null and l.owner_uid is null and not l.awaited and l.token > 0 and l.era = m.era
-    and l.group_id = $2 and not l.tombstone and l.protocol <= $1
+    where l.session is null and l.owner_uid is null and not l.awaited
     and exists (select from leadergroup.session as s where s.id = a.session and not s.dead)
     and not exists (select from leadergroup.unsettled)
     and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
-    and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
+),
+free as materialized (
+    select l.key, c.place
+    from candidate as c
+    join leadergroup.lock as l on l.key = c.key
+    where l.session is null and l.owner_uid is null and not l.awaited and l.token > 0 and l.era = c.era
+    and l.group_id = $2 and not l.tombstone and l.protocol <= $1
+    and pg_try_advisory_xact_lock(leadergroup.fence_id(c.key))
     for update of l skip locked
 ),
 taken as (
