@@ -133,19 +133,18 @@ impl Scene {
     /// Does all this while two other statements are under way, so that it has to wait for its turn.
     async fn together<T>(&self, all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
         let mut gate = Gate::close_for(&self.database, "insert or update on leadergroup.term").await;
-        let occupy = async |number: i64| {
+        let mut ways = Vec::new();
+        for number in 1..=2 {
             let before = self.database.waiting().await;
-            let way = tokio::spawn({
+            ways.push(tokio::spawn({
                 let (store, own, way) = (self.store.clone(), self.own, wish(&key(&format!("way-{number}"))));
                 async move {
                     hold(&store, own, &way).await;
                     store.release(own, &way.key, Token::new(2), "done").await
                 }
-            });
+            }));
             eventually("a way is taken", async || self.database.waiting().await > before).await;
-            way
-        };
-        let ways = [occupy(1).await, occupy(2).await];
+        }
         let (answers, ()) = tokio::join!(join_all(all), gate.open());
         for way in ways {
             way.await.unwrap().unwrap();
