@@ -57,7 +57,7 @@ for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
   name=${name%/main.rs}
   name=${name%.rs}
-  [[ " lock faults operator uninstall routing crd_manifests " == *" $name "* ]] || targets+=(--test "$name")
+  [[ " lock faults operator simulation " == *" $name "* ]] || targets+=(--test "$name")
 done
 cargo test --workspace --no-run
 
@@ -70,15 +70,16 @@ wait "$tail_pid" || true
 cluster_build=
 ((status == 0)) || { echo "error: building the test cluster's programs failed; its output is above" >&2; exit "$status"; }
 
-# Nearly all of them wait most of the time: for servers, and for leases to end. So they run in three rows: those of the lock,
-# those that start an API server, and, in the foreground, all others.
+# Nearly all of them wait most of the time: for servers, and for leases to end. So those of the lock run beside the others, and
+# the operator's beside the simulation, the only one that computes.
 step "unit and integration tests"
 export RUST_TEST_THREADS=4
 beside lock lock faults
-beside api operator uninstall routing crd_manifests
 cargo test --workspace --lib --bins "${targets[@]}"
 cargo test --workspace --doc
-for row in api lock; do
+beside operator operator
+cargo test --workspace --test simulation
+for row in operator lock; do
   step "unit and integration tests: $row"
   status=0
   wait "${rows[$row]}" || status=$?

@@ -52,7 +52,9 @@ impl Running {
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        if line != "ready\n" {
+            panic!("it says {line:?}: {:?}", child.wait_with_output().unwrap());
+        }
         Self { child, lines }
     }
 
@@ -234,8 +236,9 @@ async fn commands_of_many_processes_never_overlap() {
     let directory = tempfile::tempdir().unwrap();
     let book = directory.path().join("book");
     let script = format!("echo begin >> {0}; sleep 0.01; echo end >> {0}", book.display());
-    let all: Vec<Child> =
-        (0..12).map(|_| exec(&database, &["--ttl", "30s"], &script).spawn().unwrap()).collect();
+    // They all connect at the same time, on a machine that may be busy.
+    let patient = ["--ttl", "40s", "--database-statement-timeout", "20s"];
+    let all: Vec<Child> = (0..12).map(|_| exec(&database, &patient, &script).spawn().unwrap()).collect();
     for child in all {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -247,7 +250,8 @@ async fn commands_of_many_processes_never_overlap() {
 async fn a_command_whose_lock_is_lost_is_stopped() {
     let (database, _store) = postgres::migrated().await;
     // Time enough for an end in order on a busy machine; the heartbeats tell of the loss soon.
-    let with = |more: &[&'static str]| [&["--ttl", "8s", "--retry-interval", "200ms"], more].concat();
+    let quick = ["--ttl", "8s", "--retry-interval", "200ms", "--database-statement-timeout", "4s"];
+    let with = |more: &[&'static str]| [&quick, more].concat();
     for (options, script, expected) in [
         (with(&[]), OBEDIENT, "ended\n"),
         (with(&[]), STUBBORN, ""),
