@@ -52,9 +52,7 @@ impl Running {
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        if line != "ready\n" {
-            panic!("it says {line:?}: {:?}", child.wait_with_output().unwrap());
-        }
+        assert!(line == "ready\n", "it says {line:?}: {:?}", child.wait_with_output().unwrap());
         Self { child, lines }
     }
 

@@ -9,7 +9,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 50.0;
 /// Told apart also by those who do not see all colours.
-const COLOURS: [&str; 4] = ["#0072b2", "#56b4e9", "#d55e00", "#009e73"];
+const COLOURS: [&str; 5] = ["#0072b2", "#56b4e9", "#cc79a7", "#d55e00", "#009e73"];
 
 /// A curve.
 pub(crate) struct Series {
