@@ -212,7 +212,7 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     groups.create(&PostParams::default(), &group("bad", &bad)).await.unwrap();
     groups.create(&PostParams::default(), &group("good", &good_spec())).await.unwrap();
 
-    let database = postgres::database().await;
+    let (database, _store) = postgres::migrated().await;
     let mut operator = Operator::start(&server, &namespace, &database.url());
     eventually("the good one is seen", || async { condition(&groups, "good", "Accepted").await.0 == "True" })
         .await;
@@ -528,7 +528,7 @@ impl Account {
 #[tokio::test]
 async fn a_namespace_without_rights_takes_nothing_from_the_others() {
     let server = ApiServer::shared().await;
-    let database = postgres::database().await;
+    let (database, _store) = postgres::migrated().await;
     let (good, gone) = (server.namespace("good").await, server.namespace("gone").await);
     let account = Account::new(server, &good).await;
     account.let_into(&good).await;
@@ -567,7 +567,7 @@ async fn a_namespace_without_rights_takes_nothing_from_the_others() {
 #[tokio::test]
 async fn a_group_whose_namespace_takes_the_rights_away_first_goes_all_the_same() {
     let server = ApiServer::shared().await;
-    let database = postgres::database().await;
+    let (database, _store) = postgres::migrated().await;
     let namespace = server.namespace("leaving").await;
     let client = server.client().await;
     let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
