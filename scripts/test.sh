@@ -8,23 +8,12 @@ cd "$(dirname "$0")/.."
 e2e=$CARGO_TARGET_DIR/debug/leadergroup-e2e
 step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
 
-# What runs beside the rest. Each in a session of its own: one signal reaches all of it, and nothing else.
-logs=$(mktemp -d)
-cluster_log=$logs/cluster
+cluster_log=$(mktemp)
 cluster_build=
-declare -A rows=()
 finish() {
-  for session in $cluster_build "${rows[@]}"; do
-    kill -- "-$session" 2>/dev/null || true
-  done
-  rm -rf "$logs"
-}
-# beside ROW TEST...: these tests, one after the other, in the background
-beside() {
-  local row=$1
-  shift
-  setsid cargo test --workspace --no-fail-fast "${@/#/--test=}" >"$logs/$row" 2>&1 &
-  rows[$row]=$!
+  # A session of its own: one signal reaches the whole build, and nothing else.
+  [[ -z "$cluster_build" ]] || kill -- "-$cluster_build" 2>/dev/null || true
+  rm -f "$cluster_log"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
@@ -56,8 +45,7 @@ targets=()
 for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
   name=${name%/main.rs}
-  name=${name%.rs}
-  [[ " lock faults " == *" $name "* ]] || targets+=(--test "$name")
+  targets+=(--test "${name%.rs}")
 done
 cargo test --workspace --no-run
 
@@ -70,21 +58,10 @@ wait "$tail_pid" || true
 cluster_build=
 ((status == 0)) || { echo "error: building the test cluster's programs failed; its output is above" >&2; exit "$status"; }
 
-# Nearly all of them wait most of the time: for servers, and for leases to end. So those of the lock run beside the others.
+# Some of them start an API server of the test cluster. Nearly all wait most of the time: for servers, and for leases to end.
 step "unit and integration tests"
-export RUST_TEST_THREADS=4
-beside lock lock faults
-cargo test --workspace --lib --bins "${targets[@]}"
+RUST_TEST_THREADS=4 cargo test --workspace --lib --bins "${targets[@]}"
 cargo test --workspace --doc
-step "unit and integration tests: waiting for those beside"
-for row in "${!rows[@]}"; do
-  status=0
-  wait "${rows[$row]}" || status=$?
-  unset "rows[$row]"
-  cat "$logs/$row"
-  ((status == 0)) || { echo "error: tests of the $row failed; their output is above" >&2; exit "$status"; }
-done
-unset RUST_TEST_THREADS
 
 step "chart"
 scripts/test-chart.sh

@@ -16,6 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Sooner than by default, so that the tests do not take long.
 const QUICK: [&str; 6] = ["--ttl", "2s", "--retry-interval", "200ms", "--database-statement-timeout", "1s"];
 
+/// Time enough on a busy machine.
+const PATIENT: [&str; 4] = ["--ttl", "40s", "--database-statement-timeout", "20s"];
+
 /// Ends by TERM only after the KILL that it never gets to see.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
 const OBEDIENT: &str = "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
@@ -28,6 +31,7 @@ fn exec(database: &Database, options: &[&str], script: &str) -> Command {
         .env("PATH", "/usr/bin:/bin")
         .env("LEADERGROUP_DATABASE_URL", database.url())
         .args(["exec", "--key", "a", "--replica", "test"])
+        .args(if options.contains(&"--ttl") { &[][..] } else { &PATIENT[..] })
         .args(options)
         .args(["--", "sh", "-c", script])
         .stdin(Stdio::null())
@@ -235,8 +239,7 @@ async fn commands_of_many_processes_never_overlap() {
     let book = directory.path().join("book");
     let script = format!("echo begin >> {0}; sleep 0.01; echo end >> {0}", book.display());
     // They all connect at the same time, on a machine that may be busy.
-    let patient = ["--ttl", "40s", "--database-statement-timeout", "20s"];
-    let all: Vec<Child> = (0..12).map(|_| exec(&database, &patient, &script).spawn().unwrap()).collect();
+    let all: Vec<Child> = (0..12).map(|_| exec(&database, &PATIENT, &script).spawn().unwrap()).collect();
     for child in all {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
