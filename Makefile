@@ -12,6 +12,10 @@ TESTS := $(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main
 CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
+# Whatever runs cargo.
+demo test check cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs docs \
+  e2e-build: | own-target
+
 ##@ Try it and test it
 
 .PHONY: demo
@@ -75,8 +79,9 @@ unit: build-cluster ## Unit and integration tests that need no running cluster
 .PHONY: e2e
 e2e: root prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> runs those whose name contains it
 	[[ "$${LEADERGROUP_PROVIDER:-own}" != own ]] || "$(E2E)" build
-	[[ -z "$(SCENARIO)" ]] || cargo test --quiet --workspace --test cluster --test scenarios -- --list $(SCENARIO) | grep ': test$$' ||
-	  { echo "error: no end-to-end test has a name that contains $(SCENARIO)" >&2; exit 1; }
+	[[ -z "$(SCENARIO)" ]] || \
+	  cargo test --quiet --workspace --test cluster --test scenarios -- --list $(SCENARIO) | grep ': test$$' || \
+	  { echo 'error: no end-to-end test has a name that contains $(SCENARIO)' >&2; exit 1; }
 	cargo test --workspace --test cluster --test scenarios -- $(SCENARIO)
 
 .PHONY: chart
@@ -121,6 +126,10 @@ root: # Fail early, not after the build
 .PHONY: prerequisites
 prerequisites: ## Install the Debian packages that tests need, where missing
 	@scripts/prerequisites.sh
+
+.PHONY: own-target
+own-target: # Nothing that another checkout built is taken for this one's
+	@scripts/own-target.sh
 
 .PHONY: e2e-build
 e2e-build: # Build the test cluster's own command
