@@ -362,10 +362,11 @@ impl Group {
             _ => None,
         };
         if let Some(next) = next {
-            self.retire_by = None;
+            (self.retire_by, self.failures) = (None, 0);
             return self.retire(next, effects);
         }
-        self.retry_at = Some(now + self.next_pause());
+        let again = now + self.next_pause();
+        self.retry_at = Some(self.retire_by.map_or(again, |give_up| again.min(give_up)));
         self.phase = Phase::Retiring(step);
     }
 }

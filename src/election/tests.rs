@@ -817,6 +817,28 @@ fn a_deletion_does_not_wait_for_the_database_for_ever() {
 }
 
 #[test]
+fn a_deletion_waits_no_longer_than_its_patience_however_long_the_pauses_are() {
+    let mut world = settled();
+    world.deleting = true;
+    for (refused, begin) in [(Outcome::Failed, None), (Outcome::ClearRefused, Some(Outcome::Tombstoned))] {
+        let mut case = Case::stable(world.clone());
+        if let Some(outcome) = begin {
+            case.answer(outcome);
+        }
+        let asked = case.effect();
+        case.answer(refused.clone());
+        let first = case.now;
+        while case.asked.is_empty() {
+            case.now = case.group.wake().expect("it tries again");
+            case.step(Event::Tick);
+            assert_eq!(case.effect(), asked);
+            case.answer(refused.clone());
+        }
+        assert_eq!(case.now, first + Duration::from_secs(10), "{asked:?}");
+    }
+}
+
+#[test]
 fn a_deletion_does_not_wait_for_rights_to_the_pods_for_ever() {
     let mut world = settled();
     world.deleting = true;

@@ -209,7 +209,7 @@ mod tests {
         });
         let object = serde_json::from_value(object).expect("a group");
         let place = GroupName { namespace: "shop".into(), name: name.into() };
-        let mut entry = Entry::new(object, place, "c1").expect("it has name and UID");
+        let mut entry = Entry::new(object, place, "c1", Duration::ZERO).expect("it has name and UID");
         entry.charge = Charge::Ours;
         let effects = entry.machine.step(Event::Charged { seed: Uuid::nil() }, Duration::ZERO);
         let row = Some(Row { token, ..Row::default() });

@@ -101,7 +101,7 @@ pub(super) struct Entry {
 impl Entry {
     /// A group just seen; none for an object without name, namespace or UID, which no API server sends, and for one whose
     /// lock's key cannot be used.
-    pub(super) fn new(object: LeaderGroup, name: GroupName, cluster: &str) -> Option<Self> {
+    pub(super) fn new(object: LeaderGroup, name: GroupName, cluster: &str, now: Duration) -> Option<Self> {
         let group = GroupRef::of(&object)?;
         let default_key = Key::new(format!("{cluster}/{}/{}", group.namespace, group.name));
         let key = match object.spec.lock.key.clone().map(Key::new) {
@@ -138,12 +138,12 @@ impl Entry {
             name,
             group,
         };
-        entry.update(object);
+        entry.update(object, now);
         Some(entry)
     }
 
     /// A newer version of the object.
-    pub(super) fn update(&mut self, object: LeaderGroup) {
+    pub(super) fn update(&mut self, object: LeaderGroup, now: Duration) {
         if let Some(group) = GroupRef::of(&object) {
             self.group = group;
         }
@@ -157,6 +157,7 @@ impl Entry {
         {
             self.history.clone_from(&status.history);
         }
+        self.deleted_at = object.metadata.deletion_timestamp.as_ref().and(self.deleted_at.or(Some(now)));
         self.object = Arc::new(object);
         for tracked in self.tracked.values_mut() {
             let timeout =
@@ -166,11 +167,8 @@ impl Entry {
     }
 
     /// How long ago the deletion of the group was first seen; zero if it is not being deleted.
-    pub(super) fn deleting_for(&mut self, now: Duration) -> Duration {
-        if self.object.metadata.deletion_timestamp.is_none() {
-            return Duration::ZERO;
-        }
-        now.saturating_sub(*self.deleted_at.get_or_insert(now))
+    pub(super) fn deleting_for(&self, now: Duration) -> Duration {
+        self.deleted_at.map_or(Duration::ZERO, |deleted_at| now.saturating_sub(deleted_at))
     }
 
     /// Until when the first probes of a replica that was just put in charge may be outstanding.
@@ -403,9 +401,10 @@ mod tests {
         let promoted = || change(5, Some("web-0"));
         let released = || change(5, None);
         let name = GroupName { namespace: "shop".into(), name: "web".into() };
-        let mut entry = Entry::new(group(vec![promoted()]), name, "c1").expect("it has a name");
+        let mut entry =
+            Entry::new(group(vec![promoted()]), name, "c1", Duration::ZERO).expect("it has a name");
         let mut told = |history: Vec<serde_json::Value>| {
-            entry.update(group(history));
+            entry.update(group(history), Duration::ZERO);
             entry.history.iter().map(|entry| (entry.token, entry.to.is_none())).collect::<Vec<_>>()
         };
         let whole = vec![(5, true), (5, false)];
@@ -413,6 +412,25 @@ mod tests {
         assert_eq!(told(vec![promoted()]), whole, "the watch is behind");
         assert_eq!(told(vec![]), whole, "somebody emptied it");
         assert_eq!(told(vec![change(6, Some("web-1")), released(), promoted()]).len(), 3);
+    }
+
+    #[test]
+    fn a_deletion_counts_from_when_it_was_seen_and_not_from_when_it_is_asked_about() {
+        let at = Duration::from_secs;
+        let group = |deleted: Option<&str>| -> LeaderGroup {
+            let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1", "deletionTimestamp": deleted },
+                "spec": { "selector": { "matchLabels": { "app": "web" } } } });
+            serde_json::from_value(object).expect("a group")
+        };
+        let deleted = || group(Some("2026-01-01T00:00:00Z"));
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        let mut entry = Entry::new(group(None), name.clone(), "c1", at(1)).expect("it has a name");
+        assert_eq!(entry.deleting_for(at(20)), Duration::ZERO);
+        entry.update(deleted(), at(30));
+        entry.update(deleted(), at(35));
+        assert_eq!(entry.deleting_for(at(40)), at(10));
+        let found = Entry::new(deleted(), name, "c1", at(50)).expect("it has a name");
+        assert_eq!(found.deleting_for(at(53)), at(3));
     }
 
     #[test]

@@ -136,11 +136,12 @@ impl Driver {
         } else if known.is_some_and(|entry| version(&*entry.object) > version(&object)) {
             return;
         }
+        let now = Monotonic::now();
         let spec_changed = self.entries.get(&name).is_none_or(|entry| entry.object.spec != object.spec);
         if let Some(entry) = self.entries.get_mut(&name) {
-            entry.update(object.clone());
+            entry.update(object.clone(), now);
         } else {
-            let Some(entry) = Entry::new(object.clone(), name.clone(), &self.parts.cluster) else {
+            let Some(entry) = Entry::new(object.clone(), name.clone(), &self.parts.cluster, now) else {
                 tracing::error!(group = %name, "spec.lock.key cannot be used; create the group anew with another");
                 return;
             };

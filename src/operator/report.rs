@@ -303,7 +303,7 @@ mod tests {
             "spec": { "selector": { "matchLabels": { "app": "web" } } } });
         let group: LeaderGroup = serde_json::from_value(group).expect("a group");
         let name = GroupName { namespace: "shop".into(), name: "web".into() };
-        let mut entry = Entry::new(group, name, "c1").expect("it has a name");
+        let mut entry = Entry::new(group, name, "c1", Duration::ZERO).expect("it has a name");
         let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
         let grant = Uuid::from_u128(7);
         let holder = Some(pod.clone());
