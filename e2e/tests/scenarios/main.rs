@@ -45,9 +45,10 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them is left alone at the end.
-        Nothing: leaking_pod, crashing_pod, active_pod_deleted, group_deleted, scaled_to_zero, two_groups, foreign_labels,
-            selector_matches_nothing, first_promotion;
+        Nothing: leaking_pod, crashing_pod;
         PodFaults: frozen_pod;
+        Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
+            selector_matches_nothing;
         Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,
             removal;
     }
