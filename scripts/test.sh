@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# The whole test, cheapest first: what fails soonest fails first. The end-to-end tests come last, so that cargo's own
-# closing lines are the last thing to be seen.
+# The whole test, cheapest first: what fails soonest fails first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make test}"
@@ -8,21 +7,30 @@ cd "$(dirname "$0")/.."
 e2e=$CARGO_TARGET_DIR/debug/leadergroup-e2e
 step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
 
-# What runs beside the rest has a session of its own: one signal reaches all of it, and nothing else.
+# What runs beside the rest has a session of its own each: one signal reaches all of it, and nothing else.
 logs=$(mktemp -d)
-beside=
+declare -A sessions=()
 finish() {
-  [[ -z "$beside" ]] || kill -- "-$beside" 2>/dev/null || true
+  for session in "${sessions[@]}"; do
+    kill -- "-$session" 2>/dev/null || true
+  done
   rm -rf "$logs"
 }
-# join <what> <log>: waits for what runs beside, and shows what it printed
+# beside <what> <command...>
+beside() {
+  local what=$1
+  shift
+  setsid "$@" >"$logs/$what" 2>&1 &
+  sessions[$what]=$!
+}
+# join <what>: waits for it, and shows what it printed
 join() {
   local tail_pid status=0
-  tail -n +1 -f --pid="$beside" "$2" &
+  tail -n +1 -f --pid="${sessions[$1]}" "$logs/$1" &
   tail_pid=$!
-  wait "$beside" || status=$?
+  wait "${sessions[$1]}" || status=$?
   wait "$tail_pid" || true
-  beside=
+  unset "sessions[$1]"
   ((status == 0)) || { echo "error: $1 failed; the output is above" >&2; exit "$status"; }
 }
 trap finish EXIT
@@ -36,8 +44,7 @@ step "build"
 cargo build --workspace
 
 step "the test cluster's programs: building in the background"
-setsid nice -n 5 "$e2e" build >"$logs/cluster" 2>&1 &
-beside=$!
+beside "the build of the test cluster's programs" nice -n 5 "$e2e" build
 
 step "clippy"
 cargo clippy --workspace --all-targets -- -D warnings
@@ -57,22 +64,25 @@ for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
   name=${name%/main.rs}
   name=${name%.rs}
-  [[ " ${with_postgres[*]} " == *" $name "* ]] || others+=("--test=$name")
+  [[ " ${with_postgres[*]} operator simulation " == *" $name "* ]] || others+=("--test=$name")
 done
 cargo test --workspace --no-run
 
 step "the test cluster's programs: waiting for the build"
-join "building the test cluster's programs" "$logs/cluster"
+join "the build of the test cluster's programs"
 
 # Nearly all tests wait most of the time: for servers, and for leases to end. So those that need PostgreSQL alone run
-# beside those that need an API server, and the first of the end-to-end tests.
-export RUST_TEST_THREADS=4
-step "tests with PostgreSQL: in the background"
-setsid cargo test --workspace --no-fail-fast "${with_postgres[@]/#/--test=}" >"$logs/postgres" 2>&1 &
-beside=$!
+# beside those that need an API server, and the first of the end-to-end tests. The simulation only computes, and waits for
+# nothing: it gets what the others leave.
+step "in the background: the simulation, tests with PostgreSQL"
+beside "the simulation" nice -n 19 cargo test --workspace --test simulation
+RUST_TEST_THREADS=4 beside "tests with PostgreSQL" \
+  cargo test --workspace --no-fail-fast "${with_postgres[@]/#/--test=}"
 
 step "unit and integration tests"
-cargo test --workspace "${others[@]}"
+RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
+# Each waits for an operator of its own, most of the time for what it does when something lasts.
+RUST_TEST_THREADS=8 cargo test --workspace --test operator
 cargo test --workspace --doc
 
 step "chart"
@@ -81,8 +91,11 @@ scripts/test-chart.sh
 step "end to end: the cluster"
 cargo test --workspace --test cluster
 
-step "tests with PostgreSQL: waiting for them"
-join "tests with PostgreSQL" "$logs/postgres"
+step "tests with PostgreSQL"
+join "tests with PostgreSQL"
 
 step "end to end: the scenarios"
 cargo test --workspace --test scenarios
+
+step "the simulation"
+join "the simulation"

@@ -53,11 +53,17 @@ struct Running {
 impl Running {
     fn start(database: &Database, options: &[&str], script: &str) -> Self {
         let mut child = exec(database, options, script).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self { child, lines };
+        let line = running.line();
+        assert!(line == "ready\n", "it says {line:?}: {:?}", running.child.wait_with_output().unwrap());
+        running
+    }
+
+    fn line(&mut self) -> String {
         let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        assert!(line == "ready\n", "it says {line:?}: {:?}", child.wait_with_output().unwrap());
-        Self { child, lines }
+        self.lines.read_line(&mut line).unwrap();
+        line
     }
 
     fn signal(&self, signal: Signal) {
@@ -186,6 +192,27 @@ async fn the_lock_is_held_until_what_the_command_left_running_has_ended() {
     std::fs::write(path("go"), "").unwrap();
     assert_eq!(running.end(), (Some(5), "worked\n".to_owned()));
     assert!(!held(&store).await);
+}
+
+#[tokio::test]
+async fn signals_reach_the_command_which_decides_what_comes_of_them() {
+    let (database, store) = postgres::migrated().await;
+    let signals = [
+        (Signal::HUP, "HUP"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ];
+    let traps = signals.map(|(_, name)| format!("trap 'echo {name}' {name}; ")).concat();
+    let mut running = Running::start(&database, &[], &format!("{traps}{OBEDIENT}"));
+    for (signal, name) in signals {
+        running.signal(signal);
+        assert_eq!(running.line(), format!("{name}\n"));
+    }
+    assert!(held(&store).await);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (Some(7), "ended\n".to_owned()));
 }
 
 /// As by Ctrl-Z. Without heartbeats the lock would go to others, who would find the command half-way.

@@ -70,7 +70,7 @@ impl Told for Guard {
 
 impl Told for Option<Guard> {
     fn outcome(&self) -> &'static str {
-        self.as_ref().map_or("held by others", Told::outcome)
+        self.as_ref().map_or("not free", Told::outcome)
     }
 
     fn token(&self) -> Option<i64> {

@@ -84,7 +84,7 @@ async fn tries_waits_releases_and_hand_overs_are_spans() {
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
     assert!(two.try_lock(&key("a")).await.unwrap().is_none());
     let tries = spans.of("lock.try", ["key", "owner", "token", "outcome"]);
-    assert_eq!(tries, [["a", "one", "1", "held"], ["a", "two", "", "held by others"]]);
+    assert_eq!(tries, [["a", "one", "1", "held"], ["a", "two", "", "not free"]]);
 
     let late = two.lock(&key("a"), Duration::from_millis(50)).await.unwrap_err();
     let [[outcome, error, waited]] = &spans.of("lock.wait", ["outcome", "error", "waited_ms"])[..] else {
