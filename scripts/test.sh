@@ -41,7 +41,8 @@ cargo fmt --all --check
 scripts/check-files.sh
 
 step "build"
-cargo build --workspace
+# The first one of all: what it finds in Cargo.lock is what everything is tested with.
+cargo build --workspace --locked
 
 step "the test cluster's programs: building in the background"
 beside "the build of the test cluster's programs" nice -n 5 "$e2e" build

@@ -11,10 +11,10 @@ use tokio::time;
 use crate::{
     client::{Calls, Client},
     cluster::Cluster,
-    history::check,
+    history::{Checked, check},
     moment::Moment,
     provider::Provider,
-    scenario::{Active, Scenario, Stage, Workload, beside, eventually, ms, target_folder},
+    scenario::{Active, Measured, Scenario, Stage, Workload, beside, eventually, ms, target_folder},
     state::Lock,
 };
 
@@ -128,12 +128,13 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     let history = scenario.history().await?;
     let checked = check(&history);
     checked.ok_or_dump(&history, &target_folder()?.join("demo-history.jsonl"))?;
-    Ok(format!(
-        "failover: {} ms after power-off (ttl {} ms), {} requests lost, {checked}",
-        measured.failover_ms,
-        measured.ttl_ms,
-        calls.from(off).lost()
-    ))
+    Ok(last_line(&measured, calls.from(off).lost(), &checked))
+}
+
+/// What remains on the screen.
+fn last_line(measured: &Measured, lost: usize, checked: &Checked) -> String {
+    let Measured { failover_ms, ttl_ms, .. } = measured;
+    format!("failover: {failover_ms} ms after power-off (ttl {ttl_ms} ms), {lost} requests lost, {checked}")
 }
 
 /// Waits until the node's own pod is labelled standby and counts as eligible again.
@@ -207,4 +208,20 @@ fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush().context("nobody reads the demo")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_says_how_long_it_took_and_what_was_lost() {
+        let measured = Measured { failover_ms: 4551, ttl_ms: 5000, ..Measured::default() };
+        let checked = Checked { most_active: 1, revisions: 321, ..Checked::default() };
+        assert_eq!(
+            last_line(&measured, 42, &checked),
+            "failover: 4551 ms after power-off (ttl 5000 ms), 42 requests lost, \
+             1 active at every revision (321 revisions checked)"
+        );
+    }
 }

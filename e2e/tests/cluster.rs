@@ -13,7 +13,7 @@ use leadergroup_e2e::command::{output, output_with_input};
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::network::{CONTROL_ADDRESS, DATABASE, HOST};
-use leadergroup_e2e::scenario::build_operator;
+use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, build_operator};
 use leadergroup_e2e::state::Lock;
 use tokio::process::Command;
 
@@ -286,14 +286,18 @@ async fn chart_by_default(test: &Test) -> Result<()> {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
     let helm = async |args: &[&str]| {
         let mut helm = Command::new(test.cluster.program("helm")?);
-        helm.args(["--namespace", "leadergroup-system"])
+        helm.args(["--namespace", OPERATOR_NAMESPACE])
             .args(args)
             .env("KUBECONFIG", test.cluster.kubeconfig());
         output(helm, HELM_LIMIT).await
     };
+    // As on a cluster where the strictest of the Pod Security Standards is enforced.
+    test.kubectl(&["create", "namespace", OPERATOR_NAMESPACE], "").await?;
+    let restricted = "pod-security.kubernetes.io/enforce=restricted";
+    test.kubectl(&["label", "namespace", OPERATOR_NAMESPACE, restricted], "").await?;
     // The official image of the chart's default tag cannot be pulled here; the cluster's own is of the installed server.
     let database = ["--set", "postgresql.image.tag=15"];
-    let install = ["install", "leadergroup", chart, "--create-namespace", "--wait", "--timeout", "120s"];
+    let install = ["install", "leadergroup", chart, "--wait", "--timeout", "120s"];
     helm(&[&install[..], &database].concat()).await?;
     test.kubectl(&["apply", "-f", "-"], GROUP).await?;
     let ready = ["wait", "--for=condition=Ready", "leadergroup/web", "--timeout=30s"];

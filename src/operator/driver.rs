@@ -356,6 +356,9 @@ impl Driver {
         let wanted = report::status(entry, hindrance.as_ref(), entry.settles(now));
         entry.hindrance_reported = hindrance.is_some();
         let Some(patch) = report::patch(entry, &wanted) else { return };
+        if let Some(news) = report::news(entry.status(), &wanted) {
+            tracing::warn!(group = %name, reason = news.reason, problem = news.message, "the group is not ready");
+        }
         entry.reporting = true;
         let (router, messages) = (self.parts.router.clone(), self.parts.messages.clone());
         let (group, uid, reference) = (name.clone(), entry.uid.clone(), entry.group.clone());

@@ -74,6 +74,22 @@ pub(super) fn patch(entry: &Entry, wanted: &LeaderGroupStatus) -> Option<Value> 
     })
 }
 
+/// What the log is told once: why the group is not ready, when that is news and will not be over by itself in a moment.
+pub(super) fn news<'a>(
+    old: Option<&LeaderGroupStatus>,
+    wanted: &'a LeaderGroupStatus,
+) -> Option<&'a Condition> {
+    let now = readiness(wanted).filter(|now| now.status == "False")?;
+    let known = old.and_then(readiness).is_some_and(|before| before.reason == now.reason);
+    let passing = [Reason::Changing, Reason::Pending].iter().any(|reason| now.reason == reason.to_string());
+    (!known && !passing).then_some(now)
+}
+
+fn readiness(status: &LeaderGroupStatus) -> Option<&Condition> {
+    let kind = ConditionType::Ready.to_string();
+    status.conditions.iter().find(|condition| condition.type_ == kind)
+}
+
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

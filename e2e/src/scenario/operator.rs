@@ -24,7 +24,9 @@ use crate::{cluster::Cluster, command, provider::Provider};
 /// The release, and the name of the operator's Deployment.
 pub const RELEASE: &str = "leadergroup";
 /// The release's namespace.
-pub const NAMESPACE: &str = "leadergroup-system";
+pub const NAMESPACE: &str = "leadergroup";
+/// Has the API server refuse pods that ask for more than the "restricted" Pod Security Standard allows.
+const RESTRICTED: (&str, &str) = ("pod-security.kubernetes.io/enforce", "restricted");
 const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
 /// The Secret with the certificate of who signed the database's.
 const AUTHORITY: &str = "database-authority";
@@ -86,7 +88,10 @@ impl Operator {
     async fn hand_over(&self, authority: &Path) -> Result<()> {
         let metadata = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
-        let namespace = Namespace { metadata: metadata(NAMESPACE), ..Namespace::default() };
+        // Nothing of the release needs more than what the strictest of the standards allows.
+        let labels = [(RESTRICTED.0.to_owned(), RESTRICTED.1.to_owned())].into();
+        let metadata_of_namespace = ObjectMeta { labels: Some(labels), ..metadata(NAMESPACE) };
+        let namespace = Namespace { metadata: metadata_of_namespace, ..Namespace::default() };
         created(namespaces.create(&PostParams::default(), &namespace).await)?;
         let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), NAMESPACE);
         let pem = std::fs::read_to_string(authority)?;

@@ -10,24 +10,22 @@ use leadergroup_e2e::{
 };
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
-    Scenario::play(stage, "active-pod-deleted", Workload::default(), async |s| {
-        let mut active = s.elect().await?;
-        let node = s.another_node(&active.node)?;
-        let client = s.call_from(&node).await?;
-        for (fault, how) in [
-            ("deleted", DeleteParams::default()),
-            ("deleted by force", DeleteParams::default().grace_period(0)),
-        ] {
-            client
-                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
-                .await?;
-            let at = Moment::now();
-            s.pods().delete(&active.pod, &how).await?;
-            s.failover(fault, &active, at, Some(&client), &["PodDeleted"]).await?;
-            active = s.settled(STARTED).await?;
-        }
-        s.hang_up(client).await?;
-        Ok(())
-    })
-    .await
+    Scenario::play(stage, "active-pod-deleted", Workload::default(), story).await
+}
+
+pub(crate) async fn story(s: &mut Scenario) -> Result<()> {
+    let mut active = s.elect().await?;
+    let node = s.another_node(&active.node)?;
+    let client = s.call_from(&node).await?;
+    for (fault, how) in
+        [("deleted", DeleteParams::default()), ("deleted by force", DeleteParams::default().grace_period(0))]
+    {
+        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        let at = Moment::now();
+        s.pods().delete(&active.pod, &how).await?;
+        s.failover(fault, &active, at, Some(&client), &["PodDeleted"]).await?;
+        active = s.settled(STARTED).await?;
+    }
+    s.hang_up(client).await?;
+    Ok(())
 }

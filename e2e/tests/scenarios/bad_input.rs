@@ -16,7 +16,7 @@ use leadergroup_e2e::{
 };
 use serde_json::json;
 
-use crate::trouble::{says, store_reachable};
+use crate::trouble::{says, somebody_says, store_reachable};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "bad-input", Workload::default(), async |s| {
@@ -130,6 +130,8 @@ async fn write_url(s: &Scenario, url: &str) -> Result<()> {
     Ok(())
 }
 
+const REMEDY: &str = "give the operator's service account this permission";
+
 /// Takes the right to patch pods away, has a group made anew, and gives the right back.
 async fn without_right_to_label(s: &Scenario) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(s.stage.kube.clone());
@@ -153,11 +155,18 @@ async fn without_right_to_label(s: &Scenario) -> Result<()> {
         s.groups().create(&PostParams::default(), &s.workload.group(name)?).await?;
         eventually("the group to say what is refused", STARTED, async || {
             let (status, reason, message) = s.condition(name, "Ready").await?;
-            let told = status == "False" && reason == "WriteRefused" && message.contains("pods");
+            let told = status == "False"
+                && reason == "WriteRefused"
+                && message.contains("pods")
+                && message.contains(REMEDY);
             ensure!(told, "Ready is {status} ({reason}): {message}");
             Ok(())
         })
-        .await
+        .await?;
+        somebody_says(s, &[&format!("{}/{name}", s.namespace), "pods", REMEDY]).await?;
+        let restarts = s.stage.operator.restarts().await?;
+        ensure!(restarts == 0, "the operator crashed {restarts} times");
+        Ok(())
     };
     let told = story.await;
     let mut restored = rights;

@@ -3,7 +3,9 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload};
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, api::ListParams};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "first-promotion", Workload::default(), async |s| {
@@ -35,7 +37,19 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for word in ["ACTIVE", "NODE", "TOKEN", "READY", "STATUS", "3/3", &active.pod, &active.node] {
             ensure!(shown.contains(word), "`kubectl get lg` does not show {word}:\n{shown}");
         }
-        Ok(())
+        let events: Api<Event> = Api::namespaced(s.stage.kube.clone(), &s.namespace);
+        eventually("an Event of the first promotion", STARTED, async || {
+            let all = events.list(&ListParams::default()).await?.items;
+            let told = all.iter().any(|event| {
+                let about = event.regarding.as_ref().and_then(|about| about.name.as_deref());
+                about == Some(&group)
+                    && event.reason.as_deref() == Some("FirstHolder")
+                    && event.note.as_ref().is_some_and(|note| note.contains(&active.pod))
+            });
+            ensure!(told, "the Events are {all:?}");
+            Ok(())
+        })
+        .await
     })
     .await
 }

@@ -6,7 +6,9 @@
 mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;
+mod charge;
 mod crashing_pod;
+mod existing_cluster;
 mod first_promotion;
 mod foreign_labels;
 mod frozen_pod;
@@ -46,7 +48,7 @@ fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them is left alone at the end.
         Nothing: leaking_pod, crashing_pod;
-        PodFaults: frozen_pod;
+        PodFaults: frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;
         Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,

@@ -1,5 +1,5 @@
-//! The node of the active pod is cut off from the network while its pod runs on: the label goes to another pod, and when
-//! the node is back, its pod stands by.
+//! The node of the active pod is cut off from the network while its pod runs on, the replica of the operator that is in charge
+//! is elsewhere: the label goes to another pod, and when the node is back, its pod stands by.
 
 use std::rc::Rc;
 
@@ -9,9 +9,12 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
+use crate::charge::put_in_charge;
+
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-cut-off", Workload::default(), async |s| {
         let before = s.elect().await?;
+        put_in_charge(s, &before.node, false).await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
         let beside_zombie = s.call_from(&before.node).await?;

@@ -1,16 +1,30 @@
-//! The node of the active pod loses power: silence is the evidence, long before Kubernetes notices. The node returns.
+//! The node of the active pod loses power, and with it the replica of the operator that is in charge: silence is the evidence,
+//! long before Kubernetes notices. The node returns.
 
 use std::rc::Rc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use kube::api::DeleteParams;
 use leadergroup_e2e::{
     moment::Moment,
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
+use crate::charge::{node_with_a_replica, put_in_charge};
+
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-power-off", Workload::default(), async |s| {
+        let off = node_with_a_replica(s).await?;
+        // The oldest pod becomes active first.
+        for pod in s.pods_ready().await? {
+            if pod.spec.and_then(|spec| spec.node_name).as_ref() != Some(&off) {
+                let name = pod.metadata.name.context("a pod without a name")?;
+                s.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
+            }
+        }
         let before = s.elect().await?;
+        ensure!(before.node == off, "{} is active on {}, not on {off}", before.pod, before.node);
+        put_in_charge(s, &off, true).await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;

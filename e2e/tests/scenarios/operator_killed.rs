@@ -10,6 +10,8 @@ use leadergroup_e2e::{
     scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
 };
 
+use crate::charge::in_charge;
+
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "operator-killed", Workload::default(), async |s| {
         let active = s.elect().await?;
@@ -76,16 +78,4 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-/// The session in charge of the group, and the name of its replica.
-async fn in_charge(s: &Scenario) -> Result<(String, String)> {
-    let query = format!(
-        "select s.id, split_part(s.name, '/', 2) from leadergroup.lock l join leadergroup.session s on s.id = l.session \
-         where not s.dead and l.key like '%/{}/{}'",
-        s.namespace, s.workload.name
-    );
-    let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
-    let (session, name) = row.trim().split_once('|').context("no living session is in charge")?;
-    Ok((session.to_owned(), name.to_owned()))
 }

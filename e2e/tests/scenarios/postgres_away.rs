@@ -12,6 +12,7 @@ use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, throughout};
 use crate::trouble::{says, store_reachable};
 
 const AWAY: Duration = Duration::from_mins(1);
+const REMEDY: &str = "check the URL (database.url or database.urlFile), that the server runs";
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "postgres-away", Workload::default(), async |s| {
@@ -26,7 +27,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         database.stop().await?;
         let stopped = Instant::now();
         let story = async {
-            store_reachable(s, "False", "database").await?;
+            store_reachable(s, "False", REMEDY).await?;
             let restarted = s.stage.operator.replace().await?;
             let left = AWAY.saturating_sub(stopped.elapsed());
             let unchanged = throughout("the active pod as it was", left, async || {
@@ -34,14 +35,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 ensure!(now == active, "{active:?} became {now:?}");
                 Ok(())
             });
-            let (unchanged, said) = futures::join!(unchanged, says(s, &restarted, "cannot reach PostgreSQL"));
+            let (unchanged, said) = futures::join!(unchanged, says(s, &restarted, REMEDY));
             said?;
             unchanged?;
             ensure!(
                 s.stage.operator.restarts().await? == 0,
                 "the operator crashes while the database is away"
             );
-            store_reachable(s, "False", "database").await
+            store_reachable(s, "False", REMEDY).await
         };
         let told = story.await;
         database.start().await?;

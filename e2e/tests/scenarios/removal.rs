@@ -39,7 +39,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     for (number, (with, order)) in [
         (With::Everything, [Namespace, Crd, Chart]),
         (With::NoDatabase, [Crd, Namespace, Chart]),
-        (With::NoOperator, [Chart, Namespace, Crd]),
+        (With::NoOperator, [Namespace, Crd, Chart]),
     ]
     .into_iter()
     .enumerate()
@@ -77,6 +77,13 @@ async fn remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> 
     let removed = async {
         for part in order {
             delete(&s, part).await.with_context(|| format!("deleting the {part:?}"))?;
+            // Without an operator the groups go with the chart, and what they are in goes after them.
+            if with != With::NoOperator {
+                gone(&s, part).await?;
+            }
+        }
+        for part in order {
+            gone(&s, part).await?;
         }
         Ok(())
     };
@@ -88,30 +95,39 @@ async fn remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> 
 }
 
 async fn delete(s: &Scenario, part: Part) -> Result<()> {
-    let stage = &s.stage;
     match part {
-        Part::Chart => stage.operator.uninstall().await,
+        Part::Chart => s.stage.operator.uninstall().await?,
         Part::Namespace => {
-            let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+            let namespaces: Api<Namespace> = Api::all(s.stage.kube.clone());
             namespaces.delete(&s.namespace, &DeleteParams::default()).await?;
-            eventually("the namespace to be gone", GONE, async || {
-                let left = namespaces.get_opt(&s.namespace).await?;
-                let why = left.and_then(|namespace| namespace.status).and_then(|status| status.conditions);
-                ensure!(namespaces.get_opt(&s.namespace).await?.is_none(), "it is still there: {why:?}");
-                Ok(())
-            })
-            .await
         }
         Part::Crd => {
-            let crds: Api<CustomResourceDefinition> = Api::all(stage.kube.clone());
+            let crds: Api<CustomResourceDefinition> = Api::all(s.stage.kube.clone());
             crds.delete(CRD, &DeleteParams::default()).await?;
-            eventually("the CRD to be gone", GONE, async || {
-                ensure!(crds.get_opt(CRD).await?.is_none(), "it is still there");
-                Ok(())
-            })
-            .await
         }
     }
+    Ok(())
+}
+
+async fn gone(s: &Scenario, part: Part) -> Result<()> {
+    let kube = s.stage.kube.clone();
+    eventually(&format!("the {part:?} to be gone"), GONE, async || {
+        let left = match part {
+            // Helm has waited for it.
+            Part::Chart => None,
+            Part::Namespace => {
+                let left = Api::<Namespace>::all(kube.clone()).get_opt(&s.namespace).await?;
+                left.map(|namespace| format!("{:?}", namespace.status))
+            }
+            Part::Crd => {
+                let left = Api::<CustomResourceDefinition>::all(kube.clone()).get_opt(CRD).await?;
+                left.map(|crd| format!("{:?}", crd.status))
+            }
+        };
+        ensure!(left.is_none(), "it is still there: {left:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// The operator starts on a cluster that has no CRD, says so, does not crash, and works as soon as there is one.

@@ -7,6 +7,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 use serde_json::json;
 
+use crate::trouble::somebody_says;
+
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let workload = Workload { replicas: 0, ..Workload::default() };
     Scenario::play(stage, "selector-matches-nothing", workload, async |s| {
@@ -19,6 +21,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             Ok(())
         })
         .await?;
+        somebody_says(s, &[&format!("{}/web", s.namespace), "NoPods", "compare it with the labels"]).await?;
         s.workload.replicas = 2;
         let patch = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
         s.deployments().patch("web", &PatchParams::default(), &patch).await?;

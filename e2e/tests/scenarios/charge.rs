@@ -1,0 +1,51 @@
+//! Which replica of the operator is in charge of a scenario's group, and to see to it that it is the one that the story needs.
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Pod;
+use leadergroup_e2e::scenario::{STARTED, Scenario, eventually};
+
+/// The session in charge of the group, and the name of its replica.
+pub(crate) async fn in_charge(s: &Scenario) -> Result<(String, String)> {
+    let query = format!(
+        "select s.id, split_part(s.name, '/', 2) from leadergroup.lock l join leadergroup.session s on s.id = l.session \
+         where not s.dead and l.key like '%/{}/{}'",
+        s.namespace, s.workload.name
+    );
+    let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
+    let (session, name) = row.trim().split_once('|').context("no living session is in charge")?;
+    Ok((session.to_owned(), name.to_owned()))
+}
+
+/// The node of some replica, where there is no other one.
+pub(crate) async fn node_with_a_replica(s: &Scenario) -> Result<String> {
+    let nodes: Vec<_> = s.stage.operator.replicas().await?.iter().filter_map(node_of).collect();
+    let alone = nodes.iter().find(|node| nodes.iter().filter(|other| other == node).count() == 1);
+    alone.cloned().with_context(|| format!("the operator's replicas are on {nodes:?}"))
+}
+
+/// Sees to it that the replica in charge is on this node, or on another one. One that is not where it should be is killed: the
+/// next one takes over, and keeps the charge.
+pub(crate) async fn put_in_charge(s: &Scenario, node: &str, there: bool) -> Result<()> {
+    for _ in 0..3 {
+        let (session, name) = in_charge(s).await?;
+        let replicas = s.stage.operator.replicas().await?;
+        let replica = replicas.iter().find(|pod| pod.metadata.name.as_ref() == Some(&name));
+        let replica = replica.with_context(|| format!("{name} is in charge, and no replica"))?;
+        if (node_of(replica).as_deref() == Some(node)) == there {
+            s.stage.operator.ready(STARTED).await?;
+            return Ok(());
+        }
+        s.stage.own()?.kill_pod(replica.metadata.uid.as_deref().context("a pod without UID")?)?;
+        eventually("another replica to take charge", STARTED, async || {
+            let (other, name) = in_charge(s).await?;
+            anyhow::ensure!(other != session, "{name} is still in charge");
+            Ok(())
+        })
+        .await?;
+    }
+    bail!("the replica in charge is never where it should be")
+}
+
+fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.node_name.clone()
+}

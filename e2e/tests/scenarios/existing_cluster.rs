@@ -1,0 +1,23 @@
+//! The other provider: this cluster as somebody's that is known by its kubeconfig file alone. What happens is recorded by
+//! watching the API, and the client is a pod.
+
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use leadergroup_e2e::{
+    provider::{Kubeconfig, Provider},
+    scenario::{Scenario, Stage, Workload, build_operator},
+};
+
+use crate::active_pod_deleted;
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    let own = stage.own()?;
+    let existing = Kubeconfig { path: own.kubeconfig(), database_url: Some(own.database_url()) };
+    let elsewhere = Stage::start(Provider::Kubeconfig(existing), &stage.program, &build_operator().await?)
+        .await
+        .context("as on somebody's cluster")?;
+    ensure!(elsewhere.values.is_none(), "the operator that is there is not the one that is used");
+    ensure!(elsewhere.recorder.is_none() && elsewhere.own().is_err(), "it knows the machines");
+    Scenario::play(&elsewhere, "existing-cluster", Workload::default(), active_pod_deleted::story).await
+}
