@@ -30,8 +30,9 @@ impl Client {
         image: &str,
         target: SocketAddr,
     ) -> Result<Self> {
+        // Not `wget -T`: some static builds of busybox crash by it.
         let script = format!(
-            "while :; do if answer=$(wget -q -T 1 -O - http://{target}/ 2>/dev/null); then echo \"answer $answer\"; \
+            "while :; do if answer=$(timeout 1 wget -q -O - http://{target}/ 2>/dev/null); then echo \"answer $answer\"; \
              else echo lost; fi; usleep 50000; done"
         );
         let pod = serde_json::from_value(json!({

@@ -52,6 +52,9 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str
         .filter_map(async |name| name)
         .collect()
         .await;
+    if !alone.is_empty() {
+        progress("scenarios that have the cluster to themselves, one after the other:");
+    }
     for entry in alone {
         failed.extend(play(entry).await);
     }
