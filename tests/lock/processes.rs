@@ -21,9 +21,17 @@ const TURNS: usize = 3;
 /// What a line of a process says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Word {
-    began: bool,
+    what: What,
     token: i64,
     at: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Began,
+    Ended,
+    /// Before its work was done, on a machine that was busy for longer than the ttl: its end was some time ago.
+    Lost,
 }
 
 fn say(what: &str, token: i64) {
@@ -32,12 +40,36 @@ fn say(what: &str, token: i64) {
 
 fn understand(line: &str) -> Word {
     let [what, token, at] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-    Word {
-        began: what == "began",
-        token: token.parse().unwrap(),
-        at: Duration::from_micros(at.parse().unwrap()),
-    }
+    let what = match what {
+        "began" => What::Began,
+        "ended" => What::Ended,
+        "lost" => What::Lost,
+        _ => panic!("{line}"),
+    };
+    Word { what, token: token.parse().unwrap(), at: Duration::from_micros(at.parse().unwrap()) }
 }
+
+/// When the terms of a process began and ended, by their tokens. Those that it says nothing of lasted until it was killed.
+fn terms(words: impl Iterator<Item = Word>, killed_at: Option<Duration>) -> BTreeMap<i64, Term> {
+    let mut terms = BTreeMap::new();
+    for word in words {
+        match word.what {
+            What::Began => {
+                let before = terms.insert(word.token, (word.at, killed_at));
+                assert_eq!(before, None, "token {} was used twice", word.token);
+            }
+            What::Ended => terms.get_mut(&word.token).unwrap().1 = Some(word.at),
+            What::Lost => {
+                let (began, ended) = terms.get_mut(&word.token).unwrap();
+                *ended = Some(*began);
+            }
+        }
+    }
+    let whole = |(token, (began, ended)): (i64, (_, Option<_>))| (token, (began, ended.unwrap()));
+    terms.into_iter().map(whole).collect()
+}
+
+type Term = (Duration, Duration);
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "one of the processes of the other test"]
@@ -52,7 +84,9 @@ async fn process() {
     .unwrap();
     let mut turns = Vec::new();
     for number in 0..CLIENTS {
-        let (ttl, retry_interval) = (Duration::from_secs(3), Duration::from_millis(300));
+        // It is to keep the key until it is killed, also on a machine that has no time for its heartbeats.
+        let ttl = Duration::from_secs(if stuck { 10 } else { 3 });
+        let retry_interval = Duration::from_millis(300);
         let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
         let client = Client::connect(store.clone(), config).await.unwrap();
         turns.push(tokio::spawn(take_turns(client, number > 0, stuck)));
@@ -71,10 +105,12 @@ async fn take_turns(client: Client, queues: bool, stuck: bool) {
         }
         say("began", guard.token().get());
         if stuck {
+            guard.lost().await;
+            say("ended", guard.token().get());
             std::future::pending::<()>().await;
         }
         tokio::task::yield_now().await;
-        say("ended", guard.token().get());
+        say(if guard.is_lost() { "lost" } else { "ended" }, guard.token().get());
         guard.release().await.unwrap();
     }
 }
@@ -119,32 +155,26 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
              create trigger watch before insert on leadergroup.term for each row execute function watch()",
         )
         .await;
-    let stuck = start(&database, true);
+    let mut stuck = start(&database, true);
     let first = understand(&stuck.says());
     let others: Vec<_> = (0..PROCESSES).map(|_| start(&database, false)).collect();
     let everybody = i64::try_from(PROCESSES * (CLIENTS - 1)).unwrap();
     let waiting = "select count(*) from leadergroup.waiter";
     eventually("all others wait", async || database.number(waiting).await >= everybody).await;
-    drop(stuck);
-    let killed_at = monotonic();
-
-    let mut terms = BTreeMap::from([(first.token, (first.at, killed_at))]);
+    stuck.kill();
+    let its_words = [first].into_iter().chain(stuck.last_words().map(|line| understand(&line)));
+    let mut all = terms(its_words, Some(monotonic()));
     for mut process in others {
         let status = tokio::task::block_in_place(|| process.wait());
         assert!(status.success(), "{status}");
-        let mut began = BTreeMap::new();
-        for word in process.last_words().map(|line| understand(&line)) {
-            if word.began {
-                assert_eq!(began.insert(word.token, word.at), None, "token {} was used twice", word.token);
-            } else {
-                let term = (began[&word.token], word.at);
-                assert_eq!(terms.insert(word.token, term), None, "token {} was used twice", word.token);
-            }
+        let its_own = terms(process.last_words().map(|line| understand(&line)), None);
+        assert!(its_own.len() <= CLIENTS * TURNS);
+        for (token, term) in its_own {
+            assert_eq!(all.insert(token, term), None, "token {token} was used twice");
         }
-        assert!(began.len() <= CLIENTS * TURNS);
     }
-    assert!(terms.len() > PROCESSES * CLIENTS, "most had their turns: {}", terms.len());
-    let all: Vec<_> = terms.into_iter().collect();
+    assert!(all.len() > PROCESSES * CLIENTS, "most had their turns: {}", all.len());
+    let all: Vec<_> = all.into_iter().collect();
     for pair in all.windows(2) {
         let [(token, (_, ended)), (next, (began, _))] = pair else { unreachable!() };
         assert!(ended <= began, "terms {token} and {next} overlap: {ended:?}, {began:?}");
