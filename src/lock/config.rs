@@ -92,7 +92,7 @@ pub struct DatabaseConfig {
     /// Most connections at a time, at least 3: one is reserved for heartbeats, so that no other work can delay them,
     /// and one for hints.
     pub max_open_connections: u32,
-    /// Most connections kept open without work, besides the two reserved ones.
+    /// Most connections kept open without work for more than a few seconds, besides the two reserved ones.
     pub max_idle_connections: u32,
     /// A connection is replaced after this time.
     pub connection_max_lifetime: Duration,

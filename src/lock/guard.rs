@@ -72,23 +72,29 @@ impl Term {
     }
 }
 
+impl Shared {
+    async fn release(&self, session: SessionId, key: &Key, token: Token) -> Result<Changed, LockError> {
+        self.wishes.releases();
+        self.store.release_repaired(session, key, token, REASON).await
+    }
+}
+
 impl Drop for Term {
     fn drop(&mut self) {
-        self.shared.terms.leave(self.request);
         let released = *self.released.get_mut();
         let lost = !released && self.is_lost();
         tracing::debug!(key = %self.key, token = %self.token, held = ?self.since.elapsed(), lost, "let go of the lock");
         self.shared.store.counters.held(self.since.elapsed(), lost);
         // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
         if released || lost {
-            return;
+            return self.shared.terms.leave(self.request);
         }
-        let (shared, session, key, token) =
-            (Arc::clone(&self.shared), self.session, self.key.clone(), self.token);
+        let (shared, session, request) = (Arc::clone(&self.shared), self.session, self.request);
+        let (key, token) = (self.key.clone(), self.token);
         let release = within(releasing(self), async move {
-            let answer = shared
-                .insist(session, async || shared.store.release(session, &key, token, REASON).await)
-                .await;
+            let answer = shared.insist(session, async || shared.release(session, &key, token).await).await;
+            // Not before, lest it look like what nobody knows of.
+            shared.terms.leave(request);
             Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
         });
         self.shared.runtime.spawn(release);
@@ -221,7 +227,7 @@ impl Guard {
         if term.is_lost() {
             return Ok(Released::WasLost);
         }
-        let answer = term.shared.store.release(term.session, &term.key, term.token, REASON).await?;
+        let answer = term.shared.release(term.session, &term.key, term.token).await?;
         term.released.store(true, Ordering::Relaxed);
         Ok(answer.into())
     }

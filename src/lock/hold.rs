@@ -65,6 +65,14 @@ pub(super) enum LetGo {
     Refused(Refusal),
 }
 
+fn released(answer: LetGo) -> Result<Changed, LockError> {
+    Ok(match answer {
+        LetGo::Done => Changed::Done,
+        LetGo::Refused(refusal) => Changed::Refused(refusal),
+        LetGo::Free | LetGo::NoHeir => return Err(unexpected("release", "neither done nor refused")),
+    })
+}
+
 impl Store {
     /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder; only transactions of the
     /// last one that are fenced, and still under way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
@@ -157,8 +165,9 @@ impl Store {
     }
 
     /// Gives the key up; the first living waiter holds it at once, and is woken (in an era that has not
-    /// [settled](super::Settler) only once it has; while a fenced transaction of this term is under way, once that has ended). Only in the term with this token: after the key went to somebody else
-    /// the answer is [`Refusal::TokenChanged`], and nothing was changed.
+    /// [settled](super::Settler) only once it has; while a fenced transaction of this term is under way, once that has ended).
+    /// Only in the term with this token: after the key went to somebody else the answer is [`Refusal::TokenChanged`], and
+    /// nothing was changed.
     pub async fn release(
         &self,
         own: SessionId,
@@ -166,11 +175,19 @@ impl Store {
         token: Token,
         reason: &str,
     ) -> Result<Changed, LockError> {
-        Ok(match self.let_go(Some(own), key, token, reason, None).await? {
-            LetGo::Done => Changed::Done,
-            LetGo::Refused(refusal) => Changed::Refused(refusal),
-            LetGo::Free | LetGo::NoHeir => return Err(unexpected("release", "neither done nor refused")),
-        })
+        released(self.let_go(Some(own), key, token, reason, None, false).await?)
+    }
+
+    /// The same, for a program that finds out what a crash of the server takes back, and does it again: if nobody waits for the
+    /// key nothing waits for the disk.
+    pub(super) async fn release_repaired(
+        &self,
+        own: SessionId,
+        key: &Key,
+        token: Token,
+        reason: &str,
+    ) -> Result<Changed, LockError> {
+        released(self.let_go(Some(own), key, token, reason, None, true).await?)
     }
 
     /// Gives the key to one that waits for it, ahead of the queue; the others keep their places. Else as
@@ -185,7 +202,7 @@ impl Store {
         heir: Heir<'_>,
         reason: &str,
     ) -> Result<HandOver, LockError> {
-        Ok(match self.let_go(Some(own), key, token, reason, Some(heir)).await? {
+        Ok(match self.let_go(Some(own), key, token, reason, Some(heir), false).await? {
             LetGo::Done => HandOver::Done,
             LetGo::NoHeir => HandOver::NotWaiting,
             LetGo::Refused(refusal) => HandOver::Refused(refusal),
@@ -201,10 +218,11 @@ impl Store {
         token: Token,
         reason: &str,
         heir: Option<Heir<'_>>,
+        repaired: bool,
     ) -> Result<LetGo, LockError> {
         check_text("reason", reason)?;
         let id = uuid::Uuid::new_v4();
-        let freeing = Freeing { own, key: key.clone(), token, reason: reason.to_owned(), id };
+        let freeing = Freeing { own, key: key.clone(), token, reason: reason.to_owned(), id, repaired };
         let bind = freeing.bind()?;
         // If nobody waits for it and nothing speaks against it.
         if own.is_some() && heir.is_none() && self.freeing.ask(self, freeing).await? {

@@ -169,7 +169,7 @@ impl Store {
     /// of it, which is *after* somebody else may have begun. For a group of the operator the holder and the charge go, and
     /// the token stays.
     pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
-        match self.let_go(None, key, token, reason, None).await? {
+        match self.let_go(None, key, token, reason, None, false).await? {
             LetGo::Refused(Refusal::Foreign { .. }) => {}
             LetGo::Refused(refusal) => return Ok(Changed::Refused(refusal)),
             LetGo::Done | LetGo::Free => return Ok(Changed::Done),

@@ -164,6 +164,7 @@ impl Shared {
         if self.lease.borrow().compared && self.lease.borrow().epoch == epoch {
             return;
         }
+        self.wishes.may_have_crashed();
         // First, so that a grant of the former history whose answer is still to come is not believed in; see `settle`.
         self.lease.send_modify(|lease| (lease.epoch, lease.compared) = (epoch, false));
         match look(self).await {
@@ -219,6 +220,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     let mut planned = attempt + interval;
     // One at a time. They end with this task.
     let mut chores = JoinSet::new();
+    let mut broke = false;
     loop {
         // Asked for once when a session may have expired; should there be no answer, the regular questions go on.
         let expiry = observer.next_expiry().filter(|at| *at > attempt);
@@ -229,6 +231,9 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         match shared.store.beat(session).await {
             Ok(beat) if beat.alive && shared.lease.borrow().covers(session) => {
                 let answered = monotonic();
+                if std::mem::take(&mut broke) {
+                    shared.wishes.may_have_crashed();
+                }
                 shared.compare(beat.epoch).await;
                 shared.lease.send_if_modified(|lease| lease.renewed(session, attempt, beat.epoch));
                 shared.store.counters.heartbeat(answered.saturating_sub(due));
@@ -250,7 +255,10 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 }
                 shared.begin_anew(session).await;
             }
-            Err(error) => tracing::debug!(%error, "no heartbeat; trying again"),
+            Err(error) => {
+                broke = true;
+                tracing::debug!(%error, "no heartbeat; trying again");
+            }
         }
         planned = attempt + interval;
     }

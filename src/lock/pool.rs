@@ -25,6 +25,10 @@ const GRACE: Duration = Duration::from_millis(100);
 /// How long a polite goodbye to the server may take before the connection is just dropped.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// For how long more connections than `max_idle` are kept without work. Many tasks come at once, and again: a connection that
+/// was closed between two of their statements would have to be made anew, for more than the statements cost.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// Which connection a statement runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
@@ -255,9 +259,12 @@ impl Pool {
         };
         self.0.target.look().await;
         self.sweep();
-        let idle = if fresh { None } else { lanes.idle().pop() };
-        if let Some(live) = idle {
-            return Ok(Lease { live, reused: true, _permit: permit });
+        let idle = lanes.idle().pop();
+        match idle {
+            Some(live) if !fresh => return Ok(Lease { live, reused: true, _permit: permit }),
+            // There are never more than there are permits.
+            Some(live) => retire(live, None),
+            None => {}
         }
         let live = self.connect(lane).await?;
         Ok(Lease { live, reused: false, _permit: permit })
@@ -331,29 +338,27 @@ impl Pool {
         let Lease { mut live, _permit: permit, .. } = lease;
         let now = Instant::now();
         live.idle_since = now;
-        let most = if lane == Lane::Work { self.0.max_idle } else { 1 };
-        if now - live.born < self.0.max_lifetime {
-            let mut idle = self.lanes(lane).idle();
-            if idle.len() < most {
-                idle.push(live);
-                drop(idle);
-                drop(permit);
-                return;
-            }
+        if now - live.born < self.0.max_lifetime && (lane == Lane::Heartbeat || self.0.max_idle > 0) {
+            self.lanes(lane).idle().push(live);
+            drop(permit);
+            return;
         }
         retire(live, Some(permit));
     }
 
-    /// Closes what was idle for too long, is too old, or leads elsewhere than new connections do. Every statement comes by
+    /// Closes what was idle for too long, is superfluous, too old, or leads elsewhere than new connections do. Every statement comes by
     /// here, heartbeats included, so that no task has to.
     fn sweep(&self) {
         let (now, generation) = (Instant::now(), self.generation());
-        for lanes in [&self.0.work, &self.0.heartbeat] {
+        for (lanes, most) in [(&self.0.work, self.0.max_idle), (&self.0.heartbeat, 1)] {
             let mut idle = lanes.idle();
             let mut position = 0;
             while position < idle.len() {
                 let live = &idle[position];
-                if now - live.idle_since >= self.0.max_idle_time
+                let unused = now - live.idle_since;
+                // The first ones have been without work for the longest time.
+                if unused >= self.0.max_idle_time
+                    || unused >= LINGER && idle.len() > most
                     || now - live.born >= self.0.max_lifetime
                     || live.generation != generation
                 {

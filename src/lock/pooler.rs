@@ -10,6 +10,9 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Row as _};
 /// A setting that only this program makes. A server that knows it got all others, too, and from this very connection.
 const MARK: &str = "leadergroup.direct";
 
+/// Where a direct connection keeps the identifier of the server's system.
+const SYSTEM: &str = "leadergroup.system_identifier";
+
 /// What PgBouncer says of a setting that it cannot pass on.
 const REFUSED: &str = "unsupported startup parameter";
 
@@ -101,11 +104,15 @@ pub(super) async fn open(
     Ok(Opened { connection: PgConnection::connect_with(&options).await?, pooled: true })
 }
 
-/// Whether the server got the settings that the connection was made with. Leaves nothing behind on it.
+/// Whether the server got the settings that the connection was made with. A server that did has noted, for this connection, which
+/// system it is (see the view `leadergroup.present`); nothing is left behind on any other.
 pub(super) async fn is_direct<'c>(
     connection: impl Executor<'c, Database = Postgres>,
 ) -> Result<bool, sqlx::Error> {
-    let look = format!("select coalesce(current_setting('{MARK}', true), '') = 'on'");
+    let look = format!(
+        "select case when current_setting('{MARK}', true) = 'on' then set_config('{SYSTEM}', \
+         (select system_identifier::text from pg_control_system()), false) is not null else false end"
+    );
     connection.fetch_one(sqlx::raw_sql(AssertSqlSafe(look))).await?.try_get(0)
 }
 

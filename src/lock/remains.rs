@@ -6,15 +6,20 @@
 //! client asks what its session has. A request is noted here before it is sent for the first time, until either its term
 //! is known or nobody wants it any more; it never comes back. Hence what the database knows, and afterwards neither list
 //! does, is nobody's.
+//!
+//! The same goes for a key that was released. The commit of a release does not wait for the disk, and a crash of the server
+//! may take it back.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::client::Shared;
 use super::doubt::SLOW_LOOK;
+use super::waiting::portion;
 use super::{GrantId, LockError};
 
 /// The requests that somebody in this process may still get an answer to.
@@ -23,6 +28,9 @@ pub(super) struct Wishes {
     /// With what was heard of them since they were last asked about.
     all: Mutex<HashMap<uuid::Uuid, bool>>,
     unclear: Notify,
+    /// Whether there was any release that does not wait for the disk.
+    at_risk: AtomicBool,
+    crashed: Notify,
 }
 
 impl Wishes {
@@ -51,6 +59,18 @@ impl Wishes {
         self.all().get(&request.as_uuid()).copied().unwrap_or(false)
     }
 
+    /// From now on a crash may take a release back.
+    pub(super) fn releases(&self) {
+        self.at_risk.store(true, Ordering::Relaxed);
+    }
+
+    /// Connections broke, so the server may have crashed; they work again.
+    pub(super) fn may_have_crashed(&self) {
+        if self.at_risk.load(Ordering::Relaxed) {
+            self.crashed.notify_one();
+        }
+    }
+
     fn known(&self) -> Vec<uuid::Uuid> {
         self.all().keys().copied().collect()
     }
@@ -65,14 +85,19 @@ impl Wishes {
 }
 
 /// Runs for as long as there is a client. After a wish whose outcome is not clear it looks when the statement must have
-/// ended, and then after twice as long each time, since not everything that can come late ends with the statement.
+/// ended, and then after twice as long each time, since not everything that can come late ends with the statement. After a
+/// crash it looks once, and not at the same moment as everybody else.
 pub(super) async fn clear(shared: Arc<Shared>) {
     let limit = shared.store.pool.limit().min(SLOW_LOOK);
     let mut pause = SLOW_LOOK;
     loop {
-        if timeout(pause, shared.wishes.unclear.notified()).await.is_ok() {
-            pause = limit;
-            sleep(pause).await;
+        tokio::select! {
+            () = shared.wishes.unclear.notified() => {
+                pause = limit;
+                sleep(pause).await;
+            }
+            () = shared.wishes.crashed.notified() => sleep(limit.mul_f64(portion())).await,
+            () = sleep(pause) => {}
         }
         match look(&shared).await {
             Ok(()) => pause = (pause * 2).min(SLOW_LOOK),
@@ -99,7 +124,7 @@ async fn look(shared: &Shared) -> Result<(), LockError> {
         if shared.wishes.knows(request) || shared.terms.knows(request) {
             continue;
         }
-        tracing::warn!(%key, "an old wish for the lock took effect after nobody had it any more; it is given up");
+        tracing::warn!(%key, "the session has the lock, or a place in its queue, and nobody here knows of it; it is given up");
         shared.store.give_up(lease.session, &key, request).await?;
     }
     Ok(())

@@ -111,6 +111,8 @@ pub(super) struct Freeing {
     pub(super) reason: String,
     /// By which a repetition is recognised, should an answer be lost on the way.
     pub(super) id: Uuid,
+    /// A crash of the server may take it back: the program finds that out, and does it again.
+    pub(super) repaired: bool,
 }
 
 impl Freeing {
@@ -134,7 +136,8 @@ impl Freeing {
             .with(all.iter().map(|one| one.key.as_str()).collect::<Vec<_>>())?
             .with(all.iter().map(|one| one.token.get()).collect::<Vec<_>>())?
             .with(all.iter().map(|one| one.reason.as_str()).collect::<Vec<_>>())?
-            .with(all.iter().map(|one| one.id).collect::<Vec<_>>())
+            .with(all.iter().map(|one| one.id).collect::<Vec<_>>())?
+            .with(all.iter().all(|one| one.repaired))
     }
 }
 
@@ -146,7 +149,8 @@ impl Question for Freeing {
 
     async fn send(store: &Store, questions: &[Self]) -> Result<Vec<bool>, LockError> {
         if let [question] = questions {
-            return Ok(vec![!store.rows(FREE, question.bind()?).await?.is_empty()]);
+            let bind = question.bind()?.with(question.repaired)?;
+            return Ok(vec![!store.rows(FREE, bind).await?.is_empty()]);
         }
         let mut done = vec![false; questions.len()];
         for row in &store.rows(FREE_MANY, Self::bind_all(questions)?).await? {

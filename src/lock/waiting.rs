@@ -299,6 +299,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
                     Word::Missed => {
                         shared.turns.wake_all();
                         shared.terms.doubt();
+                        shared.wishes.may_have_crashed();
                     }
                 }
             }

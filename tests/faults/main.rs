@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "the lock's own tests use the rest")]
 mod cast;
 mod clocks;
+mod crash;
 mod cuts;
 mod disk;
 mod failover;

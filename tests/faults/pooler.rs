@@ -42,6 +42,7 @@ async fn found_by_strangers(pooler: &PgBouncer, database: &Database) -> Vec<Stri
             .fetch_one(sqlx::raw_sql(
                 "select concat_ws(' ', current_setting('search_path'), current_setting('statement_timeout'), \
                  current_setting('lock_timeout'), current_setting('synchronous_commit'), \
+                 current_setting('leadergroup.system_identifier', true), \
                  current_setting('idle_in_transaction_session_timeout'), \
                  (select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()))",
             ))

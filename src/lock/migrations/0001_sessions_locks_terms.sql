@@ -1,11 +1,16 @@
 -- The tables of the lock. Every statement of the program names the schema; nothing depends on search_path.
 
 -- The identity of the database's present history. The timeline is taken from the position being written: it is right
--- from the first moment after a promotion, and reading it needs no privilege.
+-- from the first moment after a promotion, and reading it needs no privilege. The system's identifier is read from a file,
+-- and stays the same for as long as a server runs: the program notes it in a setting of each direct connection, once.
 create view leadergroup.present as
-select control.system_identifier,
-       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint as timeline
-from pg_control_system() as control;
+select coalesce(
+           case when current_setting('leadergroup.direct', true) = 'on' then
+               nullif(current_setting('leadergroup.system_identifier', true), '')::bigint
+           end,
+           (select control.system_identifier from pg_control_system() as control)
+       ) as system_identifier,
+       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint as timeline;
 
 -- The history that the tokens were granted in. `era` grows whenever the one above is found to be another: commits may
 -- have been lost, so tokens jump. One row.

@@ -1,5 +1,10 @@
--- $1 own session, $2 protocol, $3 key, $4 group, $5 token, $6 reason, $7 id. The short way of leadergroup.release, for a key that
--- nobody waits for. No row: the long way finds out why. See take.sql for what it rests on.
+-- $1 own session, $2 protocol, $3 key, $4 group, $5 token, $6 reason, $7 id, $8 whether a crash may take it back. The short way of
+-- leadergroup.release, for a key that nobody waits for. No row: the long way finds out why. See take.sql for what it rests on.
+--
+-- If a crash may take it back the commit does not wait for the disk. Whoever gets the key next waits for it, and what was written
+-- before is on the disk then, too. A release that is lost leaves the key with a session that is not at work under it any more;
+-- its program, which has asked for that, finds it out and gives the key up again, or ends, and the session with it. It finds it
+-- out by its connections, so not through a pooler.
 with held as materialized (
     select l.key
     from leadergroup.lock as l
@@ -21,4 +26,8 @@ ended as (
     from freed as f
     where t.key = $3 and t.token = f.token and t.ended_at is null
 )
-select f.token from freed as f
+select f.token, set_config('synchronous_commit', case
+           when $8 and current_setting('leadergroup.direct', true) = 'on' then 'off'
+           else current_setting('synchronous_commit')
+       end, true)
+from freed as f

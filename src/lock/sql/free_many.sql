@@ -1,4 +1,5 @@
--- $1 protocol, $2 group; one of each for each key: $3 own sessions, $4 keys, $5 tokens, $6 reasons, $7 ids. free.sql for many keys at once.
+-- $1 protocol, $2 group; one of each for each key: $3 own sessions, $4 keys, $5 tokens, $6 reasons, $7 ids.
+-- $8 whether a crash may take it back. free.sql for many keys at once.
 with asked as materialized (
     select *
     from unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::uuid[])
@@ -26,4 +27,8 @@ ended as (
     from freed as f join asked as a using (place)
     where t.key = a.key and t.token = f.token and t.ended_at is null
 )
-select f.place from freed as f
+select f.place, set_config('synchronous_commit', case
+           when $8 and current_setting('leadergroup.direct', true) = 'on' then 'off'
+           else current_setting('synchronous_commit')
+       end, true)
+from freed as f
