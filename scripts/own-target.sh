@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.."
 owner=$CARGO_TARGET_DIR/checkout
 [[ "$(cat "$owner" 2>/dev/null)" == "$PWD" ]] && exit
 mkdir -p "$CARGO_TARGET_DIR"
+# As cargo does where it makes the folder itself: backups leave it out, and the tests know it by that.
+[[ -e "$CARGO_TARGET_DIR/CACHEDIR.TAG" ]] ||
+  echo 'Signature: 8a477f597d28d172789f06886806bc55' >"$CARGO_TARGET_DIR/CACHEDIR.TAG"
 for profile in dev release; do
   cargo clean --quiet --profile "$profile" --package leadergroup --package leadergroup-e2e
 done

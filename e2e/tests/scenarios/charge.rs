@@ -1,7 +1,8 @@
 //! Which replica of the operator is in charge of a scenario's group, and to see to it that it is the one that the story needs.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
 use leadergroup_e2e::scenario::{STARTED, Scenario, eventually};
 
 /// The session in charge of the group, and the name of its replica.
@@ -23,8 +24,8 @@ pub(crate) async fn node_with_a_replica(s: &Scenario) -> Result<String> {
     alone.cloned().with_context(|| format!("the operator's replicas are on {nodes:?}"))
 }
 
-/// Sees to it that the replica in charge is on this node, or on another one. One that is not where it should be is killed: the
-/// next one takes over, and keeps the charge.
+/// Sees to it that the replica in charge is on this node, or on another one. One that is not where it should be is deleted: it
+/// gives its charges up, and whoever lives takes them and keeps them, long before the replacement is there.
 pub(crate) async fn put_in_charge(s: &Scenario, node: &str, there: bool) -> Result<()> {
     for _ in 0..3 {
         let (session, name) = in_charge(s).await?;
@@ -32,16 +33,16 @@ pub(crate) async fn put_in_charge(s: &Scenario, node: &str, there: bool) -> Resu
         let replica = replicas.iter().find(|pod| pod.metadata.name.as_ref() == Some(&name));
         let replica = replica.with_context(|| format!("{name} is in charge, and no replica"))?;
         if (node_of(replica).as_deref() == Some(node)) == there {
-            s.stage.operator.ready(STARTED).await?;
             return Ok(());
         }
-        s.stage.own()?.kill_pod(replica.metadata.uid.as_deref().context("a pod without UID")?)?;
+        s.stage.operator.pods().delete(&name, &DeleteParams::default()).await?;
         eventually("another replica to take charge", STARTED, async || {
             let (other, name) = in_charge(s).await?;
-            anyhow::ensure!(other != session, "{name} is still in charge");
+            ensure!(other != session, "{name} is still in charge");
             Ok(())
         })
         .await?;
+        s.stage.operator.ready(STARTED).await?;
     }
     bail!("the replica in charge is never where it should be")
 }
