@@ -123,9 +123,7 @@ async fn the_lock_is_released_before_the_program_ends() {
 async fn a_command_whose_lock_is_taken_away_is_stopped() {
     let (database, store) = postgres::migrated().await;
     let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "3m"], OBEDIENT);
-    let listening =
-        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    eventually("it listens", async || database.number(listening).await == 1).await;
+    eventually("it listens", async || database.listening().await == 1).await;
     let key = Key::new("a").unwrap();
     assert_eq!(store.force_release(&key, Token::new(1), "stuck").await.unwrap(), Changed::Done);
     assert_eq!(running.end(), (Some(76), "ended\n".to_owned()));

@@ -75,7 +75,7 @@ impl Term {
 impl Shared {
     async fn release(&self, session: SessionId, key: &Key, token: Token) -> Result<Changed, LockError> {
         self.wishes.releases();
-        self.store.release_repaired(session, key, token, REASON).await
+        self.store.free(session, key, token, REASON, true).await
     }
 }
 

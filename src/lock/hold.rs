@@ -65,14 +65,6 @@ pub(super) enum LetGo {
     Refused(Refusal),
 }
 
-fn released(answer: LetGo) -> Result<Changed, LockError> {
-    Ok(match answer {
-        LetGo::Done => Changed::Done,
-        LetGo::Refused(refusal) => Changed::Refused(refusal),
-        LetGo::Free | LetGo::NoHeir => return Err(unexpected("release", "neither done nor refused")),
-    })
-}
-
 impl Store {
     /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder; only transactions of the
     /// last one that are fenced, and still under way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
@@ -175,19 +167,24 @@ impl Store {
         token: Token,
         reason: &str,
     ) -> Result<Changed, LockError> {
-        released(self.let_go(Some(own), key, token, reason, None, false).await?)
+        self.free(own, key, token, reason, false).await
     }
 
-    /// The same, for a program that finds out what a crash of the server takes back, and does it again: if nobody waits for the
-    /// key nothing waits for the disk.
-    pub(super) async fn release_repaired(
+    /// The same; `repaired` by a program that finds out what a crash of the server takes back, and does it again: if nobody
+    /// waits for the key nothing waits for the disk.
+    pub(super) async fn free(
         &self,
         own: SessionId,
         key: &Key,
         token: Token,
         reason: &str,
+        repaired: bool,
     ) -> Result<Changed, LockError> {
-        released(self.let_go(Some(own), key, token, reason, None, true).await?)
+        Ok(match self.let_go(Some(own), key, token, reason, None, repaired).await? {
+            LetGo::Done => Changed::Done,
+            LetGo::Refused(refusal) => Changed::Refused(refusal),
+            LetGo::Free | LetGo::NoHeir => return Err(unexpected("release", "neither done nor refused")),
+        })
     }
 
     /// Gives the key to one that waits for it, ahead of the queue; the others keep their places. Else as

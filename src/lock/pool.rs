@@ -55,7 +55,6 @@ pub(super) struct Pool(Arc<Inner>);
 struct Inner {
     target: Target,
     limit: Duration,
-    max_idle: usize,
     max_lifetime: Duration,
     max_idle_time: Duration,
     work_connections: usize,
@@ -70,6 +69,8 @@ struct Lanes {
     /// Begins a transaction with these settings.
     begin: Arc<str>,
     size: usize,
+    /// Most that are kept without work for longer than [`LINGER`].
+    max_idle: usize,
     permits: Arc<Semaphore>,
     /// Statements that wait for a permit.
     waiting: AtomicUsize,
@@ -96,11 +97,12 @@ struct Lease {
 }
 
 impl Lanes {
-    fn new(connections: usize, settings: Settings) -> Self {
+    fn new(connections: usize, max_idle: usize, settings: Settings) -> Self {
         Self {
             begin: settings.begin().into(),
             settings,
             size: connections,
+            max_idle,
             permits: Arc::new(Semaphore::new(connections)),
             waiting: AtomicUsize::new(0),
             idle: Mutex::new(Vec::new()),
@@ -154,12 +156,11 @@ impl Pool {
         Self(Arc::new(Inner {
             target,
             limit: config.statement_timeout,
-            max_idle: config.max_idle_connections as usize,
             max_lifetime: config.connection_max_lifetime,
             max_idle_time: config.connection_max_idle_time,
             work_connections: work,
-            work: Lanes::new(work, settings),
-            heartbeat: Lanes::new(1, heartbeat),
+            work: Lanes::new(work, config.max_idle_connections as usize, settings),
+            heartbeat: Lanes::new(1, 1, heartbeat),
             pooler: AtomicU64::new(0),
         }))
     }
@@ -338,8 +339,9 @@ impl Pool {
         let Lease { mut live, _permit: permit, .. } = lease;
         let now = Instant::now();
         live.idle_since = now;
-        if now - live.born < self.0.max_lifetime && (lane == Lane::Heartbeat || self.0.max_idle > 0) {
-            self.lanes(lane).idle().push(live);
+        let lanes = self.lanes(lane);
+        if now - live.born < self.0.max_lifetime && lanes.max_idle > 0 {
+            lanes.idle().push(live);
             drop(permit);
             return;
         }
@@ -350,7 +352,7 @@ impl Pool {
     /// here, heartbeats included, so that no task has to.
     fn sweep(&self) {
         let (now, generation) = (Instant::now(), self.generation());
-        for (lanes, most) in [(&self.0.work, self.0.max_idle), (&self.0.heartbeat, 1)] {
+        for lanes in [&self.0.work, &self.0.heartbeat] {
             let mut idle = lanes.idle();
             let mut position = 0;
             while position < idle.len() {
@@ -358,7 +360,7 @@ impl Pool {
                 let unused = now - live.idle_since;
                 // The first ones have been without work for the longest time.
                 if unused >= self.0.max_idle_time
-                    || unused >= LINGER && idle.len() > most
+                    || unused >= LINGER && idle.len() > lanes.max_idle
                     || now - live.born >= self.0.max_lifetime
                     || live.generation != generation
                 {

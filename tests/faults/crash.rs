@@ -19,9 +19,7 @@ async fn a_release_that_a_crash_took_back_is_made_again() {
     let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_mins(10));
     let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
     let client = Client::connect(store.clone(), config).await.unwrap();
-    let listening =
-        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    eventually("it listens", async || database.number(listening).await == 1).await;
+    eventually("it listens", async || database.listening().await == 1).await;
     // That the log's writer comes by at the very moment is not likely; five times in a row it does not.
     for number in 1..=5 {
         let guard = client.try_lock(&key("a")).await.unwrap().unwrap();

@@ -66,9 +66,7 @@ async fn the_next_one_is_woken_at_once() {
         eventually("it is in the queue", async || waiters(&database).await == place).await;
     }
     // Each of them has to listen before the first word comes.
-    let listening =
-        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    eventually("all listen", async || database.number(listening).await >= 5).await;
+    eventually("all listen", async || database.listening().await >= 5).await;
     for (token, next) in (2..).zip(queue) {
         assert_eq!(held.release().await.unwrap(), Released::Done);
         held = timeout(DEADLINE, next).await.expect("woken").unwrap();

@@ -23,9 +23,7 @@ async fn whose_key_is_taken_by_force_is_told_and_keeps_its_others() {
     let (database, store) = migrated().await;
     let one = client(&database).await;
     let (held, other) = (taken(&one, "a").await, taken(&one, "b").await);
-    let listening =
-        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    eventually("it listens", async || database.number(listening).await == 1).await;
+    eventually("it listens", async || database.listening().await == 1).await;
     assert_eq!(store.force_release(&key("a"), Token::new(1), "stuck").await.unwrap(), Changed::Done);
     timeout(DEADLINE, held.lost()).await.expect("told");
     assert!(!other.is_lost());

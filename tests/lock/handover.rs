@@ -161,9 +161,7 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     let waiting = tokio::spawn(async move { next.lock(&key("a"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("it waits", async || database.number(waiters).await == 1).await;
-    let listening =
-        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    eventually("it listens", async || database.number(listening).await == 1).await;
+    eventually("it listens", async || database.listening().await == 1).await;
     let refused = store.force_release(&key("a"), Token::new(7), "by mistake").await.unwrap();
     assert!(matches!(refused, Changed::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
     let force =

@@ -356,6 +356,14 @@ impl Database {
         .await
     }
 
+    /// How many connections to this database listen for hints.
+    pub async fn listening(&self) -> i64 {
+        self.number(
+            "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'",
+        )
+        .await
+    }
+
     async fn admin_of(&self, database: &str) -> PgConnection {
         let options = PgConnectOptions::new_without_pgpass()
             .socket(&self.socket)

@@ -47,6 +47,6 @@ pub(crate) async fn put_in_charge(s: &Scenario, node: &str, there: bool) -> Resu
     bail!("the replica in charge is never where it should be")
 }
 
-fn node_of(pod: &Pod) -> Option<String> {
+pub(crate) fn node_of(pod: &Pod) -> Option<String> {
     pod.spec.as_ref()?.node_name.clone()
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 use leadergroup_e2e::{
     provider::{Kubeconfig, Provider},
-    scenario::{Scenario, Stage, Workload, build_operator},
+    scenario::{Scenario, Stage, Workload, beside},
 };
 
 use crate::active_pod_deleted;
@@ -14,7 +14,7 @@ use crate::active_pod_deleted;
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let own = stage.own()?;
     let existing = Kubeconfig { path: own.kubeconfig(), database_url: Some(own.database_url()) };
-    let elsewhere = Stage::start(Provider::Kubeconfig(existing), &stage.program, &build_operator().await?)
+    let elsewhere = Stage::start(Provider::Kubeconfig(existing), &stage.program, &beside("leadergroup")?)
         .await
         .context("as on somebody's cluster")?;
     ensure!(elsewhere.values.is_none(), "the operator that is there is not the one that is used");

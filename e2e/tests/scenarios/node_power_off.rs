@@ -10,14 +10,14 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::charge::{node_with_a_replica, put_in_charge};
+use crate::charge::{node_of, node_with_a_replica, put_in_charge};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-power-off", Workload::default(), async |s| {
         let off = node_with_a_replica(s).await?;
         // The oldest pod becomes active first.
         for pod in s.pods_ready().await? {
-            if pod.spec.and_then(|spec| spec.node_name).as_ref() != Some(&off) {
+            if node_of(&pod).as_ref() != Some(&off) {
                 let name = pod.metadata.name.context("a pod without a name")?;
                 s.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
             }
