@@ -1,0 +1,106 @@
+//! An account with the rights that the chart gives with `watchNamespaces`.
+
+use std::{fs, path::Path, process::Command};
+
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    apiserver::{ApiServer, programs},
+    replica::Operator,
+};
+
+/// The namespace in what the chart renders. It need not be there.
+const WATCHED: &str = "watched";
+
+/// Has no rights in any watched namespace at first.
+pub(crate) struct Account {
+    client: Client,
+    name: String,
+    directory: TempDir,
+    /// The chart's binding for a watched namespace.
+    watched: Value,
+}
+
+impl Account {
+    pub(crate) async fn new(server: &ApiServer, name: &str) -> Self {
+        let client = server.client().await;
+        let mut watched = None;
+        for mut object in rendered(name) {
+            let kind = object["kind"].as_str().unwrap().to_owned();
+            if kind.ends_with("Binding") {
+                let group = "rbac.authorization.k8s.io";
+                object["subjects"] = json!([{ "apiGroup": group, "kind": "User", "name": name }]);
+            }
+            let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
+            if namespace == Some(WATCHED) {
+                assert!(watched.replace(object).is_none(), "one binding for each namespace");
+                continue;
+            }
+            let resource =
+                ApiResource::from_gvk(&GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", &kind));
+            let api: Api<DynamicObject> = match namespace {
+                Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+                None => Api::all_with(client.clone(), &resource),
+            };
+            let object = serde_json::from_value(object).unwrap();
+            api.create(&PostParams::default(), &object).await.unwrap();
+        }
+        let account = Self {
+            client,
+            name: name.to_owned(),
+            directory: tempfile::tempdir().unwrap(),
+            watched: watched.expect("the chart binds the role in each watched namespace"),
+        };
+        let kubeconfig = fs::read_to_string(server.kubeconfig()).unwrap();
+        let acting = kubeconfig.replacen("user: {token:", &format!("user: {{as: {name}, token:"), 1);
+        assert_ne!(acting, kubeconfig, "the account is somebody else");
+        fs::write(account.kubeconfig(), acting).unwrap();
+        account
+    }
+
+    fn kubeconfig(&self) -> String {
+        self.directory.path().join("kubeconfig").display().to_string()
+    }
+
+    fn bindings(&self, namespace: &str) -> Api<RoleBinding> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Gives it the rights that it has in a watched namespace.
+    pub(crate) async fn let_into(&self, namespace: &str) {
+        let mut binding = self.watched.clone();
+        binding["metadata"]["namespace"] = namespace.into();
+        let binding = serde_json::from_value(binding).unwrap();
+        self.bindings(namespace).create(&PostParams::default(), &binding).await.unwrap();
+    }
+
+    /// Takes them away, as the deletion of the namespace does.
+    pub(crate) async fn shut_out_of(&self, namespace: &str) {
+        self.bindings(namespace).delete(&self.name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub(crate) fn start(&self, server: &ApiServer, namespaces: &[&str], database_url: &str) -> Operator {
+        let variables =
+            [("KUBECONFIG", self.kubeconfig()), ("LEADERGROUP_DATABASE_URL", database_url.to_owned())];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Operator::start_with(server, &namespaces.join(","), &variables)
+    }
+}
+
+/// The chart's rights for an operator of this name.
+fn rendered(name: &str) -> Vec<Value> {
+    let rendering = Command::new(programs::find(&["helm"]))
+        .args(["template", "leadergroup", "--show-only", "templates/rbac.yaml"])
+        .args(["--set", &format!("fullnameOverride={name},watchNamespaces={{{WATCHED}}}")])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/leadergroup"))
+        .output()
+        .unwrap();
+    assert!(rendering.status.success(), "{}", String::from_utf8_lossy(&rendering.stderr));
+    serde_saphyr::from_multiple(std::str::from_utf8(&rendering.stdout).unwrap()).unwrap()
+}

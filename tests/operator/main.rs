@@ -1,0 +1,15 @@
+//! One replica of the operator as a process of its own, on a real API server and a real PostgreSQL: what users get wrong,
+//! and how it ends.
+
+#![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
+
+mod account;
+#[path = "../apiserver/mod.rs"]
+mod apiserver;
+mod database;
+mod groups;
+mod objects;
+#[path = "../postgres/mod.rs"]
+mod postgres;
+mod replica;
+mod rights;

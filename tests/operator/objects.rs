@@ -1,0 +1,50 @@
+//! Groups and pods as users make them.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DynamicObject},
+};
+use leadergroup::api::{LeaderGroup, STAMP_ANNOTATION};
+use serde_json::{Value, json};
+
+pub(crate) fn group(name: &str, spec: &Value) -> DynamicObject {
+    serde_json::from_value(json!({
+        "apiVersion": "leadergroup.dev/v1alpha1",
+        "kind": "LeaderGroup",
+        "metadata": { "name": name },
+        "spec": spec
+    }))
+    .unwrap()
+}
+
+pub(crate) fn groups(client: Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client, namespace, &ApiResource::erase::<LeaderGroup>(&()))
+}
+
+/// Status, reason and message of a condition.
+pub(crate) async fn condition(
+    groups: &Api<DynamicObject>,
+    name: &str,
+    kind: &str,
+) -> (String, String, String) {
+    let group = groups.get(name).await.unwrap();
+    let conditions = group.data.pointer("/status/conditions").and_then(Value::as_array).cloned();
+    let found = conditions.unwrap_or_default().into_iter().find(|condition| condition["type"] == kind);
+    let text = |key: &str| found.as_ref().and_then(|it| it[key].as_str()).unwrap_or_default().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+pub(crate) fn good_spec() -> Value {
+    json!({ "selector": { "matchLabels": { "app": "none" } } })
+}
+
+/// A pod as it was labelled: the name of the label, and the stamp.
+pub(crate) fn pod(name: &str, app: &str, label: &str, stamp: Option<&DynamicObject>) -> Pod {
+    let stamp = stamp.map(|group| json!({ STAMP_ANNOTATION: format!("{}/3", group.uid().unwrap()) }));
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "labels": { "app": app, label: "active" }, "annotations": stamp },
+        "spec": { "containers": [{ "name": "main", "image": "none" }] }
+    }))
+    .unwrap()
+}
