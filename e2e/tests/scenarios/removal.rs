@@ -20,7 +20,7 @@ const CRD: &str = "leadergroups.leadergroup.dev";
 const GONE: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
+pub(crate) enum Part {
     Namespace,
     Crd,
     Chart,
@@ -28,7 +28,7 @@ enum Part {
 
 /// What still works while the parts are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum With {
+pub(crate) enum With {
     Everything,
     NoDatabase,
     NoOperator,
@@ -45,12 +45,17 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     .enumerate()
     {
         let name = format!("removal-{number}");
-        remove(stage, &name, with, order).await.with_context(|| format!("{order:?} with {with:?}"))?;
+        remove(stage, &name, with, order).await?;
     }
     operator_before_crd(stage).await.context("an operator without the CRD")
 }
 
-async fn remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> Result<()> {
+/// Everything is put up, and deleted in this order.
+pub(crate) async fn remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> Result<()> {
+    try_to_remove(stage, name, with, order).await.with_context(|| format!("{order:?} with {with:?}"))
+}
+
+async fn try_to_remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> Result<()> {
     let values = stage.values.as_ref().context("the operator was installed by somebody else")?;
     stage.operator.install(values).await?;
     let workload = Workload { replicas: 2, ..Workload::default() };
