@@ -21,14 +21,18 @@ async fn what_clients_do_is_counted_where_they_do_it() {
     let (one, two) = (client(&database, &store).await, client(&database, &other).await);
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
     assert!(two.try_lock(&key("a")).await.unwrap().is_none());
-    two.lock(&key("a"), Duration::from_millis(100)).await.unwrap_err();
+    let waits = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { client.lock(&key("a"), DEADLINE).await.unwrap() })
+    };
+    let impatient = waits(&two);
+    eventually("it waits", async || other.stats().contended >= 2).await;
+    impatient.abort();
+    assert!(impatient.await.unwrap_err().is_cancelled());
     let stats = other.stats();
     assert_eq!((stats.attempts, stats.wins, stats.losses, stats.waits), (2, 0, 2, 1), "{stats:?}");
-    assert!(stats.contended >= 2 && stats.waited > Duration::ZERO, "{stats:?}");
-    let waiting = tokio::spawn({
-        let two = two.clone();
-        async move { two.lock(&key("a"), DEADLINE).await.unwrap() }
-    });
+    assert!(stats.waited > Duration::ZERO, "{stats:?}");
+    let waiting = waits(&two);
     eventually("it waits", async || other.stats().contended > stats.contended).await;
     held.release().await.unwrap();
     let handed = waiting.await.unwrap();
