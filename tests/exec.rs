@@ -110,12 +110,12 @@ async fn the_lock_is_released_before_the_program_ends() {
         .sql(
             "create function leadergroup.slow() returns trigger language plpgsql as
              $$ begin perform pg_sleep(0.5); return new; end $$;
-             create trigger slow before update of end_reason on leadergroup.term
+             create trigger slow before update of end_reason on leadergroup.lock
              for each row execute function leadergroup.slow()",
         )
         .await;
     assert_eq!(status(&run(&database, &["--ttl", "30s"], "true")), 0);
-    let released = "select count(*) from leadergroup.term where end_reason = 'released by its holder'";
+    let released = "select count(*) from leadergroup.terms where end_reason = 'released by its holder'";
     assert_eq!(database.number(released).await, 1);
 }
 

@@ -5,13 +5,14 @@
 //! (`migrations/0003_waiters.sql`), so that nobody is overlooked. A session that dies loses what it holds
 //! as soon as others have [marked it dead](Store::mark_dead), and its place among those that wait.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 
 use super::model::check_text;
 use super::pool::Statement;
-use super::short::{Freeing, Taken, Taking};
+use super::short::{Freeing, Looking, Seen, Taking};
 use super::store::{Bind, get, unexpected};
 use super::verdict::refusal;
 use super::{
@@ -55,6 +56,14 @@ pub const MOST_WAITERS: u32 = 10_000;
 /// How often a change of the database's history, or of the row, may come in between.
 const ATTEMPTS: usize = 5;
 
+/// What somebody who wants a key is after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    Try,
+    ToQueue,
+    Again,
+}
+
 /// What became of letting a key go.
 #[derive(Debug)]
 pub(super) enum LetGo {
@@ -65,48 +74,73 @@ pub(super) enum LetGo {
     Refused(Refusal),
 }
 
+/// The first answer, or the second one where the first says nothing.
+async fn or(
+    first: impl Future<Output = Result<Seen, LockError>>,
+    second: impl Future<Output = Result<Seen, LockError>>,
+) -> Result<Seen, LockError> {
+    match first.await? {
+        Seen::Open => second.await,
+        seen => Ok(seen),
+    }
+}
+
 impl Store {
     /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder; only transactions of the
     /// last one that are fenced, and still under way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
     pub async fn try_hold(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
-        self.acquire(own, wish, false).await
+        self.acquire(own, wish, Asks::Try).await
     }
 
     /// As [`try_hold`](Self::try_hold), but queues up if the key is not to be had: the answer is [`Acquired::Waiting`].
     /// Repeat the same wish to see whether it is its turn. The queue is first come, first served. Whoever does not want to
     /// wait any longer has to [say so](Self::give_up).
     pub async fn queue_for(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
-        self.acquire(own, wish, true).await
+        self.acquire(own, wish, Asks::ToQueue).await
     }
 
-    async fn acquire(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
-        let answer = self.ask(own, wish, queue).await?;
-        match answer {
+    /// The same for a wish that was asked for before, and is likely to wait or to have been fulfilled meanwhile.
+    pub(super) async fn queue_again(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
+        self.acquire(own, wish, Asks::Again).await
+    }
+
+    async fn acquire(&self, own: SessionId, wish: &Wish, asks: Asks) -> Result<Acquired, LockError> {
+        let answer = self.ask(own, wish, asks).await?;
+        let had = match answer {
+            Acquired::Granted { .. } => true,
             Acquired::Held
             | Acquired::Waiting
             | Acquired::QueueFull
             | Acquired::Delayed { .. }
-            | Acquired::Refused(Refusal::Busy) => self.counters.contended(),
-            Acquired::Granted { .. } | Acquired::Refused(_) => {}
+            | Acquired::Refused(Refusal::Busy) => {
+                self.counters.contended();
+                false
+            }
+            Acquired::Refused(_) => return Ok(answer),
+        };
+        // That somebody's turn came at last says nothing of the next wish.
+        if asks != Asks::Again {
+            self.keys_are_held.store(!had, Ordering::Relaxed);
         }
         Ok(answer)
     }
 
-    async fn ask(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
+    async fn ask(&self, own: SessionId, wish: &Wish, asks: Asks) -> Result<Acquired, LockError> {
         check_text("owner's uid", &wish.owner.uid)?;
         check_text("owner's namespace", &wish.owner.namespace)?;
         check_text("owner's name", &wish.owner.name)?;
         check_text("reason", &wish.reason)?;
         let delay_ms = i64::try_from(wish.lock_delay.as_millis())
             .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
-        let taking = Taking { own, wish: wish.clone(), delay_ms, queue };
+        let taking = Taking { own, wish: wish.clone(), delay_ms };
         let bind = taking.bind()?;
-        match self.taking.ask(self, taking).await? {
-            Taken::Granted(token) => return Ok(Acquired::Granted { token }),
-            Taken::Held => return Ok(Acquired::Held),
-            Taken::Waiting => return Ok(Acquired::Waiting),
-            Taken::Open => {}
+        match self.ask_in_short(taking, asks).await? {
+            Seen::Granted(token) => return Ok(Acquired::Granted { token }),
+            Seen::Held => return Ok(Acquired::Held),
+            Seen::Waiting => return Ok(Acquired::Waiting),
+            Seen::Open => {}
         }
+        let bind = bind.with(asks != Asks::Try)?;
         let passing = self.passing();
         let bind = bind
             .with(TOKEN_JUMP)?
@@ -121,6 +155,26 @@ impl Store {
             }
         }
         Ok(Acquired::Refused(Refusal::Busy))
+    }
+
+    /// What the short ways have to say, the one that is likely to have an answer first.
+    async fn ask_in_short(&self, taking: Taking, asks: Asks) -> Result<Seen, LockError> {
+        let Wish { key, request, .. } = &taking.wish;
+        let looking =
+            Looking { own: taking.own, key: key.clone(), request: *request, waits: asks != Asks::Try };
+        let take = async {
+            let token = self.taking.ask(self, taking).await?;
+            Ok(token.map_or(Seen::Open, Seen::Granted))
+        };
+        let look = self.looking.ask(self, looking);
+        match (asks, self.keys_are_held.load(Ordering::Relaxed)) {
+            (Asks::Again, _) => look.await,
+            (Asks::ToQueue, false) => take.await,
+            // It takes the long way to queue up.
+            (Asks::ToQueue, true) => Ok(Seen::Open),
+            (Asks::Try, false) => or(take, look).await,
+            (Asks::Try, true) => or(look, take).await,
+        }
     }
 
     /// What the answer says, if it is one.

@@ -1,18 +1,24 @@
-//! The short ways to take a key and to give it up, for what is asked most: a key that nobody holds, is held, or nobody waits
-//! for. They lock nothing but the key's row, never wait for anything else, and can be gone together. Where they have no answer
-//! the functions of `migrations/0003_waiters.sql` have one.
+//! The short ways to take a key, to look what becomes of a wish, and to give a key up, for what is asked most: a key that
+//! nobody holds, is held, or nobody waits for. They lock nothing but the key's row, never wait for anything else, and can be gone
+//! together. Where they have no answer the functions of `migrations/0003_waiters.sql` have one.
 
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::pool::Statement;
-use super::store::{Answers, Bind, get, unexpected};
+use super::store::{Bind, get, unexpected};
 use super::together::Question;
-use super::{HOLD_GROUP, Key, LockError, PROTOCOL, SessionId, Store, Token, Wish};
+use super::{GrantId, HOLD_GROUP, Key, LockError, PROTOCOL, SessionId, Store, Token, Wish};
 
 const TAKE: Statement = Statement { name: "take", sql: include_str!("sql/take.sql") };
 const TAKE_MANY: Statement = Statement { name: "take", sql: include_str!("sql/take_many.sql") };
+const LOOK: Statement = Statement { name: "look", sql: include_str!("sql/look.sql") };
+const LOOK_MANY: Statement = Statement { name: "look", sql: include_str!("sql/look_many.sql") };
 const FREE: Statement = Statement { name: "free", sql: include_str!("sql/free.sql") };
 const FREE_MANY: Statement = Statement { name: "free", sql: include_str!("sql/free_many.sql") };
+
+/// PostgreSQL's word for a row that is there already.
+const UNIQUE_VIOLATION: &str = "23505";
 
 /// The protocol as the database knows it.
 fn protocol() -> i32 {
@@ -25,18 +31,6 @@ pub(super) struct Taking {
     pub(super) own: SessionId,
     pub(super) wish: Wish,
     pub(super) delay_ms: i64,
-    /// Whether to queue up if it is not to be had.
-    pub(super) queue: bool,
-}
-
-/// What the short way has to say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
-    Granted(Token),
-    Held,
-    Waiting,
-    /// The long way finds out.
-    Open,
 }
 
 impl Taking {
@@ -53,8 +47,7 @@ impl Taking {
             .with(&owner.namespace)?
             .with(&owner.name)?
             .with(reason)?
-            .with(self.delay_ms)?
-            .with(self.queue)
+            .with(self.delay_ms)
     }
 
     fn bind_all(all: &[Self]) -> Result<Bind, LockError> {
@@ -69,35 +62,92 @@ impl Taking {
             .with(texts(|wish| &wish.owner.namespace))?
             .with(texts(|wish| &wish.owner.name))?
             .with(texts(|wish| &wish.reason))?
-            .with(all.iter().map(|one| one.delay_ms).collect::<Vec<_>>())?
-            .with(all.iter().map(|one| one.queue).collect::<Vec<_>>())
+            .with(all.iter().map(|one| one.delay_ms).collect::<Vec<_>>())
     }
 }
 
+/// The token, if the key was free.
 impl Question for Taking {
-    type Answer = Taken;
+    type Answer = Option<Token>;
 
     const NAME: &'static str = TAKE.name;
 
-    async fn send(store: &Store, questions: &[Self]) -> Result<Vec<Taken>, LockError> {
-        let taken = |row: &sqlx::postgres::PgRow| {
-            Ok(match get::<Option<&str>>(row, "verdict")? {
-                None => Taken::Open,
-                Some("granted") => Taken::Granted(Token::new(get(row, "token")?)),
-                Some("held") => Taken::Held,
-                Some("waiting") => Taken::Waiting,
-                Some(other) => return Err(unexpected("take", other)),
-            })
+    async fn send(store: &Store, questions: &[Self]) -> Result<Vec<Option<Token>>, LockError> {
+        let asked = match questions {
+            [question] => store.rows(TAKE, question.bind()?).await,
+            questions => store.rows(TAKE_MANY, Self::bind_all(questions)?).await,
         };
-        if let [question] = questions {
-            let rows = store.rows(TAKE, question.bind()?).await?;
-            return rows.iter().map(taken).collect();
-        }
-        let mut answers = Answers::new(questions.len());
-        for row in &store.rows(TAKE_MANY, Self::bind_all(questions)?).await? {
-            answers.put(row, taken(row)?)?;
-        }
-        answers.finish()
+        let rows = match asked {
+            // Somebody has put a row back, and its next token was given out before. The long way knows a larger one, and has
+            // an answer for those, too, who went together with whoever wanted that key.
+            Err(LockError::Database { code, .. }) if code == UNIQUE_VIOLATION => Vec::new(),
+            asked => asked?,
+        };
+        answers(questions.len(), &rows, None, |row| Ok(Some(Token::new(get(row, "token")?))))
+    }
+}
+
+/// To look what has become of a wish.
+#[derive(Debug)]
+pub(super) struct Looking {
+    pub(super) own: SessionId,
+    pub(super) key: Key,
+    pub(super) request: GrantId,
+    /// Whether it is to wait for the key.
+    pub(super) waits: bool,
+}
+
+/// What has become of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Granted(Token),
+    Held,
+    Waiting,
+    /// The long way finds out.
+    Open,
+}
+
+impl Looking {
+    fn bind(&self) -> Result<Bind, LockError> {
+        Bind::new()
+            .with(self.own.as_uuid())?
+            .with(protocol())?
+            .with(self.key.as_str())?
+            .with(HOLD_GROUP)?
+            .with(self.request.as_uuid())?
+            .with(self.waits)
+    }
+
+    fn bind_all(all: &[Self]) -> Result<Bind, LockError> {
+        Bind::new()
+            .with(protocol())?
+            .with(HOLD_GROUP)?
+            .with(all.iter().map(|one| one.own.as_uuid()).collect::<Vec<_>>())?
+            .with(all.iter().map(|one| one.key.as_str()).collect::<Vec<_>>())?
+            .with(all.iter().map(|one| one.request.as_uuid()).collect::<Vec<_>>())?
+            .with(all.iter().map(|one| one.waits).collect::<Vec<_>>())
+    }
+}
+
+impl Question for Looking {
+    type Answer = Seen;
+
+    const NAME: &'static str = LOOK.name;
+
+    async fn send(store: &Store, questions: &[Self]) -> Result<Vec<Seen>, LockError> {
+        let rows = match questions {
+            [question] => store.rows(LOOK, question.bind()?).await?,
+            questions => store.rows(LOOK_MANY, Self::bind_all(questions)?).await?,
+        };
+        answers(questions.len(), &rows, Seen::Open, |row| {
+            Ok(match get::<Option<&str>>(row, "verdict")? {
+                None => Seen::Open,
+                Some("granted") => Seen::Granted(Token::new(get(row, "token")?)),
+                Some("held") => Seen::Held,
+                Some("waiting") => Seen::Waiting,
+                Some(other) => return Err(unexpected("look", other)),
+            })
+        })
     }
 }
 
@@ -148,16 +198,26 @@ impl Question for Freeing {
     const NAME: &'static str = FREE.name;
 
     async fn send(store: &Store, questions: &[Self]) -> Result<Vec<bool>, LockError> {
-        if let [question] = questions {
-            let bind = question.bind()?.with(question.repaired)?;
-            return Ok(vec![!store.rows(FREE, bind).await?.is_empty()]);
-        }
-        let mut done = vec![false; questions.len()];
-        for row in &store.rows(FREE_MANY, Self::bind_all(questions)?).await? {
-            let place = usize::try_from(get::<i64>(row, "place")? - 1).ok();
-            let slot = place.and_then(|place| done.get_mut(place));
-            *slot.ok_or_else(|| unexpected("free", "a place out of range"))? = true;
-        }
-        Ok(done)
+        let rows = match questions {
+            [question] => store.rows(FREE, question.bind()?.with(question.repaired)?).await?,
+            questions => store.rows(FREE_MANY, Self::bind_all(questions)?).await?,
+        };
+        answers(questions.len(), &rows, false, |_| Ok(true))
     }
+}
+
+/// In the order of the questions; `none` where there is no row. A single one's row does not say its place.
+fn answers<T: Clone>(
+    count: usize,
+    rows: &[PgRow],
+    none: T,
+    read: impl Fn(&PgRow) -> Result<T, LockError>,
+) -> Result<Vec<T>, LockError> {
+    let mut answers = vec![none; count];
+    for row in rows {
+        let place = if count == 1 { 1 } else { get::<i64>(row, "place")? };
+        let slot = usize::try_from(place - 1).ok().and_then(|index| answers.get_mut(index));
+        *slot.ok_or_else(|| unexpected("place", "out of range"))? = read(row)?;
+    }
+    Ok(answers)
 }

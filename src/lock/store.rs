@@ -10,7 +10,7 @@ use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
 
 use super::fence::Fence;
 use super::pool::{Lane, Pool, Statement};
-use super::short::{Freeing, Taking};
+use super::short::{Freeing, Looking, Taking};
 use super::stats::Counters;
 use super::together::Together;
 use super::{DatabaseConfig, Epoch, FencePolicy, Key, LockError};
@@ -40,8 +40,8 @@ const NOTIFY: Statement = Statement {
 
 /// The database. Cheap to clone; connects when first used.
 ///
-/// Each operation is one statement per thousand keys (for a key that a program holds itself: one where it is
-/// free or held by somebody else, otherwise a few), in a transaction of its own. Every one may be repeated without
+/// Each operation is one statement per thousand keys (for a key that a program holds itself: one or
+/// two where it is free or held, otherwise a few), in a transaction of its own. Every one may be repeated without
 /// harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when nobody knows whether it took effect, that is
 /// what to do. All futures may be dropped at any time: the connection is closed then, and the server gives up the
 /// statement. (What was sent together with others' wishes goes on.)
@@ -56,8 +56,11 @@ pub struct Store {
     pub(super) fence: Arc<Fence>,
     /// What it and its clones have done.
     pub(super) counters: Arc<Counters>,
+    /// Whether the last key that was wanted was not to be had at once. So may the next one be: whoever wants it looks first.
+    pub(super) keys_are_held: Arc<AtomicBool>,
     /// What its programs' tasks ask at the same time.
     pub(super) taking: Together<Taking>,
+    pub(super) looking: Together<Looking>,
     pub(super) freeing: Together<Freeing>,
 }
 
@@ -82,6 +85,8 @@ impl Store {
             fence: Arc::new(fence),
             counters: Arc::default(),
             taking: Together::default(),
+            looking: Together::default(),
+            keys_are_held: Arc::default(),
             freeing: Together::default(),
         }
     }

@@ -43,6 +43,7 @@ impl Client {
             }
             let mut wish = self.wish(key);
             let turn = Turn::new(&shared.turns, wish.request);
+            let mut asked = false;
             {
                 let mut unfinished = Unfinished::new(shared, session, key, wish.request);
                 while shared.lease.borrow().serves(session) {
@@ -51,7 +52,15 @@ impl Client {
                     }
                     wish.delay_over = sits_out.over().or_else(|| shared.delays.over(key));
                     let asked_in = shared.lease.borrow().epoch;
-                    let answer = unfinished.ask(shared.store.queue_for(session, &wish)).await;
+                    let question = async {
+                        if asked {
+                            shared.store.queue_again(session, &wish).await
+                        } else {
+                            shared.store.queue_for(session, &wish).await
+                        }
+                    };
+                    let answer = unfinished.ask(question).await;
+                    asked = true;
                     if let Ok(answer) = &answer {
                         *met = Obstacle::of(answer, shared.store.settled.load(Ordering::Relaxed));
                     }

@@ -206,7 +206,7 @@ impl Operation {
 async fn outcome(admin: &mut PgConnection, key: &Key) -> (i64, i64, i64, bool) {
     sqlx::query_as(
         "select (select count(*) from leadergroup.term where key = $1), \
-         (select count(*) from leadergroup.term where key = $1 and ended_at is not null), \
+         (select count(*) from leadergroup.terms where key = $1 and ended_at is not null), \
          (select count(*) from leadergroup.waiter where key = $1), \
          exists (select from leadergroup.lock where key = $1 and owner_uid is not null)",
     )

@@ -48,6 +48,10 @@ async fn failover(primary_dies: bool) {
     take(&store, own, &key("a")).await;
     take(&store, own, &key("fresh")).await;
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    let free = Wish::new(key("free"), owner("p"), "test");
+    let one = Acquired::Granted { token: Token::new(1) };
+    assert_eq!(store.try_hold(own, &free).await.unwrap(), one);
+    assert_eq!(store.release(own, &key("free"), Token::new(1), "done").await.unwrap(), Changed::Done);
     let standby = primary.standby();
     // It never gets to hear of what is granted from now on.
     standby.set("primary_conninfo", "");
@@ -70,6 +74,12 @@ async fn failover(primary_dies: bool) {
         primary.kill();
     }
     standby.psql("select pg_promote()");
+    let early = after.store().try_hold(own, &free).await.unwrap();
+    assert_eq!(
+        early,
+        Acquired::Held,
+        "a lost grant may have had the next token, and no heartbeat has been here yet"
+    );
     url.leads_to(&after);
     eventually("the program has found the new primary", async || {
         moving.beat(own).await.is_ok_and(|beat| beat.epoch.timeline == 2)

@@ -161,7 +161,9 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
     eventually("the server goes by the new setting", async || hangs(&straight).await).await;
     assert!(hangs(&pooled).await);
     for store in [&straight, &pooled] {
-        assert!(store.beat(own).await.unwrap().alive);
+        // Not at the first attempt where the machine is so busy that even connecting takes too long.
+        eventually("a heartbeat gets through", async || store.beat(own).await.is_ok_and(|beat| beat.alive))
+            .await;
     }
 }
 

@@ -97,6 +97,12 @@ impl<'a> Gate<'a> {
 
     /// Closed for whatever does this.
     pub async fn close_for(database: &'a Database, event: &str) -> Self {
+        Self::build(database, event).await;
+        Self::shut(database).await
+    }
+
+    /// Puts one up that stands open.
+    pub async fn build(database: &Database, event: &str) {
         database
             .sql(&format!(
                 "create function leadergroup.gate() returns trigger language plpgsql as \
@@ -104,6 +110,10 @@ impl<'a> Gate<'a> {
                  create trigger gate before {event} for each row execute function leadergroup.gate()",
             ))
             .await;
+    }
+
+    /// Closes the one that was put up.
+    pub async fn shut(database: &'a Database) -> Self {
         let mut gate = Self { database, holder: database.admin().await };
         gate.close_again().await;
         gate

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use leadergroup::lock::{Changed, Token};
+use leadergroup::lock::{Acquired, Changed, Token};
 
 use crate::cast::{claim, grant, granted, keys, session};
+use crate::holders::{self, release, wish};
 use crate::postgres::{Database, Server, eventually, migrated};
 
 /// Counts the statements that the program sends from now on.
@@ -49,6 +50,34 @@ async fn a_thousand_keys_are_one_statement() {
     let answers = store.grant(own, &[more, vec![one_more]].concat()).await.unwrap();
     assert_eq!(answers.len(), 1_001);
     assert_eq!(statements(&database).await, 5, "a thousand at most in one");
+}
+
+/// What is asked most costs one statement each: a key that is free is taken, one that is still held is looked at again, and one that
+/// nobody waits for is given up.
+#[tokio::test]
+async fn taking_looking_again_and_giving_up_are_one_statement_each() {
+    let (database, store) = migrated().await;
+    let (own, other) = (session(&store).await, session(&store).await);
+    let rival = database.store();
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), holders::granted(1));
+    assert_eq!(release(&store, own, 1).await, Changed::Done);
+    rival.try_hold(other, &wish("p1")).await.unwrap();
+
+    count_statements(&database).await;
+    assert_eq!(release(&rival, other, 2).await, Changed::Done);
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), holders::granted(3));
+    assert_eq!(statements(&database).await, 2);
+    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), Acquired::Held);
+    assert_eq!(statements(&database).await, 4, "the first time it could have been free");
+    for _ in 0..3 {
+        assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), Acquired::Held);
+    }
+    assert_eq!(statements(&database).await, 7);
+    assert_eq!(release(&store, own, 3).await, Changed::Done);
+    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), holders::granted(4));
+    assert_eq!(release(&rival, other, 4).await, Changed::Done);
+    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), holders::granted(5));
+    assert_eq!(statements(&database).await, 12, "it is taken for free again");
 }
 
 #[tokio::test]

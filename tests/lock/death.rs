@@ -228,7 +228,7 @@ async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
         Wish { lock_delay: Duration::from_hours(1), ..Wish::new(key.clone(), owner("mine"), "test") };
     let granted = |token| Acquired::Granted { token: Token::new(token) };
     assert_eq!(store.try_hold(own, &delayed).await.unwrap(), granted(1));
-    let mut gate = Gate::close_for(&database, "update on leadergroup.term").await;
+    let mut gate = Gate::close_for(&database, "update of end_reason on leadergroup.lock").await;
     let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
         gate.somebody_waits().await;
         assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);

@@ -81,6 +81,29 @@ async fn who_waits_keeps_its_place_through_a_change_of_history() {
     assert_eq!(store.queue_for(two, &first).await.unwrap(), granted(TOKEN_JUMP + 2));
 }
 
+/// It was given up in order, and nobody waits for it: else the most ordinary thing.
+#[tokio::test]
+async fn a_free_key_is_taken_in_a_new_history_only_once_that_has_settled() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let wish = || wish("a", "p0");
+    for token in 1..=2 {
+        assert_eq!(store.try_hold(own, &wish()).await.unwrap(), granted(token));
+        assert_eq!(release(&store, own, "a", token).await, Changed::Done);
+    }
+    database.sql(NEW_HISTORY).await;
+    assert_eq!(store.try_hold(own, &wish()).await.unwrap(), Acquired::Held, "nobody has seen it yet");
+    for _ in 0..2 {
+        assert!(!store.beat(own).await.unwrap().settled);
+        assert_eq!(store.try_hold(own, &wish()).await.unwrap(), Acquired::Held);
+    }
+    settled(&database).await;
+    for token in [TOKEN_JUMP + 3, TOKEN_JUMP + 4] {
+        assert_eq!(store.try_hold(own, &wish()).await.unwrap(), granted(token));
+        assert_eq!(release(&store, own, "a", token).await, Changed::Done);
+    }
+}
+
 #[tokio::test]
 async fn only_the_history_that_was_watched_is_settled() {
     let (database, store) = migrated().await;

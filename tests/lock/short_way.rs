@@ -43,6 +43,28 @@ async fn whoever_queues_up_while_the_key_is_given_up_gets_it() {
     assert_eq!((row.token, row.session), (Token::new(2), Some(waiter)), "the waiter was overlooked");
 }
 
+/// What is released takes effect then; were the holder marked dead meanwhile, the delay that it asked for would be forgotten.
+#[tokio::test]
+async fn a_release_that_has_to_wait_for_the_row_keeps_the_death_mark_waiting() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(1));
+    let mut admin = database.admin().await;
+    let mut change = admin.begin().await.unwrap();
+    let locks = "select from leadergroup.lock where key = 'a' for no key update";
+    assert_eq!(run(&mut change, locks).await, Ok(()));
+    let look = async {
+        eventually("it waits for the row", async || database.waiting().await == 1).await;
+        let markable = format!(
+            "select count(*) from (select from leadergroup.session where id = '{own}' for update skip locked) as s"
+        );
+        assert_eq!(database.number(&markable).await, 0);
+        change.commit().await.unwrap();
+    };
+    let (released, ()) = tokio::join!(Box::pin(release(&store, own, 1)), look);
+    assert_eq!(released, Changed::Done);
+}
+
 #[tokio::test]
 async fn whoever_tries_a_free_key_while_another_one_queues_up_does_not_jump_the_queue() {
     let (database, store) = migrated().await;
@@ -132,6 +154,42 @@ async fn nobody_takes_a_key_past_a_transaction_of_the_one_who_gave_it_up() {
     }
 }
 
+/// A short release writes the end into the key's row, and the next term takes it over from there.
+#[tokio::test]
+async fn the_history_says_how_each_term_ended_whichever_way_it_went() {
+    let (database, store) = migrated().await;
+    let (one, two) = (session(&store).await, session(&store).await);
+    let gives_up = async |own, token, why| {
+        assert_eq!(store.release(own, &key("a"), Token::new(token), why).await.unwrap(), Changed::Done);
+    };
+    for (token, why) in [(1, "first"), (2, "second")] {
+        assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(token));
+        gives_up(one, token, why).await;
+    }
+    // The long way takes over what a short one left, and the other way round.
+    database.sql("update leadergroup.lock set awaited = true").await;
+    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(3));
+    let next = wish("p1");
+    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
+    gives_up(one, 3, "third").await;
+    gives_up(two, 4, "fourth").await;
+    for (token, why) in [(5, "fifth"), (6, "sixth")] {
+        assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(token));
+        gives_up(one, token, why).await;
+    }
+    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(7));
+    let ends: Vec<_> =
+        store.history(&key("a"), 10).await.unwrap().into_iter().map(|term| term.ended).collect();
+    let ends: Vec<_> = ends.iter().map(|end| end.as_ref().map(|(_, why)| why.as_str())).collect();
+    let expected = ["sixth", "fifth", "fourth", "third", "second", "first"];
+    assert_eq!(ends, [vec![None], expected.map(Some).to_vec()].concat());
+    // Whoever repeats a release, because its answer was lost, is recognised however long ago it took effect.
+    let repeated = "select count(*) from leadergroup.terms as t, leadergroup.release(
+        t.session, 1, 1000000, t.key, t.group_id, t.token, 'again', null, null, t.end_id) as r
+        where t.ended_at is not null and r.verdict = 'done'";
+    assert_eq!(database.number(repeated).await, 6);
+}
+
 /// Somebody put old rows back. The history says which tokens were given.
 #[tokio::test]
 async fn a_row_with_an_old_token_does_not_bring_it_back() {
@@ -141,8 +199,27 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
         assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(token));
         assert_eq!(release(&store, own, token).await, Changed::Done);
     }
-    database.sql("update leadergroup.lock set token = 1, confirmed_token = 1").await;
+    let back = "update leadergroup.lock set token = 1, confirmed_token = 1";
+    let refused = sqlx::query(back).execute(&mut database.admin().await).await.unwrap_err();
+    assert!(refused.to_string().contains("must not go back from 3 to 1"), "{refused}");
+    // By whoever brings a table back from a dump, for one.
+    database
+        .sql(&format!("set session_replication_role = replica; {back}; reset session_replication_role"))
+        .await;
     assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(4));
+    assert_eq!(release(&store, own, 4).await, Changed::Done);
+    let two = wish("other");
+    assert_eq!(store.try_hold(own, &two).await.unwrap(), granted(5), "the short way goes on from there");
+    assert_eq!(release(&store, own, 5).await, Changed::Done);
+    // So old that the history does not know its next tokens any more.
+    database
+        .sql(
+            "delete from leadergroup.term where token < 5;
+             delete from leadergroup.lock;
+             insert into leadergroup.lock (key, group_id, token, protocol) values ('a', 'held by programs', 1, 1)",
+        )
+        .await;
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(6));
 }
 
 #[tokio::test]

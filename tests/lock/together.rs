@@ -26,10 +26,11 @@ enum Found {
     Operators,
     Tombstone,
     Newer,
+    OfAnotherEra,
     Fenced,
 }
 
-const ALL: [Found; 13] = [
+const ALL: [Found; 14] = [
     Found::Unknown,
     Found::Free,
     Found::FreeToo,
@@ -42,6 +43,7 @@ const ALL: [Found; 13] = [
     Found::Operators,
     Found::Tombstone,
     Found::Newer,
+    Found::OfAnotherEra,
     Found::Fenced,
 ];
 
@@ -67,6 +69,8 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let (database, store) = migrated().await;
+        // Now: the application's transaction will be in the way of any change to the table.
+        Gate::build(&database, "update of end_reason on leadergroup.lock").await;
         let (own, other, dead) = (session(&store).await, session(&store).await, session(&store).await);
         let mut open = Vec::new();
         let application = application(&database).await;
@@ -103,6 +107,10 @@ impl Scene {
                     given_up(other).await;
                     database.sql("update leadergroup.lock set protocol = 99 where key = 'Newer'").await;
                 }
+                Found::OfAnotherEra => {
+                    given_up(other).await;
+                    database.sql("update leadergroup.lock set era = 7 where key = 'OfAnotherEra'").await;
+                }
                 Found::Fenced => {
                     hold(&store, other, &others).await;
                     let mut bank = application.connect().await;
@@ -126,13 +134,27 @@ impl Scene {
         Self { database, store, own, other, wishes, open }
     }
 
+    async fn mark_the_other_dead(&self) {
+        let mark = format!("update leadergroup.session set dead = true where id = '{}'", self.other);
+        self.database.sql(&mark).await;
+    }
+
     async fn ask(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
         if queue { self.store.queue_for(own, wish).await } else { self.store.try_hold(own, wish).await }
     }
 
     /// Does all this while two other statements are under way, so that it has to wait for its turn.
     async fn together<T>(&self, all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
-        let mut gate = Gate::close_for(&self.database, "insert or update on leadergroup.term").await;
+        self.together_after("select", all).await
+    }
+
+    /// The same; `change` is made while those two are under way.
+    async fn together_after<T>(
+        &self,
+        change: &str,
+        all: impl IntoIterator<Item = impl Future<Output = T>>,
+    ) -> Vec<T> {
+        let mut gate = Gate::shut(&self.database).await;
         let mut ways = Vec::new();
         for number in 1..=2 {
             let before = self.database.waiting().await;
@@ -145,40 +167,63 @@ impl Scene {
             }));
             eventually("a way is taken", async || self.database.waiting().await > before).await;
         }
+        self.database.sql(change).await;
         let (answers, ()) = tokio::join!(join_all(all), gate.open());
         for way in ways {
             way.await.unwrap().unwrap();
         }
-        self.database.sql("drop function leadergroup.gate cascade").await;
         answers
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wish_is_answered_together_with_others_as_it_is_alone() {
-    for queue in [false, true] {
-        let scene = Scene::new().await;
-        let together =
-            scene.together(scene.wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
+    for (queue, dead) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (scene, other) = (Scene::new().await, Scene::new().await);
+        if dead {
+            scene.mark_the_other_dead().await;
+            other.mark_the_other_dead().await;
+        }
+        let asker = |scene: &Scene| if dead { scene.other } else { scene.own };
+        let asks = async || {
+            let all = scene.wishes.iter().map(|wish| scene.ask(asker(&scene), wish, queue));
+            scene.together(all).await
+        };
+        let together = asks().await;
         let at_once = "select count(*) from leadergroup.term as a join leadergroup.term as b on a.xmin = b.xmin \
                        where a.key = 'Free' and b.key = 'FreeToo' and a.token = 2 and b.token = 2";
-        assert_eq!(scene.database.number(at_once).await, 1, "they did not go together");
-        let again = scene.together(scene.wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
-        let other = Scene::new().await;
+        let expected = i64::from(!dead);
+        assert_eq!(scene.database.number(at_once).await, expected, "they did not go together");
+        let again = asks().await;
         for (place, found) in ALL.into_iter().enumerate() {
             let wish = &other.wishes[place];
             for answers in [&together, &again] {
-                let alone = other.ask(other.own, wish, queue).await;
-                assert_eq!(answers[place], alone, "{found:?}, queue: {queue}");
+                let alone = other.ask(asker(&other), wish, queue).await;
+                assert_eq!(answers[place], alone, "{found:?}, queue: {queue}, dead: {dead}");
             }
         }
     }
 }
 
+/// As on a server that is promoted while the wishes wait for their turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_taken_together_in_a_new_history() {
+    let scene = Scene::new().await;
+    let free = ALL.into_iter().zip(&scene.wishes);
+    let free = free.filter(|(found, _)| matches!(found, Found::Free | Found::FreeToo));
+    let asks = free.map(|(_, wish)| scene.ask(scene.own, wish, false));
+    let answers = scene.together_after("update leadergroup.meta set system_identifier = 42", asks).await;
+    assert_eq!(answers, [Ok(Acquired::Held), Ok(Acquired::Held)]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_given_up_together_with_others_as_it_is_alone() {
-    for token in [1, 2] {
+    for (token, dead) in [(1, false), (2, false), (1, true)] {
         let (scene, other) = (Scene::new().await, Scene::new().await);
+        if dead {
+            scene.mark_the_other_dead().await;
+            other.mark_the_other_dead().await;
+        }
         let release = async |scene: &Scene, place: usize| {
             let key = &scene.wishes[place].key;
             let own = if place.is_multiple_of(2) { scene.own } else { scene.other };
@@ -188,8 +233,17 @@ async fn a_key_is_given_up_together_with_others_as_it_is_alone() {
             said.split("row").next().unwrap().to_owned()
         };
         let together = scene.together((0..ALL.len()).map(|place| release(&scene, place))).await;
+        let at_once = "select count(distinct xmin::text) < count(*) from leadergroup.lock where end_reason = 'done'
+                       and key not in ('Free', 'FreeToo', 'Newer', 'OfAnotherEra', 'Fenced') and key not like 'way-%'";
+        let at_once: bool =
+            sqlx::query_scalar(at_once).fetch_one(&mut scene.database.admin().await).await.unwrap();
+        assert!(at_once || token == 2 || dead, "they did not go together");
         for (place, found) in ALL.into_iter().enumerate() {
-            assert_eq!(together[place], release(&other, place).await, "{found:?}, token {token}");
+            assert_eq!(
+                together[place],
+                release(&other, place).await,
+                "{found:?}, token {token}, dead: {dead}"
+            );
         }
         let held = "select coalesce(string_agg(key, ' ' order by key), '') from leadergroup.lock where owner_uid is not null";
         let held = async |scene: &Scene| -> String {

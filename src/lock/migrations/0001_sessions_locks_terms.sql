@@ -3,14 +3,21 @@
 -- The identity of the database's present history. The timeline is taken from the position being written: it is right
 -- from the first moment after a promotion, and reading it needs no privilege. The system's identifier is read from a file,
 -- and stays the same for as long as a server runs: the program notes it in a setting of each direct connection, once.
+create function leadergroup.present_system() returns bigint
+language sql volatile
+return coalesce(
+    case when pg_catalog.current_setting('leadergroup.direct', true) = 'on' then
+        nullif(pg_catalog.current_setting('leadergroup.system_identifier', true), '')::bigint
+    end,
+    (pg_catalog.pg_control_system()).system_identifier
+);
+
+create function leadergroup.present_timeline() returns bigint
+language sql volatile
+return ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint;
+
 create view leadergroup.present as
-select coalesce(
-           case when current_setting('leadergroup.direct', true) = 'on' then
-               nullif(current_setting('leadergroup.system_identifier', true), '')::bigint
-           end,
-           (select control.system_identifier from pg_control_system() as control)
-       ) as system_identifier,
-       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint as timeline;
+select leadergroup.present_system() as system_identifier, leadergroup.present_timeline() as timeline;
 
 -- The history that the tokens were granted in. `era` grows whenever the one above is found to be another: commits may
 -- have been lost, so tokens jump. One row.
@@ -52,8 +59,11 @@ create table leadergroup.lock (
     tombstone boolean not null default false,
     protocol integer not null,
     lock_timestamp timestamptz not null default now(),
-    check ((owner_uid is null) = (owner_namespace is null) and (owner_uid is null) = (owner_name is null)),
-    check (not tombstone or owner_uid is null)
+    -- One, because each of them costs something at every change.
+    constraint sound check (
+        (owner_uid is null) = (owner_namespace is null) and (owner_uid is null) = (owner_name is null)
+        and (not tombstone or owner_uid is null)
+    )
 ) with (fillfactor = 25);
 
 -- The history: one row for each token ever granted, until it is pruned. Each row is changed once or twice soon after it

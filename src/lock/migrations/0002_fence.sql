@@ -102,11 +102,16 @@ begin
 end
 $$;
 
--- Whatever program or person gives a fenced key to a new holder: not past a fenced transaction.
-create function leadergroup.fence_guard() returns trigger
+-- Whatever program or person changes the token: not back, for what was given out would be given out again, and if the key is
+-- fenced not past a fenced transaction.
+create function leadergroup.token_guard() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if new.token < old.token then
+        raise exception 'the token of key "%" must not go back from % to %', old.key, old.token, new.token
+            using errcode = 'check_violation', hint = 'Tokens are never given out twice: leave it, or make it larger.';
+    end if;
     if not pg_try_advisory_xact_lock(leadergroup.fence_id(old.key)) then
         raise exception 'a fenced transaction of key "%" is under way', old.key
             using errcode = 'lock_not_available', hint = 'Try again when it has ended.';
@@ -115,6 +120,22 @@ begin
 end
 $$;
 
-create trigger fence_guard before update of token on leadergroup.lock
-for each row when (old.fenced and old.token <> new.token and new.owner_uid is not null)
-execute function leadergroup.fence_guard();
+create trigger token_guard before update of token on leadergroup.lock
+for each row when (
+    new.token < old.token or old.fenced and old.token <> new.token and new.owner_uid is not null
+)
+execute function leadergroup.token_guard();
+
+-- A row that is put back, from a dump for one, goes on from what was granted since then, as far as the history knows.
+create function leadergroup.token_put_back() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    new.token := greatest(new.token, (select max(t.token) from leadergroup.term as t where t.key = new.key));
+    return new;
+end
+$$;
+
+create trigger token_put_back before insert on leadergroup.lock
+for each row when (new.token > 0)
+execute function leadergroup.token_put_back();

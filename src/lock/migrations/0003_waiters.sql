@@ -10,14 +10,33 @@ alter table leadergroup.session add column ttl_change bigint not null default 0;
 
 -- How long nobody gets the key after the present holder's session was marked dead. Waiters measure it themselves, each on
 -- its own clock from when it learns of that end: the database's clock decides nothing.
-alter table leadergroup.lock add column delay_ms bigint not null default 0 check (delay_ms >= 0);
+alter table leadergroup.lock add column delay_ms bigint not null default 0;
 
 -- Whether somebody may wait for the key. Set, under the row's lock, by whoever queues up; cleared by whoever finds, under that
 -- lock, that nobody does. So that the usual change of a free key, or to one, needs to lock nothing but the row, and not to read who waits.
 alter table leadergroup.lock add column awaited boolean not null default false;
 
--- What ended the term, so that a repetition of it is recognised.
-alter table leadergroup.term add column end_id uuid;
+-- A key that its holder gives up keeps how and by what the term ended, at `lock_timestamp`, until the next term's row takes that
+-- over: so the usual release changes one row. By the id a repetition is recognised.
+alter table leadergroup.lock add column end_reason text, add column end_id uuid;
+alter table leadergroup.term
+    add column previous_ended_at timestamptz, add column previous_end_reason text, add column previous_end_id uuid;
+
+-- The terms, with how each of them ended, wherever that is written.
+create view leadergroup.terms as
+select t.key, t.token, t.grant_id, t.group_id, t.session, t.owner_uid, t.owner_namespace, t.owner_name, t.reason,
+       t.granted_at, t.confirmed_at,
+       coalesce(t.ended_at, n.previous_ended_at, case when l.end_id is not null then l.lock_timestamp end) as ended_at,
+       coalesce(t.end_reason, n.previous_end_reason, l.end_reason) as end_reason,
+       coalesce(n.previous_end_id, l.end_id) as end_id
+from leadergroup.term as t
+left join lateral (
+    select n.previous_ended_at, n.previous_end_reason, n.previous_end_id
+    from leadergroup.term as n
+    where n.key = t.key and n.token > t.token
+    order by n.token limit 1
+) as n on true
+left join leadergroup.lock as l on l.key = t.key and l.token = t.token;
 
 -- The latest era in which keys that programs hold are given to new holders. When commits may have been lost, so may have
 -- been a grant, and its holder still believe in it. The programs that live then count, each on its own clock, until such
@@ -53,13 +72,14 @@ create index waiter_request on leadergroup.waiter (request);
 
 -- Makes the request of a living session the holder. The row is locked FOR UPDATE, and the fence passed. The token is above
 -- the row's, everything in the history, and whatever lost commits may have handed out. NULL, and nothing done, if the
--- database's history is not the one that tokens were granted in, or its era has not settled.
+-- database's history is not the one that tokens were granted in, or its era has not settled. If a term ends by this, how and by
+-- what.
 --
 -- None of these functions has a search_path of its own, which would cost more than what they do: they run with the rights
 -- of whoever calls them, and name the schema of all that is not PostgreSQL's.
 create function leadergroup.install(
     key text, session uuid, request uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
-    protocol integer, jump bigint
+    protocol integer, jump bigint, end_reason text default null, end_id uuid default null
 ) returns bigint
 language plpgsql volatile
 as $$
@@ -71,7 +91,7 @@ begin
                    l.token + case when l.era <> m.era then install.jump else 0 end,
                    m.era * install.jump,
                    (select max(t.token) from leadergroup.term as t where t.key = l.key)
-               ) as token, m.era
+               ) as token, m.era, l.lock_timestamp, l.end_reason, l.end_id
         from leadergroup.lock as l
         cross join leadergroup.meta as m join leadergroup.present as p using (system_identifier, timeline)
         where l.key = install.key and not exists (select from leadergroup.unsettled)
@@ -80,15 +100,19 @@ begin
         update leadergroup.lock as l
         set token = f.token, confirmed_token = f.token, era = f.era, session = install.session,
             grant_id = install.request, owner_uid = install.uid, owner_namespace = install.namespace,
-            owner_name = install.name, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol
+            owner_name = install.name, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol,
+            end_reason = null, end_id = null
         from fresh as f
         where l.key = install.key
-        returning l.token, l.group_id
+        returning l.token, l.group_id, f.lock_timestamp, f.end_reason, f.end_id
     )
     insert into leadergroup.term
-        (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at)
+        (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at,
+         previous_ended_at, previous_end_reason, previous_end_id)
     select install.key, c.token, install.request, c.group_id, install.session, install.uid, install.namespace,
-           install.name, install.reason, now()
+           install.name, install.reason, now(),
+           case when install.end_id is not null then now() when c.end_id is not null then c.lock_timestamp end,
+           coalesce(install.end_reason, c.end_reason), coalesce(install.end_id, c.end_id)
     from changed as c
     returning token into granted;
     return granted;
@@ -324,7 +348,7 @@ begin
         else 'done'
     end;
     if verdict in ('changed', 'free') and exists (
-        select from leadergroup.term as t
+        select from leadergroup.terms as t
         where t.key = release.key and t.token = release.token and t.end_id = release.id
     ) then
         -- A repetition: the answer to the first time was lost. Those whom it concerns may not have been told yet.
@@ -357,7 +381,7 @@ begin
     if passed and w.request is not null then
         installed := leadergroup.install(
             release.key, w.session, w.request, w.owner_uid, w.owner_namespace, w.owner_name, w.reason, w.delay_ms,
-            release.protocol, release.jump
+            release.protocol, release.jump, release.reason, release.id
         ) is not null;
         if named and not installed then
             verdict := 'history';
@@ -368,8 +392,6 @@ begin
         old_request := r.grant_id;
         old_session := r.session;
     end if;
-    update leadergroup.term as t set ended_at = now(), end_reason = release.reason, end_id = release.id
-    where t.key = release.key and t.token = release.token and t.ended_at is null;
     if installed then
         -- Those before it are dead, but for an heir's; or they were passed over, and keep their places.
         delete from leadergroup.waiter as q
@@ -381,7 +403,8 @@ begin
     else
         update leadergroup.lock as l
         set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-            awaited = exists (select from leadergroup.waiter as q where q.key = release.key), lock_timestamp = now()
+            awaited = exists (select from leadergroup.waiter as q where q.key = release.key), lock_timestamp = now(),
+            end_reason = release.reason, end_id = release.id
         where l.key = release.key;
     end if;
 end

@@ -11,7 +11,7 @@ select current_setting('server_version') as server_version,
                         ('settled', 'SELECT'), ('settled', 'UPDATE'), ('unsettled', 'SELECT'),
                         ('session', 'SELECT'), ('session', 'INSERT'), ('session', 'UPDATE'), ('session', 'DELETE'),
                         ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'),
-                        ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'UPDATE'), ('term', 'DELETE'),
+                        ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'UPDATE'), ('term', 'DELETE'), ('terms', 'SELECT'),
                         ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'DELETE'),
                         ('present', 'SELECT')) as p (relation, privilege)
            join pg_class as c on c.relname = p.relation and c.relnamespace = to_regnamespace('leadergroup')

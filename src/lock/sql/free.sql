@@ -5,29 +5,18 @@
 -- before is on the disk then, too. A release that is lost leaves the key with a session that is not at work under it any more;
 -- its program, which has asked for that, finds it out and gives the key up again, or ends, and the session with it. It finds it
 -- out by its connections, so not through a pooler.
-with held as materialized (
-    select l.key
-    from leadergroup.lock as l
-    where l.key = $3 and l.session = $1 and l.token = $5 and not l.awaited and l.owner_uid is not null
-    and l.group_id = $4 and not l.tombstone and l.protocol <= $2
+update leadergroup.lock as l
+set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
+    lock_timestamp = now(), end_reason = $6, end_id = $7
+where l.key = (
+    select h.key
+    from leadergroup.lock as h
+    where h.key = $3 and h.session = $1 and h.token = $5 and not h.awaited and h.owner_uid is not null
+    and h.group_id = $4 and not h.tombstone and h.protocol <= $2
     and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
-    for no key update of l skip locked
-),
-freed as (
-    update leadergroup.lock as l
-    set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-        lock_timestamp = now()
-    from held as h
-    where l.key = h.key
-    returning l.token
-),
-ended as (
-    update leadergroup.term as t set ended_at = now(), end_reason = $6, end_id = $7
-    from freed as f
-    where t.key = $3 and t.token = f.token and t.ended_at is null
+    for no key update of h skip locked
 )
-select f.token, set_config('synchronous_commit', case
-           when $8 and current_setting('leadergroup.direct', true) = 'on' then 'off'
-           else current_setting('synchronous_commit')
-       end, true)
-from freed as f
+returning l.token, set_config('synchronous_commit', case
+    when $8 and current_setting('leadergroup.direct', true) = 'on' then 'off'
+    else current_setting('synchronous_commit')
+end, true)

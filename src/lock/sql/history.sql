@@ -4,7 +4,7 @@ select t.token as term_token, t.grant_id as term_grant_id, t.owner_uid as term_o
        (extract(epoch from t.granted_at) * 1000000)::bigint as term_granted_at_us,
        t.confirmed_at is not null as term_confirmed,
        t.session, t.end_reason, (extract(epoch from t.ended_at) * 1000000)::bigint as ended_at_us
-from leadergroup.term as t
+from leadergroup.terms as t
 where t.key = $1
 order by t.token desc
 limit $2
