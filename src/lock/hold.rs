@@ -132,17 +132,17 @@ impl Store {
         check_text("reason", &wish.reason)?;
         let delay_ms = i64::try_from(wish.lock_delay.as_millis())
             .map_err(|_| LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() })?;
-        let taking = Taking { own, wish: wish.clone(), delay_ms };
-        let bind = taking.bind()?;
-        match self.ask_in_short(taking, asks).await? {
+        let taking = || Taking { own, wish: wish.clone(), delay_ms };
+        match self.ask_in_short(taking(), asks).await? {
             Seen::Granted(token) => return Ok(Acquired::Granted { token }),
             Seen::Held => return Ok(Acquired::Held),
             Seen::Waiting => return Ok(Acquired::Waiting),
             Seen::Open => {}
         }
-        let bind = bind.with(asks != Asks::Try)?;
         let passing = self.passing();
-        let bind = bind
+        let bind = taking()
+            .bind()?
+            .with(asks != Asks::Try)?
             .with(TOKEN_JUMP)?
             .with(wish.delay_over.map(Token::get))?
             .with(i32::try_from(MOST_WAITERS).unwrap_or(i32::MAX))?
@@ -273,13 +273,16 @@ impl Store {
     ) -> Result<LetGo, LockError> {
         check_text("reason", reason)?;
         let id = uuid::Uuid::new_v4();
-        let freeing = Freeing { own, key: key.clone(), token, reason: reason.to_owned(), id, repaired };
-        let bind = freeing.bind()?;
+        let freeing = || Freeing { own, key: key.clone(), token, reason: reason.to_owned(), id, repaired };
         // If nobody waits for it and nothing speaks against it.
-        if own.is_some() && heir.is_none() && self.freeing.ask(self, freeing).await? {
+        if own.is_some() && heir.is_none() && self.freeing.ask(self, freeing()).await? {
             return Ok(LetGo::Done);
         }
-        let bind = bind.with(TOKEN_JUMP)?.with(heir.and_then(Heir::uid))?.with(heir.and_then(Heir::name))?;
+        let bind = freeing()
+            .bind()?
+            .with(TOKEN_JUMP)?
+            .with(heir.and_then(Heir::uid))?
+            .with(heir.and_then(Heir::name))?;
         for _ in 0..ATTEMPTS {
             let rows = self.rows(RELEASE, bind.clone()).await?;
             let row = rows.first().ok_or_else(|| unexpected("release", "no rows"))?;

@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::pool::Statement;
-use super::store::{Bind, get, unexpected};
+use super::store::{Answers, Bind, get, unexpected};
 use super::together::Question;
 use super::{GrantId, HOLD_GROUP, Key, LockError, PROTOCOL, SessionId, Store, Token, Wish};
 
@@ -206,18 +206,16 @@ impl Question for Freeing {
     }
 }
 
-/// In the order of the questions; `none` where there is no row. A single one's row does not say its place.
+/// In the order of the questions; `none` where there is no row.
 fn answers<T: Clone>(
     count: usize,
     rows: &[PgRow],
     none: T,
     read: impl Fn(&PgRow) -> Result<T, LockError>,
 ) -> Result<Vec<T>, LockError> {
-    let mut answers = vec![none; count];
+    let mut answers = Answers::new(count);
     for row in rows {
-        let place = if count == 1 { 1 } else { get::<i64>(row, "place")? };
-        let slot = usize::try_from(place - 1).ok().and_then(|index| answers.get_mut(index));
-        *slot.ok_or_else(|| unexpected("place", "out of range"))? = read(row)?;
+        answers.put(row, read(row)?)?;
     }
-    Ok(answers)
+    Ok(answers.or(&none))
 }

@@ -190,6 +190,14 @@ impl<T> Answers<T> {
             .collect::<Option<Vec<T>>>()
             .ok_or_else(|| unexpected("batch", "an answer is missing"))
     }
+
+    /// All of them, where no row is an answer, too.
+    pub(super) fn or(self, none: &T) -> Vec<T>
+    where
+        T: Clone,
+    {
+        self.0.into_iter().map(|answer| answer.unwrap_or_else(|| none.clone())).collect()
+    }
 }
 
 /// Refuses a batch that names a key twice: which of the two would win is anybody's guess.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
-    objects::{condition, good_spec, group, groups, pod},
+    objects::{cluster, condition, good_spec, group, groups, pod},
     postgres::{self, DEADLINE, eventually},
     replica::Operator,
 };
@@ -179,8 +179,7 @@ async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
     let namespace = server.namespace("unseen").await;
     let groups = groups(client.clone(), &namespace);
     let there = groups.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
-    let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
-    let cluster = system.metadata.uid.unwrap();
+    let cluster = cluster(client).await;
     let former = store.register("former", Duration::from_secs(5)).await.unwrap();
     let rows = [
         ("gone", format!("{cluster}/{namespace}/gone/u1")),
@@ -226,8 +225,7 @@ async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() 
     let namespace = server.namespace("passed").await;
     let there = groups(client.clone(), &namespace);
     let there = there.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
-    let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
-    let cluster = system.metadata.uid.unwrap();
+    let cluster = cluster(client).await;
     // It does not beat, and does not expire for as long as this may take either.
     let other = store.register(&format!("{cluster}/other"), Duration::from_mins(10)).await.unwrap();
     let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();

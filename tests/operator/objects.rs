@@ -1,6 +1,6 @@
 //! Groups and pods as users make them.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, DynamicObject},
@@ -20,6 +20,12 @@ pub(crate) fn group(name: &str, spec: &Value) -> DynamicObject {
 
 pub(crate) fn groups(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &ApiResource::erase::<LeaderGroup>(&()))
+}
+
+/// What the operator calls the cluster in its keys.
+pub(crate) async fn cluster(client: Client) -> String {
+    let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
+    system.metadata.uid.unwrap()
 }
 
 /// Status, reason and message of a condition.

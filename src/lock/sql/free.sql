@@ -16,7 +16,7 @@ where l.key = (
     and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
     for no key update of h skip locked
 )
-returning l.token, set_config('synchronous_commit', case
+returning 1::bigint as place, set_config('synchronous_commit', case
     when $8 and current_setting('leadergroup.direct', true) = 'on' then 'off'
     else current_setting('synchronous_commit')
 end, true)

@@ -2,7 +2,8 @@
 --
 -- What becomes of a wish for a key that somebody holds, without changing anything. No row: the key may be free, or something is
 -- the matter with it; leadergroup.acquire finds out.
-select case
+select 1::bigint as place,
+       case
            when l.session = $1 and l.grant_id = $5 then 'granted'
            when not $6 then 'held'
            when exists (select from leadergroup.waiter as w where w.request = $5 and w.key = $3) then 'waiting'

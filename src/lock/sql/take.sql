@@ -44,4 +44,4 @@ insert into leadergroup.term
 select $3, t.token, $5, $4, $1, $6, $7, $8, $9, now(),
        case when t.end_id is not null then t.lock_timestamp end, t.end_reason, t.end_id
 from taken as t
-returning token
+returning 1::bigint as place, token
