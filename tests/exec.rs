@@ -148,7 +148,9 @@ async fn a_program_that_is_not_there_is_named() {
 async fn a_lock_that_others_hold_is_waited_for_as_long_as_told() {
     let (database, _store) = postgres::migrated().await;
     let running = Running::start(&database, &[], OBEDIENT);
-    for (wait, why) in [("0s", "is held by others"), ("200ms", "was not to be had within 200ms: ")] {
+    for (wait, why) in
+        [("0s", "is not to be had now: others hold it"), ("200ms", "was not to be had within 200ms: ")]
+    {
         let output = run(&database, &["--wait", wait], "echo never");
         assert_eq!(status(&output), 75, "{output:?}");
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -169,11 +169,13 @@ async fn acquire(
 ) -> Result<Option<Guard>, ExecError> {
     let wait = wait.map_or(FOR_EVER, |wait| wait.0);
     if wait.is_zero() {
-        let guard = client.try_lock(key).await?;
-        if guard.is_none() {
-            eprintln!("leadergroup: the lock \"{key}\" is held by others");
-        }
-        return Ok(guard);
+        return Ok(match client.try_lock_or_why(key).await? {
+            Ok(guard) => Some(guard),
+            Err(obstacle) => {
+                eprintln!("leadergroup: the lock \"{key}\" is not to be had now: {obstacle}");
+                None
+            }
+        });
     }
     match client.lock(key, wait).await {
         Ok(guard) => Ok(Some(guard)),

@@ -4,7 +4,7 @@
 //! those dead that do not move. All keys that it holds cost one heartbeat.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -216,12 +216,17 @@ impl Client {
 
     /// Takes the key if nobody holds it and nobody waits for it. A key that this owner holds already is held once more.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
+        Ok(self.try_lock_or_why(key).await?.ok())
+    }
+
+    /// The same, and what stood in the way if the key was not to be had.
+    pub async fn try_lock_or_why(&self, key: &Key) -> Result<Result<Guard, Obstacle>, ClientError> {
         within(trying(key, &self.owner), self.take(key)).await
     }
 
-    async fn take(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
+    async fn take(&self, key: &Key) -> Result<Result<Guard, Obstacle>, ClientError> {
         if let Some(guard) = self.again(key) {
-            return Ok(Some(guard));
+            return Ok(Ok(guard));
         }
         let mut attempt = Attempt::begin(&self.shared.store.counters);
         let lease = *self.shared.lease.borrow();
@@ -231,11 +236,12 @@ impl Client {
         let wish = Wish { delay_over: self.shared.delays.over(key), ..self.wish(key) };
         let mut unfinished = Unfinished::new(&self.shared, lease.session, key, wish.request);
         let acquired = unfinished.ask(self.shared.store.try_hold(lease.session, &wish)).await?;
+        let obstacle = Obstacle::of(&acquired, self.shared.store.settled.load(Ordering::Relaxed));
         let guard = self.settle(unfinished, lease.epoch, acquired)?;
         if guard.is_some() {
             attempt.won();
         }
-        Ok(guard)
+        Ok(guard.ok_or(obstacle))
     }
 
     /// Waits until it is this owner's turn, first come, first served, but not for longer than `patience`. A key that this

@@ -1,10 +1,10 @@
-//! What a waiter met last, for the error that it gets when its time is up.
+//! What stood in the way of whoever tried to take a key, or waited for it in vain.
 
 use std::time::Duration;
 
 use super::{Acquired, LockError, Refusal};
 
-/// What stood between a waiter and its key when its time was up. Each text says what to do.
+/// What stood between somebody and a key: when it was tried, or when a waiter's time was up. Each text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Obstacle {

@@ -8,7 +8,7 @@ use tracing::field::{Empty, display};
 use tracing::{Instrument as _, Span, debug_span};
 
 use super::guard::Term;
-use super::{ClientError, Guard, HandedOver, Heir, Key, LockError, Owner, Released};
+use super::{ClientError, Guard, HandedOver, Heir, Key, LockError, Obstacle, Owner, Released};
 
 /// Taking the key if it is free.
 pub(super) fn trying(key: &Key, owner: &Owner) -> Span {
@@ -68,13 +68,13 @@ impl Told for Guard {
     }
 }
 
-impl Told for Option<Guard> {
+impl Told for Result<Guard, Obstacle> {
     fn outcome(&self) -> &'static str {
         self.as_ref().map_or("not free", Told::outcome)
     }
 
     fn token(&self) -> Option<i64> {
-        self.as_ref().and_then(Told::token)
+        self.as_ref().ok().and_then(Told::token)
     }
 }
 

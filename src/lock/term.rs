@@ -22,6 +22,13 @@ const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("s
 /// failovers within milliseconds.
 const ERA_ATTEMPTS: usize = 3;
 
+/// PostgreSQL's word when its table of locks is full. It is one for the whole server, of some thousands by default, and each
+/// fenced key of a batch takes one until its statement has ended.
+const NO_LOCK_LEFT: &str = "53200";
+
+/// So many fenced keys are granted at once where a larger batch has no room.
+const PART: usize = 50;
+
 impl Store {
     /// Changes holders. One answer for each grant, in their order: the new token, or why nothing was changed. The new
     /// token is above the row's, above `floor` and above every token in the history.
@@ -69,8 +76,22 @@ impl Store {
             check_text("reason", &grant.reason)?;
             check_token(grant.floor)?;
         }
-        let chunks: Vec<_> = grants.chunks(CHUNK).map(|chunk| self.grant_chunk(own, chunk, None)).collect();
+        let chunks: Vec<_> = grants.chunks(CHUNK).map(|chunk| self.grant_or_by_parts(own, chunk)).collect();
         stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
+    }
+
+    /// In one statement, unless the server has not got a lock for each of the fenced keys: then by and by.
+    async fn grant_or_by_parts(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Tried>, LockError> {
+        match self.grant_chunk(own, grants, None).await {
+            Err(LockError::Database { code, .. }) if code == NO_LOCK_LEFT && grants.len() > PART => {}
+            tried => return tried,
+        }
+        tracing::debug!("the server has no lock left for each of the fenced keys; granting them by parts");
+        let mut tried = Vec::with_capacity(grants.len());
+        for part in grants.chunks(PART) {
+            tried.extend(self.grant_chunk(own, part, None).await?);
+        }
+        Ok(tried)
     }
 
     async fn with_rows(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {

@@ -12,9 +12,9 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use crate::cast::{
-    GROUP, claim, claim_one, grant, grant_one, granted, key, session, take, tombstone, vacate,
+    GROUP, claim, claim_one, grant, grant_one, granted, key, keys, session, take, tombstone, vacate,
 };
-use crate::postgres::{DEADLINE, Database, PASSWORD, ROLE, eventually, migrated};
+use crate::postgres::{DEADLINE, Database, PASSWORD, ROLE, Server, eventually, migrated};
 
 pub const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
@@ -358,5 +358,30 @@ async fn a_stream_of_fenced_transactions_does_not_keep_the_change_off() {
                 "{refused}"
             );
         }
+    }
+}
+
+/// Each of them takes a lock from the server's table while it changes hands.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
+    let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);
+    let database = server.database().await;
+    let store = database.store();
+    store.migrate().await.unwrap();
+    let own = session(&store).await;
+    let keys = keys(2_500);
+    let claims: Vec<_> = keys.iter().map(claim).collect();
+    assert!(
+        store.claim(own, &claims).await.unwrap().iter().all(|claimed| matches!(claimed, Claimed::Ours(_)))
+    );
+    database.sql("update leadergroup.lock set fenced = true").await;
+    let one_transaction =
+        "select count(pg_try_advisory_xact_lock(leadergroup.fence_id(key))) from leadergroup.lock";
+    let refused = sqlx::query(one_transaction).execute(&mut database.admin().await).await.unwrap_err();
+    assert_eq!(state(&refused), "53200", "there is room for all of them");
+    for token in 1..=2 {
+        let grants: Vec<_> = keys.iter().map(|key| grant(key, token - 1, &format!("p{token}"))).collect();
+        let answers = store.grant(own, &grants).await.unwrap();
+        assert!(answers.iter().all(|answer| *answer == granted(token)), "{answers:?}");
     }
 }

@@ -19,6 +19,7 @@ mod fence;
 mod fence_seen;
 mod handover;
 mod hold;
+mod hold_contract;
 mod hold_model;
 mod holders;
 mod model;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leadergroup::lock::{Client, ClientConfig, ClientError, DatabaseConfig, LockError, Obstacle, Store};
+use leadergroup::lock::{
+    Client, ClientConfig, ClientError, DatabaseConfig, FencePolicy, LockError, Obstacle, Overrun, Store,
+};
 
 use crate::cast::{Gate, key};
 use crate::postgres::{Database, Server, eventually, migrated};
@@ -89,6 +91,8 @@ async fn a_delay_after_an_unclean_end() {
                   where id = (select session from leadergroup.lock)";
     database.sql(holder).await;
     met(&two, "a", |obstacle| *obstacle == Obstacle::Delay { delay: HOUR }, "wait longer").await;
+    let why = two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err();
+    assert_eq!(why, Obstacle::Delay { delay: HOUR });
 }
 
 /// Nobody holds the key as far as anybody can see.
@@ -101,6 +105,25 @@ async fn a_history_that_has_not_settled() {
     // One that comes when the others know of it already.
     let beating = client(&database, Duration::from_mins(1), Duration::ZERO).await;
     met(&beating, "b", |obstacle| *obstacle == Obstacle::Unsettled, "failed over").await;
+    assert_eq!(beating.try_lock_or_why(&key("b")).await.unwrap().unwrap_err(), Obstacle::Unsettled);
+}
+
+/// It is free, but for a transaction of its last holder that may take as long as it wants.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_the_last_holder() {
+    let (database, store) = migrated().await;
+    let policy = FencePolicy { patience: PATIENCE / 10, overrun: Overrun::Wait };
+    let config = ClientConfig { ttl: LONG, retry_interval: LONG / 20, ..ClientConfig::default() };
+    let two = Client::connect(store.with_fence_policy(policy), config).await.unwrap();
+    let one = patient(&database).await;
+    let held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    let mut application = database.admin().await;
+    sqlx::raw_sql("begin; select leadergroup.fence('a', 1)").execute(&mut application).await.unwrap();
+    held.release().await.unwrap();
+    met(&two, "a", |obstacle| *obstacle == Obstacle::Busy, "try again").await;
+    assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), Obstacle::Busy);
+    sqlx::raw_sql("commit").execute(&mut application).await.unwrap();
+    drop(two.try_lock(&key("a")).await.unwrap().unwrap());
 }
 
 /// Its session was marked dead by others, and there is no other one before its next heartbeat.
