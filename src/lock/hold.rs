@@ -86,8 +86,9 @@ async fn or(
 }
 
 impl Store {
-    /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder; only transactions of the
-    /// last one that are fenced, and still under way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
+    /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder, nor for one who is about to
+    /// become it: then the answer is [`Refusal::Busy`]. Only transactions of the last holder that are fenced, and still under
+    /// way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
     pub async fn try_hold(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
         self.acquire(own, wish, Asks::Try).await
     }

@@ -1,6 +1,6 @@
 //! What many tasks of a program ask at the same time goes to the server together: one statement and one commit for all of it,
-//! as a database does it with the commits of many clients. Nobody waits for company. A question goes at once, and alone, if
-//! there is a way free; those that find none go together when there is one again.
+//! as a database does it with the commits of many clients. Nobody waits for company. A question goes at once if there is a way
+//! free, with those that are asked at the same moment; those that find none go together when there is one again.
 //!
 //! Statements run in tasks of their own: an asker that is not polled for a while, or goes away, keeps nobody else from an answer.
 //!
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 
 use super::{LockError, Store};
 
@@ -138,7 +139,10 @@ impl<Q: Question> Drop for Way<Q> {
 impl<Q: Question> Way<Q> {
     /// Asks what waits, until nothing does.
     async fn go(mut self, store: Store) {
-        while let Some(next) = self.next() {
+        loop {
+            // Those who are about to ask at this moment do: an answer to many has just woken many, for one.
+            yield_now().await;
+            let Some(next) = self.next() else { return };
             let (questions, mut asking): (Vec<_>, Vec<_>) =
                 next.into_iter().map(|waiting| (waiting.question, waiting.answer)).unzip();
             let answers = tokio::select! {
@@ -271,6 +275,22 @@ mod tests {
             assert_eq!(asking.await.unwrap(), Ok(text.len()));
             scene.all_ways_are_free().await;
         }
+    }
+
+    #[tokio::test]
+    async fn those_that_ask_at_the_same_moment_go_together() {
+        let mut scene = Scene::new();
+        let asking = ["1", "22", "333"].map(|text| {
+            let (together, store, word) = (scene.together.clone(), scene.store.clone(), scene.word(text));
+            tokio::spawn(async move { together.ask(&store, word).await })
+        });
+        let (texts, answer) = scene.next().await;
+        assert_eq!(texts, ["1", "22", "333"]);
+        answer.send(Ok(())).unwrap();
+        for (asking, length) in asking.into_iter().zip(1..) {
+            assert_eq!(asking.await.unwrap(), Ok(length));
+        }
+        scene.all_ways_are_free().await;
     }
 
     #[tokio::test]

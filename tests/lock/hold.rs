@@ -11,7 +11,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgListener;
 use tokio::time::timeout;
 
-use crate::cast::{claim, claim_one, dead_session, key, owner, row, session, settled, take};
+use crate::cast::{Gate, claim, claim_one, dead_session, key, owner, row, session, settled, take};
 use crate::fence::{application, begin, run};
 use crate::holders::{granted, release, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
@@ -202,6 +202,31 @@ async fn fenced_transactions_end_before_the_next_term() {
             assert_eq!(store.queue_for(two, &next).await.unwrap(), granted(2));
         }
         bank.close_hard().await.unwrap();
+    }
+}
+
+/// Nor is it in the way of the one that is: many that try at once would all wait for each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_does_not_wait_for_another_one_that_is_under_way() {
+    for known in [false, true] {
+        let (database, store) = migrated().await;
+        let (one, two) = (session(&store).await, session(&store).await);
+        if known {
+            assert_eq!(store.try_hold(two, &wish("p0")).await.unwrap(), granted(1));
+            assert_eq!(release(&store, two, 1).await, Changed::Done);
+        }
+        let mut gate = Gate::close(&database).await;
+        let first = tokio::spawn({
+            let store = store.clone();
+            async move { store.try_hold(one, &wish("p1")).await.unwrap() }
+        });
+        gate.somebody_waits().await;
+        let other = store.try_hold(two, &wish("p2")).await.unwrap();
+        assert_eq!(other, Acquired::Refused(Refusal::Busy), "known: {known}");
+        assert_eq!(database.waiting().await, 1, "only the first one, at the gate");
+        gate.open().await;
+        assert_eq!(first.await.unwrap(), granted(1 + i64::from(known)));
+        assert_eq!(store.try_hold(two, &wish("p2")).await.unwrap(), Acquired::Held);
     }
 }
 

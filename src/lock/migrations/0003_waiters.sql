@@ -211,6 +211,16 @@ begin
         if verdict is not null then
             return;
         end if;
+        -- Whoever only tries waits for fenced transactions, which share their lock, but not for others who are about to change
+        -- the holder: of many that try at the same time each would wait for all before it, to find the key held.
+        if not acquire.queue and not alive and not (
+            case when pg_try_advisory_lock_shared(leadergroup.fence_id(acquire.key)) then
+                pg_advisory_unlock_shared(leadergroup.fence_id(acquire.key))
+            else false end
+        ) then
+            verdict := 'busy';
+            return;
+        end if;
         -- Before anything is written or locked the own session is: a death mark waits for this, or this finds itself dead.
         if not alive then
             perform from leadergroup.session as s where s.id = acquire.own and not s.dead for key share;
