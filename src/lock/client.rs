@@ -214,7 +214,9 @@ impl Client {
         self.shared.set_ttl(ttl).await
     }
 
-    /// Takes the key if nobody holds it and nobody waits for it. A key that this owner holds already is held once more.
+    /// Takes the key if nobody holds it and nobody waits for it. A key that this owner holds already is held once more. Never
+    /// waits for others who want the key: while somebody else is about to take it, it is not to be had. Only fenced transactions
+    /// of its last holder are waited for, for as long as the [`FencePolicy`](super::FencePolicy) says.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         Ok(self.try_lock_or_why(key).await?.ok())
     }

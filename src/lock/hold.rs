@@ -87,8 +87,9 @@ async fn or(
 
 impl Store {
     /// Takes the key if nobody holds it and nobody waits for it. Never waits for another holder, nor for one who is about to
-    /// become it: then the answer is [`Refusal::Busy`]. Only transactions of the last holder that are fenced, and still under
-    /// way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
+    /// become it: then the answer is [`Refusal::Busy`]. That one may be the same wish's first try, whose answer was lost on the way
+    /// and which is still under way: repeat it until there is another answer, or [give it up](Self::give_up). Only transactions
+    /// of the last holder that are fenced, and still under way, are waited for as the [`FencePolicy`](super::FencePolicy) says.
     pub async fn try_hold(&self, own: SessionId, wish: &Wish) -> Result<Acquired, LockError> {
         self.acquire(own, wish, Asks::Try).await
     }
@@ -106,7 +107,12 @@ impl Store {
     }
 
     async fn acquire(&self, own: SessionId, wish: &Wish, asks: Asks) -> Result<Acquired, LockError> {
+        let repeats = self.pool.repeats();
         let answer = self.ask(own, wish, asks).await?;
+        if answer == Acquired::Refused(Refusal::Busy) && self.pool.repeats() != repeats {
+            let detail = "the connection broke, and what was asked on it may still be under way".to_owned();
+            return Err(LockError::Interrupted { statement: ACQUIRE.name, detail });
+        }
         let had = match answer {
             Acquired::Granted { .. } => true,
             Acquired::Held

@@ -62,6 +62,8 @@ struct Inner {
     heartbeat: Lanes,
     /// The generation of the route that was found to lead to a pooler, plus one.
     pooler: AtomicU64,
+    /// Statements that were repeated although the first try may still be under way.
+    repeats: AtomicU64,
 }
 
 struct Lanes {
@@ -162,6 +164,7 @@ impl Pool {
             work: Lanes::new(work, config.max_idle_connections as usize, settings),
             heartbeat: Lanes::new(1, 1, heartbeat),
             pooler: AtomicU64::new(0),
+            repeats: AtomicU64::new(0),
         }))
     }
 
@@ -180,6 +183,7 @@ impl Pool {
         if lease.reused {
             match self.run(lane, lease, statement, arguments.clone()).await {
                 Err(Failure { stale: true, error }) => {
+                    self.0.repeats.fetch_add(1, Ordering::Relaxed);
                     // Whatever broke this connection broke its idle neighbours, too.
                     self.lanes(lane).idle().clear();
                     // Without another connection it stays open whether the statement took effect.
@@ -189,6 +193,12 @@ impl Pool {
             }
         }
         self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
+    }
+
+    /// How many statements were repeated so far. Whoever is told that somebody else is at it, and sees another number than
+    /// before, may have met a first try of its own.
+    pub(super) fn repeats(&self) -> u64 {
+        self.0.repeats.load(Ordering::Relaxed)
     }
 
     /// What the next connection is made with.

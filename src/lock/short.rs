@@ -17,8 +17,8 @@ const LOOK_MANY: Statement = Statement { name: "look", sql: include_str!("sql/lo
 const FREE: Statement = Statement { name: "free", sql: include_str!("sql/free.sql") };
 const FREE_MANY: Statement = Statement { name: "free", sql: include_str!("sql/free_many.sql") };
 
-/// PostgreSQL's word for a row that is there already.
-const UNIQUE_VIOLATION: &str = "23505";
+/// PostgreSQL's word when its table of locks is full, of which each key takes one while it is taken.
+const NO_LOCK_LEFT: &str = "53200";
 
 /// The protocol as the database knows it.
 fn protocol() -> i32 {
@@ -78,9 +78,10 @@ impl Question for Taking {
             questions => store.rows(TAKE_MANY, Self::bind_all(questions)?).await,
         };
         let rows = match asked {
-            // Somebody has put a row back, and its next token was given out before. The long way knows a larger one, and has
-            // an answer for those, too, who went together with whoever wanted that key.
-            Err(LockError::Database { code, .. }) if code == UNIQUE_VIOLATION => Vec::new(),
+            // There may be room for them one by one.
+            Err(LockError::Database { code, .. }) if code == NO_LOCK_LEFT && questions.len() > 1 => {
+                Vec::new()
+            }
             asked => asked?,
         };
         answers(questions.len(), &rows, None, |row| Ok(Some(Token::new(get(row, "token")?))))

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leadergroup::lock::{DatabaseConfig, Granted, LockError, Store, Token};
+use leadergroup::lock::{
+    Client, ClientConfig, ClientError, DatabaseConfig, Granted, LockError, Store, Token,
+};
 
-use crate::cast::{grant, key, session, take};
+use crate::cast::{Gate, grant, key, row, session, take};
 #[allow(clippy::enum_glob_use, reason = "all of them, without a second list")]
 use crate::operations::Operation::{self, *};
-use crate::operations::{ALL, outcome, repeated};
+use crate::operations::{ALL, is_under_way, outcome, repeated};
 use crate::pgbouncer::PgBouncer;
 use crate::postgres::{Database, eventually, migrated, shared};
 use crate::proxy::{Backend, Fault, Proxy};
@@ -72,8 +74,9 @@ impl Stage<'_> {
             let answer = operation.act(&store, &scene).await;
             let fired = proxy.disarm();
             match &answer {
-                // The store may have repeated it by itself. Only this one then says what the second time came to.
+                // The store may have repeated it by itself. Only these then say what the second time came to.
                 Ok(answer) if self.idle && operation == Close && answer == again => {}
+                Ok(answer) if self.idle && is_under_way(answer) => assert!(fired, "{context}: {answer}"),
                 Ok(answer) => assert!(answer.starts_with(expected), "{context}: {answer}"),
                 // Where the time is short it may be over without a fault.
                 Err(error) => {
@@ -126,6 +129,32 @@ async fn an_operation_whose_answer_is_lost_can_be_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated() {
     directly(Fault::Hang, Duration::from_secs(2)).await;
+}
+
+/// The store repeats it by itself then, and is told that somebody is about to take the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
+    let (database, direct) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let ttl = Duration::from_hours(1);
+    let config_of_client = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
+    let client = Client::connect(Store::new(&config).unwrap(), config_of_client).await.unwrap();
+    // From now on there is a connection that was in use, and a row.
+    client.try_lock(&key("a")).await.unwrap().unwrap().release().await.unwrap();
+    let mut gate = Gate::close(&database).await;
+    proxy.arm(Fault::Cut, 0);
+    let answer = client.try_lock(&key("a")).await;
+    assert!(
+        proxy.disarm() && matches!(answer, Err(ClientError::Lock(LockError::Interrupted { .. }))),
+        "{answer:?}"
+    );
+    gate.open().await;
+    eventually("the key is free again", async || {
+        let row = row(&direct, &key("a")).await;
+        (row.token, row.owner) == (Token::new(2), None)
+    })
+    .await;
 }
 
 /// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows

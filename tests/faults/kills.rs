@@ -7,10 +7,10 @@ use futures::future::join_all;
 use leadergroup::lock::{DatabaseConfig, Store};
 use sqlx::postgres::PgConnection;
 
-use crate::operations::{ALL, Operation, outcome, repeated};
+use crate::operations::{ALL, Operation, is_under_way, outcome, repeated};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
-const TABLES: [&str; 6] = ["session", "lock", "term", "waiter", "meta", "settled"];
+const TABLES: [&str; 5] = ["session", "lock", "term", "waiter", "meta"];
 
 /// Stops processes of the server at a chosen change, counted for each program by its name, until they are killed.
 async fn set_traps(database: &Database) -> PgConnection {
@@ -112,6 +112,7 @@ impl<'a> Victim<'a> {
             if idle {
                 store.check().await.unwrap();
             }
+            let before = outcome(&mut self.admin, &scene.key).await;
             self.arm(place).await;
             let over = Cell::new(false);
             let act = async {
@@ -122,8 +123,15 @@ impl<'a> Victim<'a> {
             let (answer, killed) = tokio::join!(act, self.kill(&over));
             match &answer {
                 // The store may have repeated it by itself.
+                Ok(answer) if idle && is_under_way(answer) => assert!(killed, "{context}: {answer}"),
                 Ok(answer) => assert!(answer.starts_with(expected), "{context}: {answer}"),
-                Err(error) => assert!(killed && error.is_temporary(), "{context}: {error}"),
+                Err(error) => {
+                    assert!(killed && error.is_temporary(), "{context}: {error}");
+                    if ![Operation::HoldTogether, Operation::ReleaseTogether].contains(&operation) {
+                        let left = outcome(&mut self.admin, &scene.key).await;
+                        assert_eq!(left, before, "{context}: something of it is there");
+                    }
+                }
             }
             if killed {
                 let answer = repeated(operation, &store, &scene).await;

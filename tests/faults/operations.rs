@@ -63,7 +63,7 @@ pub struct Scene {
     other: SessionId,
     pub key: Key,
     wish: Wish,
-    /// What is asked at the same time: the first ones go alone, the rest together.
+    /// What is asked at the same time.
     wishes: Vec<Wish>,
     grant: leadergroup::lock::Grant,
     vacate: leadergroup::lock::Vacate,
@@ -263,14 +263,17 @@ fn one_answer(answers: impl Iterator<Item = String>) -> String {
     answers.into_iter().collect::<Vec<_>>().join(", ")
 }
 
+/// Whether the answer says that the first try has not ended: something is locked still.
+pub fn is_under_way(answer: &str) -> bool {
+    ["Busy", "Refused(Busy)", "dead false"].contains(&answer)
+}
+
 /// Until the first try is over, the server may say that it is still under way.
 pub async fn repeated(operation: Operation, store: &Store, scene: &Scene) -> String {
     let start = std::time::Instant::now();
     loop {
         match operation.act(store, scene).await {
-            Ok(answer) if answer == "Busy" || answer == "Refused(Busy)" => {}
-            // The statement that was broken off still has the session's row.
-            Ok(answer) if answer == "dead false" => {}
+            Ok(answer) if is_under_way(&answer) => {}
             Ok(answer) => return answer,
             Err(error) => assert!(error.is_temporary(), "{operation:?}: {error}"),
         }

@@ -220,6 +220,17 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
         )
         .await;
     assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(6));
+    assert_eq!(release(&store, own, 6).await, Changed::Done);
+    // Both: that old, and past the row's guards.
+    database
+        .sql(
+            "delete from leadergroup.term where token < 6;
+             set session_replication_role = replica;
+             update leadergroup.lock set token = 2, confirmed_token = 2;
+             reset session_replication_role",
+        )
+        .await;
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(7));
 }
 
 #[tokio::test]

@@ -78,7 +78,8 @@ create table leadergroup.term (
     owner_namespace text not null,
     owner_name text not null,
     reason text not null,
-    granted_at timestamptz not null default now(),
+    -- Not when the transaction began: it may have waited for the term before to end.
+    granted_at timestamptz not null default clock_timestamp(),
     confirmed_at timestamptz,
     ended_at timestamptz,
     end_reason text,

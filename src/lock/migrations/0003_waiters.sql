@@ -100,7 +100,7 @@ begin
         update leadergroup.lock as l
         set token = f.token, confirmed_token = f.token, era = f.era, session = install.session,
             grant_id = install.request, owner_uid = install.uid, owner_namespace = install.namespace,
-            owner_name = install.name, lock_timestamp = now(), delay_ms = install.delay_ms, protocol = install.protocol,
+            owner_name = install.name, lock_timestamp = clock_timestamp(), delay_ms = install.delay_ms, protocol = install.protocol,
             end_reason = null, end_id = null
         from fresh as f
         where l.key = install.key
@@ -110,8 +110,8 @@ begin
         (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at,
          previous_ended_at, previous_end_reason, previous_end_id)
     select install.key, c.token, install.request, c.group_id, install.session, install.uid, install.namespace,
-           install.name, install.reason, now(),
-           case when install.end_id is not null then now() when c.end_id is not null then c.lock_timestamp end,
+           install.name, install.reason, clock_timestamp(),
+           case when install.end_id is not null then clock_timestamp() when c.end_id is not null then c.lock_timestamp end,
            coalesce(install.end_reason, c.end_reason), coalesce(install.end_id, c.end_id)
     from changed as c
     returning token into granted;
@@ -169,6 +169,7 @@ declare
     passed boolean := false;
     locked boolean := false;
     delayed boolean;
+    fence constant bigint := leadergroup.fence_id(acquire.key);
 begin
     for round in 1..5 loop
         -- Without locks first: most questions end here, with nothing written or locked, and so with nothing to commit. From
@@ -211,12 +212,11 @@ begin
         if verdict is not null then
             return;
         end if;
-        -- Whoever only tries waits for fenced transactions, which share their lock, but not for others who are about to change
-        -- the holder: of many that try at the same time each would wait for all before it, to find the key held.
+        -- Whoever only tries waits for fenced transactions, which share their lock, but not for one who is seen to change the
+        -- holder, or to wait for that: of many that try at the same time each would wait for all before it, to find the key
+        -- held. (Those that get past this at the same moment still do.)
         if not acquire.queue and not alive and not (
-            case when pg_try_advisory_lock_shared(leadergroup.fence_id(acquire.key)) then
-                pg_advisory_unlock_shared(leadergroup.fence_id(acquire.key))
-            else false end
+            case when pg_try_advisory_lock_shared(fence) then pg_advisory_unlock_shared(fence) else false end
         ) then
             verdict := 'busy';
             return;
@@ -254,7 +254,7 @@ begin
                 return;
             end if;
             -- The old holder's fenced transactions end before the row is locked.
-            passed := pg_try_advisory_xact_lock(leadergroup.fence_id(acquire.key));
+            passed := pg_try_advisory_xact_lock(fence);
             if not passed and locked then
                 -- Whoever has passed it waits for the row that we have locked.
                 verdict := 'again';
@@ -413,7 +413,8 @@ begin
     else
         update leadergroup.lock as l
         set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-            awaited = exists (select from leadergroup.waiter as q where q.key = release.key), lock_timestamp = now(),
+            awaited = exists (select from leadergroup.waiter as q where q.key = release.key),
+            lock_timestamp = clock_timestamp(),
             end_reason = release.reason, end_id = release.id
         where l.key = release.key;
     end if;

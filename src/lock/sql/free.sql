@@ -7,7 +7,7 @@
 -- out by its connections, so not through a pooler.
 update leadergroup.lock as l
 set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-    lock_timestamp = now(), end_reason = $6, end_id = $7
+    lock_timestamp = clock_timestamp(), end_reason = $6, end_id = $7
 where l.key = (
     select h.key
     from leadergroup.lock as h

@@ -13,7 +13,7 @@ with held as materialized (
 freed as (
     update leadergroup.lock as l
     set owner_uid = null, owner_namespace = null, owner_name = null, session = null, grant_id = null,
-        lock_timestamp = now(), end_reason = h.reason, end_id = h.id
+        lock_timestamp = clock_timestamp(), end_reason = h.reason, end_id = h.id
     from held as h
     where l.key = h.key
     returning h.place

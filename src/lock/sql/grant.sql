@@ -60,7 +60,7 @@ changed as (
     update leadergroup.lock as l
     set token = j.next, era = j.era, grant_id = j.new_grant, owner_uid = j.new_uid,
         owner_namespace = j.owner_namespace, owner_name = j.owner_name, lock_timestamp = now(),
-        protocol = $2, fenced = l.fenced or $12::integer is not null
+        protocol = $2, fenced = l.fenced or $12::integer is not null, end_reason = null, end_id = null
     from judged as j
     where l.key = j.key and j.verdict = 'grant'
     returning l.key

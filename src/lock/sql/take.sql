@@ -13,8 +13,8 @@
 -- The own session is read and not locked: a death mark that comes at the same time counts as coming after this, as if it
 -- came a moment later; no program believes in a grant when its session may be marked dead.
 --
--- The key's last term was of the era that tokens are granted in, so that one has settled. Nor does a larger token have to be looked
--- for: the row's guards know of it. Were the row put back past them, the history has the token already, and the statement fails.
+-- The key's last term was of the era that tokens are granted in, so that one has settled. A row that is behind its history was put
+-- back past its guards.
 with free as materialized (
     select l.key, l.lock_timestamp, l.end_reason, l.end_id
     from leadergroup.lock as l
@@ -24,6 +24,7 @@ with free as materialized (
         select m.era from leadergroup.meta as m
         where m.system_identifier = leadergroup.present_system() and m.timeline = leadergroup.present_timeline()
     )
+    and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
     and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
     -- No fenced transaction of the term before is under way.
     and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
@@ -32,7 +33,7 @@ with free as materialized (
 taken as (
     update leadergroup.lock as l
     set token = l.token + 1, confirmed_token = l.token + 1, session = $1, grant_id = $5, owner_uid = $6,
-        owner_namespace = $7, owner_name = $8, lock_timestamp = now(), delay_ms = $10, protocol = $2,
+        owner_namespace = $7, owner_name = $8, lock_timestamp = clock_timestamp(), delay_ms = $10, protocol = $2,
         end_reason = null, end_id = null
     from free as f
     where l.key = f.key
@@ -41,7 +42,7 @@ taken as (
 insert into leadergroup.term
     (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at,
      previous_ended_at, previous_end_reason, previous_end_id)
-select $3, t.token, $5, $4, $1, $6, $7, $8, $9, now(),
+select $3, t.token, $5, $4, $1, $6, $7, $8, $9, clock_timestamp(),
        case when t.end_id is not null then t.lock_timestamp end, t.end_reason, t.end_id
 from taken as t
 returning 1::bigint as place, token

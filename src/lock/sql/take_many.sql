@@ -26,13 +26,14 @@ free as materialized (
         where m.system_identifier = leadergroup.present_system() and m.timeline = leadergroup.present_timeline()
     )
     and l.group_id = $2 and not l.tombstone and l.protocol <= $1
+    and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
     and pg_try_advisory_xact_lock(leadergroup.fence_id(c.key))
     for update of l skip locked
 ),
 taken as (
     update leadergroup.lock as l
     set token = l.token + 1, confirmed_token = l.token + 1, session = f.session, grant_id = f.request,
-        owner_uid = f.uid, owner_namespace = f.namespace, owner_name = f.name, lock_timestamp = now(),
+        owner_uid = f.uid, owner_namespace = f.namespace, owner_name = f.name, lock_timestamp = clock_timestamp(),
         delay_ms = f.delay_ms, protocol = $1, end_reason = null, end_id = null
     from free as f
     where l.key = f.key
@@ -42,7 +43,7 @@ recorded as (
     insert into leadergroup.term
         (key, token, grant_id, group_id, session, owner_uid, owner_namespace, owner_name, reason, confirmed_at,
          previous_ended_at, previous_end_reason, previous_end_id)
-    select t.key, t.token, t.request, $2, t.session, t.uid, t.namespace, t.name, t.reason, now(),
+    select t.key, t.token, t.request, $2, t.session, t.uid, t.namespace, t.name, t.reason, clock_timestamp(),
            case when t.end_id is not null then t.lock_timestamp end, t.end_reason, t.end_id
     from taken as t
 )
