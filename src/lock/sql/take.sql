@@ -24,7 +24,7 @@ with free as materialized (
         select m.era from leadergroup.meta as m
         where m.system_identifier = leadergroup.present_system() and m.timeline = leadergroup.present_timeline()
     )
-    and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
+    and l.token >= coalesce((select max(t.token) from leadergroup.term as t where t.key = l.key), 0)
     and exists (select from leadergroup.session as s where s.id = $1 and not s.dead)
     -- No fenced transaction of the term before is under way.
     and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))

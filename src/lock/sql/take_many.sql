@@ -26,7 +26,7 @@ free as materialized (
         where m.system_identifier = leadergroup.present_system() and m.timeline = leadergroup.present_timeline()
     )
     and l.group_id = $2 and not l.tombstone and l.protocol <= $1
-    and not exists (select from leadergroup.term as t where t.key = l.key and t.token > l.token)
+    and l.token >= coalesce((select max(t.token) from leadergroup.term as t where t.key = l.key), 0)
     and pg_try_advisory_xact_lock(leadergroup.fence_id(c.key))
     for update of l skip locked
 ),
