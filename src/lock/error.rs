@@ -154,6 +154,12 @@ pub enum LockError {
 }
 
 impl LockError {
+    /// Whether the server's table of locks was full. It is one for the whole server, of some thousands by default, and each
+    /// fenced key, and each that is taken, needs one until its statement has ended: a smaller batch may find room.
+    pub(super) fn is_out_of_locks(&self) -> bool {
+        matches!(self, Self::Database { code, .. } if code == "53200")
+    }
+
     /// Whether the same call may well succeed a little later, with nobody having changed anything.
     pub fn is_temporary(&self) -> bool {
         matches!(

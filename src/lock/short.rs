@@ -17,9 +17,6 @@ const LOOK_MANY: Statement = Statement { name: "look", sql: include_str!("sql/lo
 const FREE: Statement = Statement { name: "free", sql: include_str!("sql/free.sql") };
 const FREE_MANY: Statement = Statement { name: "free", sql: include_str!("sql/free_many.sql") };
 
-/// PostgreSQL's word when its table of locks is full, of which each key takes one while it is taken.
-const NO_LOCK_LEFT: &str = "53200";
-
 /// The protocol as the database knows it.
 fn protocol() -> i32 {
     i32::try_from(PROTOCOL).unwrap_or(i32::MAX)
@@ -79,9 +76,7 @@ impl Question for Taking {
         };
         let rows = match asked {
             // There may be room for them one by one.
-            Err(LockError::Database { code, .. }) if code == NO_LOCK_LEFT && questions.len() > 1 => {
-                Vec::new()
-            }
+            Err(error) if error.is_out_of_locks() && questions.len() > 1 => Vec::new(),
             asked => asked?,
         };
         answers(questions.len(), &rows, None, |row| Ok(Some(Token::new(get(row, "token")?))))

@@ -22,10 +22,6 @@ const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("s
 /// failovers within milliseconds.
 const ERA_ATTEMPTS: usize = 3;
 
-/// PostgreSQL's word when its table of locks is full. It is one for the whole server, of some thousands by default, and each
-/// fenced key of a batch takes one until its statement has ended.
-const NO_LOCK_LEFT: &str = "53200";
-
 /// So many fenced keys are granted at once where a larger batch has no room.
 const PART: usize = 50;
 
@@ -83,7 +79,7 @@ impl Store {
     /// In one statement, unless the server has not got a lock for each of the fenced keys: then by and by.
     async fn grant_or_by_parts(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Tried>, LockError> {
         match self.grant_chunk(own, grants, None).await {
-            Err(LockError::Database { code, .. }) if code == NO_LOCK_LEFT && grants.len() > PART => {}
+            Err(error) if error.is_out_of_locks() && grants.len() > PART => {}
             tried => return tried,
         }
         tracing::debug!("the server has no lock left for each of the fenced keys; granting them by parts");

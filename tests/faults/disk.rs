@@ -149,9 +149,7 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     let Some(uid) = if_root() else { return };
     let server = Server::start(&[]);
     let disk = LogDisk::under(&server, uid);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (database, store) = server.migrated().await;
     let config = ClientConfig { ttl: TTL, retry_interval: TTL / 20, ..ClientConfig::default() };
     let holder = Client::connect(database.store(), config.clone()).await.unwrap();
     let next = Client::connect(database.store(), config).await.unwrap();

@@ -205,9 +205,7 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
 #[tokio::test]
 async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let server = Server::start(&[]);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (database, store) = server.migrated().await;
     let own = session(&store).await;
     take(&store, own, &key("a")).await;
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));

@@ -263,9 +263,7 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_statement_is_reported() {
 #[tokio::test]
 async fn a_server_that_goes_away_and_comes_back_is_used_again() {
     let server = Server::start(&[]);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (_database, store) = server.migrated().await;
     let own = session(&store).await;
     let key = key("a");
     take(&store, own, &key).await;

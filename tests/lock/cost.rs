@@ -98,9 +98,7 @@ async fn a_heartbeat_is_one_statement_however_many_locks() {
 #[tokio::test]
 async fn no_change_touches_an_index() {
     let server = Server::start(&[("autovacuum", "off")]);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (database, store) = server.migrated().await;
     let own = session(&store).await;
     let keys = keys(50);
     let claims: Vec<_> = keys.iter().map(claim).collect();

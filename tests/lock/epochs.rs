@@ -65,9 +65,7 @@ async fn a_grant_notices_by_itself_and_many_at_once_begin_one_era() {
 #[tokio::test]
 async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
     let server = Server::start(&[]);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (_database, store) = server.migrated().await;
     let own = session(&store).await;
     let key = key("a");
     take(&store, own, &key).await;

@@ -365,9 +365,7 @@ async fn a_stream_of_fenced_transactions_does_not_keep_the_change_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
     let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (database, store) = server.migrated().await;
     let own = session(&store).await;
     let keys = keys(2_500);
     let claims: Vec<_> = keys.iter().map(claim).collect();

@@ -109,9 +109,7 @@ async fn a_read_only_database_is_recognised_everywhere() {
 #[tokio::test]
 async fn a_standby_is_read_only_too() {
     let server = Server::start(&[]);
-    let database = server.database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
+    let (_database, store) = server.migrated().await;
     let own = session(&store).await;
     let key = key("a");
     take(&store, own, &key).await;

@@ -64,10 +64,7 @@ pub async fn database() -> Database {
 
 /// A new database on the shared server with the schema in it, and a store for it.
 pub async fn migrated() -> (Database, Store) {
-    let database = database().await;
-    let store = database.store();
-    store.migrate().await.unwrap();
-    (database, store)
+    shared().migrated().await
 }
 
 /// Waits until the condition holds; fails the test when it does not within the deadline.
@@ -277,6 +274,14 @@ impl Server {
     pub fn database_called(&self, name: &str) -> Database {
         let idle = tokio::sync::Mutex::default();
         Database { name: name.to_owned(), port: self.port, socket: self.socket(), idle }
+    }
+
+    /// A new database with the schema in it, and a store for it.
+    pub async fn migrated(&self) -> (Database, Store) {
+        let database = self.database().await;
+        let store = database.store();
+        store.migrate().await.unwrap();
+        (database, store)
     }
 
     /// A new, empty database that belongs to [`ROLE`].
