@@ -71,8 +71,8 @@ pub(super) struct Passing {
 pub(super) enum Tried {
     /// Granted or refused.
     Settled(Granted),
-    /// A fenced transaction of the old holder is under way, or was at that moment, or somebody else has the row locked;
-    /// nothing was changed.
+    /// A fenced transaction of the old holder is under way, or was at that moment, or somebody else has the row locked, or the
+    /// server has no lock left for it; nothing was changed.
     Fenced,
 }
 

@@ -85,7 +85,11 @@ impl Store {
         tracing::debug!("the server has no lock left for each of the fenced keys; granting them by parts");
         let mut tried = Vec::with_capacity(grants.len());
         for part in grants.chunks(PART) {
-            tried.extend(self.grant_chunk(own, part, None).await?);
+            match self.grant_chunk(own, part, None).await {
+                // Another batch has taken all that there are.
+                Err(error) if error.is_out_of_locks() => tried.extend(part.iter().map(|_| Tried::Fenced)),
+                answers => tried.extend(answers?),
+            }
         }
         Ok(tried)
     }
