@@ -8,7 +8,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 E2E := $(CARGO_TARGET_DIR)/debug/leadergroup-e2e
-TESTS := $(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs))
+TESTS := $(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) \
+  $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs lock/tests/*/main.rs)))
 # On somebody's cluster there is none of our own to test.
 E2E_TESTS := $(if $(filter own,$(or $(LEADERGROUP_PROVIDER),own)),--test cluster) --test scenarios
 CRD := crds/leadergroups.yaml
@@ -117,7 +118,7 @@ bench-lock-docs: prerequisites # The same, and the pictures of docs/benchmarks.m
 
 .PHONY: docs
 docs: ## Build the library's documentation
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup -p leadergroup-lock
 	@echo "open $(CARGO_TARGET_DIR)/doc/leadergroup/index.html"
 
 .PHONY: root

@@ -13,6 +13,6 @@ mkdir -p "$CARGO_TARGET_DIR"
 [[ -e "$CARGO_TARGET_DIR/CACHEDIR.TAG" ]] ||
   echo 'Signature: 8a477f597d28d172789f06886806bc55' >"$CARGO_TARGET_DIR/CACHEDIR.TAG"
 for profile in dev release; do
-  cargo clean --quiet --profile "$profile" --package leadergroup --package leadergroup-e2e
+  cargo clean --quiet --profile "$profile" --package leadergroup --package leadergroup-lock --package leadergroup-e2e
 done
 echo "$PWD" >"$owner"

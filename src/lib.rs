@@ -7,7 +7,6 @@ pub mod api;
 pub mod cli;
 pub mod election;
 pub mod health;
-pub mod lock;
 pub mod operator;
 pub mod routing;
 pub mod telemetry;

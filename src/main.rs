@@ -10,8 +10,8 @@ use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
     uninstall,
 };
-use leadergroup::lock::ClientConfig;
 use leadergroup::telemetry::{end_on_panic, init_logs};
+use leadergroup_lock::ClientConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../lock/tests/postgres/mod.rs"]
 mod postgres;
 
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use leadergroup::lock::{Changed, Key, Store, Token};
+use leadergroup_lock::{Changed, Key, Store, Token};
 use postgres::{DEADLINE, Database, Server, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 

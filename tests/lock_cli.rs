@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../lock/tests/postgres/mod.rs"]
 mod postgres;
 
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use leadergroup::lock::{
+use leadergroup_lock::{
     Acquired, Changed, Claim, Claimed, Grant, GrantId, Granted, Key, Owner, Refusal, SessionId, Store, Token,
     Wish,
 };

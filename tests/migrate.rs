@@ -1,5 +1,6 @@
 //! `leadergroup migrate` against a real PostgreSQL, as a user runs it.
 
+#[path = "../lock/tests/postgres/mod.rs"]
 mod postgres;
 
 use std::process::{Command, Output};

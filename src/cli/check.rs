@@ -8,7 +8,7 @@ use serde_json::json;
 use super::SettingsArgs;
 use super::lock::{Answer, OutputFormat};
 use super::print::{lines, pretty};
-use crate::lock::{Census, Health, LockError, Store};
+use leadergroup_lock::{Census, Health, LockError, Store};
 
 /// Arguments of `lock check`.
 #[derive(Clone, Debug, Args)]

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::SettingsArgs;
 use super::group::Group;
 use crate::api::HumanDuration;
-use crate::lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
+use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock was not to be had: `EX_TEMPFAIL` of sysexits.h.
 pub const EXIT_NOT_HELD: u8 = 75;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::SettingsArgs;
 use super::check::{CheckArgs, check};
 use super::print::{lines, pretty, table};
-use crate::lock::{
+use leadergroup_lock::{
     Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
     WaiterInfo,
 };

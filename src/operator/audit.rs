@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{
     election::{Event, Phase},
-    lock::{Held, Key, LockError, SessionId, Store, Token, Tombstone, Unclaimed},
     routing::{GroupRef, Router},
 };
+use leadergroup_lock::{Held, Key, LockError, SessionId, Store, Token, Tombstone, Unclaimed};
 
 /// How many times the ttl passes between two comparisons. Each reads the rows that this replica is in charge of.
 const INTERVAL: u32 = 30;

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     api::FINALIZER,
-    lock::{Changed, Claim, Claimed, Key, SessionId, Store, Token, Tombstone},
     routing::{GroupRef, Router},
 };
+use leadergroup_lock::{Changed, Claim, Claimed, Key, SessionId, Store, Token, Tombstone};
 
 /// The most groups in one claim.
 pub(super) const LARGEST_CLAIM: usize = 1_000;

@@ -6,7 +6,7 @@
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::lock::{Changed, Grant, Granted, Key, LockError, Refusal, SessionId, Store, Token, Vacate};
+use leadergroup_lock::{Changed, Grant, Granted, Key, LockError, Refusal, SessionId, Store, Token, Vacate};
 
 /// How many requests may wait. More than that wait in their own tasks.
 const QUEUE: usize = 1_024;

@@ -32,9 +32,9 @@ use crate::{
     api::{HistoryEntry, HumanDuration},
     election::{Effect, Event, Finished, Phase},
     health::{Monotonic, NodeLeases, ProbeEvent, Prober},
-    lock::{SessionId, Store},
     routing::{GroupRef, Router},
 };
+use leadergroup_lock::{SessionId, Store};
 
 /// How long a normal exit lets changes of holder under way come to their end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

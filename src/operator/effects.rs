@@ -15,11 +15,11 @@ use crate::{
     api::{FINALIZER, LeaderGroup, PodRef, Reason, Sighting},
     election::{Effect, Grant, Outcome, Refusal, Row, Ticket},
     health::{PodFacts, Readiness},
-    lock::{
-        self, Changed, Granted, Key, LockError, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
-    },
     routing::{Declared, GroupRef, Promoted, Router, RoutingError, Stripped},
     telemetry::Metrics,
+};
+use leadergroup_lock::{
+    self, Changed, Granted, Key, LockError, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
 };
 
 /// Between the last strip and the promotion, so that the EndpointSlice controller has seen the one when the other comes:
@@ -85,9 +85,9 @@ impl From<&RoutingError> for Trouble {
     }
 }
 
-impl From<lock::Refusal> for Failure {
-    fn from(refusal: lock::Refusal) -> Self {
-        use lock::Refusal as R;
+impl From<leadergroup_lock::Refusal> for Failure {
+    fn from(refusal: leadergroup_lock::Refusal) -> Self {
+        use leadergroup_lock::Refusal as R;
         match refusal {
             R::TokenChanged { .. } => Self::Refused(Refusal::Outdated),
             R::Busy => Self::Trouble(Trouble::Lock("the lock's row is busy; trying again".to_owned())),
@@ -130,7 +130,7 @@ impl Performer {
                 let vacate = Vacate {
                     key: self.key.clone(),
                     token: Token::new(token),
-                    grant: lock::GrantId::new(),
+                    grant: leadergroup_lock::GrantId::new(),
                     reason: "no successor".to_owned(),
                 };
                 changed(self.desk.vacate(self.session()?, vacate).await?)?;
@@ -253,7 +253,7 @@ impl Performer {
     }
 
     async fn grant(&self, grant: Grant) -> Result<Outcome, Failure> {
-        let request = lock::Grant {
+        let request = leadergroup_lock::Grant {
             key: self.key.clone(),
             expected: Token::new(grant.expected),
             floor: Token::new(grant.floor),
@@ -307,7 +307,7 @@ fn row_of(row: LockRow) -> Row {
     let pod = |owner: Owner| PodRef { name: owner.name, uid: owner.uid };
     Row {
         token: row.token.get(),
-        grant: row.grant.map(lock::GrantId::as_uuid),
+        grant: row.grant.map(leadergroup_lock::GrantId::as_uuid),
         owner: row.owner.map(pod),
         confirmed: row.confirmed,
         pending: row.pending.into_iter().map(|term| pod(term.owner)).collect(),

@@ -13,9 +13,9 @@ use crate::{
     api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason, RoutingSpec},
     election::{self, Member, Policy, World},
     health::{self, NodeLeases, PodEvidence, PodFacts, Prober, Target, Thresholds, Verdict},
-    lock::{Key, SessionId},
     routing::{GroupRef, Marks, stamp_of},
 };
+use leadergroup_lock::{Key, SessionId};
 
 /// Who is in charge of a group, as far as this replica knows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use crate::{
     api::{LeaderGroup, Sighting},
     election::{Event, Outcome},
     health::{Monotonic, ProbeEvent, ProbeStep},
-    lock::{Claimed, LockError, Token},
 };
+use leadergroup_lock::{Claimed, LockError, Token};
 
 /// For so long after a watch failed its news may be of the time before: it is tried again every second.
 const LATE_AFTER_FAILED_WATCH: Duration = Duration::from_secs(5);

@@ -12,8 +12,8 @@ use super::{audit::Audit, claims::Answer, session::LockNews};
 use crate::{
     api::Sighting,
     election::{Outcome, Ticket},
-    lock::SessionId,
 };
+use leadergroup_lock::SessionId;
 
 /// A group's name: namespace, then name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -36,12 +36,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::Settings,
     health::Prober,
-    lock::{LockError, Store},
     routing::Router,
     telemetry::{BindError, Endpoints, Liveness, Readiness, Server},
 };
 use announce::Voice;
 use driver::{Driver, Parts};
+use leadergroup_lock::{LockError, Store};
 
 /// How many messages may wait for the loop. Whoever sends more waits.
 const QUEUE: usize = 4_096;

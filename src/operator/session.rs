@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::message::Message;
 use crate::{
     health::Monotonic,
-    lock::{Beat, Hint, LockError, Observer, SessionId, SessionSeen, Store},
     telemetry::{LockReading, Metrics},
 };
+use leadergroup_lock::{Beat, Hint, LockError, Observer, SessionId, SessionSeen, Store};
 
 /// How long a normal exit may take to hand the groups over; after that, expiry does.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::{Store, tidy};
+use leadergroup_lock::{Store, tidy};
 
 /// How long the first time is put off: right after a start there is more urgent work.
 const FIRST: Duration = Duration::from_mins(1);

@@ -8,10 +8,8 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use leadergroup::{
-    api::{FINALIZER, ROLE_LABEL, STAMP_ANNOTATION},
-    lock::{Changed, Claim, Claimed, Key},
-};
+use leadergroup::api::{FINALIZER, ROLE_LABEL, STAMP_ANNOTATION};
+use leadergroup_lock::{Changed, Claim, Claimed, Key};
 use serde_json::{Value, json};
 
 use crate::{

@@ -9,7 +9,7 @@ mod apiserver;
 mod database;
 mod groups;
 mod objects;
-#[path = "../postgres/mod.rs"]
+#[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 mod replica;
 mod rights;

@@ -1,12 +1,12 @@
-//! The model of PostgreSQL: one lock row, its terms and the sessions, with the semantics of `src/lock/sql`.
+//! The model of PostgreSQL: one lock row, its terms and the sessions, with the semantics of `lock/src/sql`.
 
 use std::collections::BTreeMap;
 
 use leadergroup::{
     api::PodRef,
     election::{Grant, Refusal, Row},
-    lock::TOKEN_JUMP,
 };
+use leadergroup_lock::TOKEN_JUMP;
 use uuid::Uuid;
 
 use crate::server::Granted;

@@ -21,8 +21,8 @@ pub use error::{Origin, SettingsError, SettingsErrors};
 
 pub use crate::telemetry::LogFormat;
 
-use crate::lock::{DatabaseConfig, FencePolicy, LockError, Secret, Store};
 use error::did_you_mean;
+use leadergroup_lock::{DatabaseConfig, FencePolicy, LockError, Secret, Store};
 use table::{ENVIRONMENT_PREFIX, Setting};
 
 /// What a replica of the operator works by.

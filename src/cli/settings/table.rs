@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use crate::{
-    api::HumanDuration,
-    lock::{Overrun, Secret},
-};
+use crate::api::HumanDuration;
+use leadergroup_lock::{Overrun, Secret};
 
 use super::{LogFormat, Settings};
 
@@ -266,11 +264,11 @@ pub(super) static ALL: [Setting; 18] = [
         flag: "log-filter",
         value_name: "FILTER",
         help: "Which log lines are written: a level (error, warn, info, debug, trace), or levels by module, such as \
-               info,leadergroup::lock=debug",
+               info,leadergroup_lock=debug",
         read: |s, text| {
             tracing_subscriber::EnvFilter::builder().parse(text).map_err(|error| {
                 format!(
-                    "is not a filter ({error}): write a level such as info, or info,leadergroup::lock=debug"
+                    "is not a filter ({error}): write a level such as info, or info,leadergroup_lock=debug"
                 )
             })?;
             text.clone_into(&mut s.log.filter);

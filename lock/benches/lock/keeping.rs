@@ -1,0 +1,322 @@
+//! Keeping many groups of three candidates, each of which looks after its lock once in every interval.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use leadergroup_lock::{
+    Claim, Grant, GrantId, Granted, Key, Observer, Owner, SessionId, Store, Token, monotonic,
+};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::contender::{Kind, Outcome, baseline, prepare, upsert};
+use crate::machine::{Bench, Usage, connect, execute, store};
+use crate::plot::{Lines, Series};
+use crate::postgres::Database;
+use crate::report::{Report, number};
+
+const GROUPS: [usize; 4] = [10, 100, 1_000, 10_000];
+const CANDIDATES: usize = 3;
+/// The interval of all of them, and the ttl of all leases and sessions.
+const INTERVAL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(5);
+/// Connections that a rival's candidates share, ten for each of three processes.
+const CONNECTIONS: usize = 30;
+/// Before the measurement, so that it begins with what lasts.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// The operator compares its rows with the table once in so many ttls.
+const AUDIT_INTERVAL: u32 = 30;
+/// How often that is repeated to find out what it costs.
+const AUDITS: u32 = 10;
+
+/// What keeping came to.
+#[derive(Clone, Copy)]
+struct Kept {
+    transactions: f64,
+    cores: f64,
+    wal: f64,
+    due: u64,
+    missed: u64,
+    /// Changes of holder, though every holder was at work.
+    lost: u64,
+}
+
+impl Kept {
+    fn missed(&self) -> f64 {
+        100.0 * self.missed as f64 / self.due.max(1) as f64
+    }
+}
+
+pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
+    let table = Report::table(
+        "Keeping groups of 3 candidates, interval 1 s",
+        &[
+            ("", -14),
+            ("groups", 7),
+            ("tx/s", 9),
+            ("server CPU, % of a core", 23),
+            ("WAL B/s", 11),
+            ("ticks missed, %", 15),
+            ("false failovers", 15),
+        ],
+    );
+    let mut figures = Vec::new();
+    let mut curves = [Kind::Queue, Kind::Baseline, Kind::Upsert].map(|kind| (kind, Vec::new()));
+    for (kind, curve) in &mut curves {
+        for groups in GROUPS {
+            let database = bench.empty().await;
+            prepare(&database, *kind).await?;
+            let kept = match kind {
+                Kind::Queue => ours(bench, &database, groups).await?,
+                _ => rival(bench, &database, *kind, groups).await?,
+            };
+            let name = if *kind == Kind::Queue { "ours" } else { kind.name() };
+            table.row(&[
+                name.to_owned(),
+                number(groups as f64),
+                number(kept.transactions),
+                number(kept.cores * 100.0),
+                number(kept.wal),
+                format!("{:.1}", kept.missed()),
+                kept.lost.to_string(),
+            ]);
+            figures.push(json!({
+                "kind": name, "groups": groups, "transactions_per_second": kept.transactions,
+                "server_cores": kept.cores, "wal_bytes_per_second": kept.wal, "ticks_due": kept.due,
+                "ticks_missed": kept.missed, "false_failovers": kept.lost,
+            }));
+            curve.push((groups as f64, kept));
+        }
+    }
+    report.figures("keeping", figures);
+    let last = |place: usize| curves[place].1.last().map(|(_, kept)| *kept);
+    if let [Some(ours), Some(baseline)] = [last(0), last(1)] {
+        report.summarise(format!(
+            "10,000 groups: {} tx/s a replica and {:.1} % of ticks missed, the baseline misses {:.1} %",
+            number(ours.transactions / CANDIDATES as f64),
+            ours.missed(),
+            baseline.missed(),
+        ));
+    }
+    let series = |value: fn(&Kept) -> f64| -> Vec<Series> {
+        curves
+            .iter()
+            .map(|(kind, curve)| Series {
+                name: if *kind == Kind::Queue { "LeaderGroup" } else { kind.name() },
+                points: curve.iter().map(|(groups, kept)| (*groups, value(kept))).collect(),
+            })
+            .collect()
+    };
+    let cpu = Lines {
+        title: "Keeping groups of 3 candidates: the server's CPU",
+        x: "groups",
+        y: "% of a core",
+        series: series(|kept| kept.cores * 100.0),
+    };
+    report.picture("lock-keeping-cpu.svg", cpu.svg());
+    let missed = Lines {
+        title: "Keeping groups of 3 candidates: ticks missed",
+        x: "groups",
+        y: "% of all",
+        series: series(Kept::missed),
+    };
+    report.picture("lock-keeping-missed.svg", missed.svg());
+    Ok(())
+}
+
+/// Three replicas as the operator runs them: one heartbeat each, which observes all, and now and then a comparison of the
+/// own rows with the table.
+async fn ours(bench: &Bench, database: &Database, groups: usize) -> Result<Kept> {
+    let mut replicas = Vec::new();
+    for replica in 0..CANDIDATES {
+        let store = store(database, 4)?;
+        let session = store.register(&format!("replica-{replica}"), TTL).await?;
+        let share: Vec<Key> = (replica..groups).step_by(CANDIDATES).map(key).collect::<Result<_>>()?;
+        hold(&store, session, &share).await?;
+        replicas.push((store, session));
+    }
+    let mut tasks = JoinSet::new();
+    let begin = Instant::now();
+    let end = begin + WARM_UP + bench.time;
+    for (place, (store, session)) in replicas.iter().cloned().enumerate() {
+        let first = begin + INTERVAL / 3 * u32::try_from(place)?;
+        tasks.spawn(keep(store, session, first, begin + WARM_UP, end));
+    }
+    sleep_until(begin + WARM_UP).await;
+    let meter = bench.meter().await?;
+    sleep_until(end).await;
+    let usage = meter.stop().await?;
+    let mut kept =
+        Kept { transactions: 0.0, cores: usage.cores(), wal: usage.wal_rate(), due: 0, missed: 0, lost: 0 };
+    let mut beats = 0;
+    while let Some(ended) = tasks.join_next().await {
+        let one = ended??;
+        kept.due += one.due;
+        kept.missed += one.missed;
+        kept.lost += one.expired;
+        beats += one.due - one.missed;
+    }
+    // A comparison is too rare to fall into the measurement at its rate: what it costs is measured apart and added.
+    let (statements, usage) = audits(bench, &replicas).await?;
+    let every = (TTL * AUDIT_INTERVAL).as_secs_f64() * f64::from(AUDITS);
+    kept.cores += usage.cpu.as_secs_f64() / every;
+    kept.wal += usage.wal as f64 / every;
+    kept.transactions = beats as f64 / bench.time.as_secs_f64() + f64::from(statements) / every;
+    Ok(kept)
+}
+
+struct Beats {
+    due: u64,
+    missed: u64,
+    expired: u64,
+}
+
+async fn keep(
+    store: Store,
+    session: SessionId,
+    mut due: Instant,
+    from: Instant,
+    end: Instant,
+) -> Result<Beats> {
+    let mut observer = Observer::new(INTERVAL);
+    let mut beats = Beats { due: 0, missed: 0, expired: 0 };
+    while due < end {
+        let counts = u64::from(due >= from);
+        beats.due += counts;
+        if Instant::now() > due + INTERVAL {
+            beats.missed += counts;
+        } else {
+            sleep_until(due).await;
+            let sent_at = monotonic();
+            let beat = store.beat(session).await?;
+            anyhow::ensure!(beat.alive, "the session was marked dead");
+            beats.expired += observer.observe(monotonic(), sent_at, &beat).len() as u64;
+        }
+        due += INTERVAL;
+    }
+    Ok(beats)
+}
+
+/// What the operator reads for a comparison: each replica its rows, one of them those that nobody is in charge of.
+async fn audits(bench: &Bench, replicas: &[(Store, SessionId)]) -> Result<(u32, Usage)> {
+    let mut statements = 0;
+    let meter = bench.meter().await?;
+    for _ in 0..AUDITS {
+        for (store, session) in replicas {
+            store.rows_of(*session).await?;
+            statements += 1;
+        }
+        if let Some((store, _)) = replicas.first() {
+            store.unclaimed(None, 1_000).await?;
+            statements += 1;
+        }
+    }
+    Ok((statements, meter.stop().await?))
+}
+
+/// Takes charge of the keys and names a holder for each.
+pub(crate) async fn hold(store: &Store, session: SessionId, keys: &[Key]) -> Result<()> {
+    let claims: Vec<_> = keys
+        .iter()
+        .map(|key| Claim { key: key.clone(), group: "group".to_owned(), may_create: true, supersedes: None })
+        .collect();
+    store.claim(session, &claims).await?;
+    let grants: Vec<_> = keys.iter().map(|key| grant(key, Token::ZERO, "first")).collect();
+    let granted = store.grant(session, &grants).await?;
+    anyhow::ensure!(granted.iter().all(|one| matches!(one, Granted::Granted { .. })), "a grant was refused");
+    let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(1))).collect();
+    store.confirm(session, &terms).await?;
+    Ok(())
+}
+
+pub(crate) fn key(number: usize) -> Result<Key> {
+    Ok(Key::new(format!("b5ac9f1e-6d3b-4d52-9a5c-9c6d2f2f7a11/shop/group-{number:05}"))?)
+}
+
+pub(crate) fn grant(key: &Key, expected: Token, to: &str) -> Grant {
+    Grant {
+        key: key.clone(),
+        expected,
+        floor: expected,
+        owner: Owner { uid: GrantId::new().as_uuid().to_string(), namespace: "shop".into(), name: to.into() },
+        grant: GrantId::new(),
+        reason: "benchmark".into(),
+    }
+}
+
+/// Each candidate of each group makes its round once in every interval, all evenly spread. A round that has not begun when
+/// the candidate's next one is due is missed.
+async fn rival(bench: &Bench, database: &Database, kind: Kind, groups: usize) -> Result<Kept> {
+    // Every group has its holder, the first candidate.
+    let fill = match kind {
+        Kind::Baseline => {
+            format!(
+                "insert into baseline select 'group-' || g, 'c0', now() at time zone 'utc', interval '5 s' \
+                 from generate_series(0, {groups} - 1) as g"
+            )
+        }
+        _ => format!(
+            "insert into upsert select 'group-' || g, 'c0', now() + interval '5 s' \
+             from generate_series(0, {groups} - 1) as g"
+        ),
+    };
+    execute(database, &fill).await?;
+    let next = Arc::new(AtomicU64::new(0));
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(connect(database).await?);
+    }
+    // It begins with most of an interval's work undone: one that keeps up has made up for it before the measurement, one that
+    // does not is where it would be after a while.
+    let now = Instant::now();
+    let begin = now - INTERVAL * 9 / 10;
+    let (from, end) = (now + WARM_UP, now + WARM_UP + bench.time);
+    let mut tasks = JoinSet::new();
+    for mut connection in connections {
+        let next = Arc::clone(&next);
+        tasks.spawn(async move {
+            let (mut due, mut missed, mut lost) = (0, 0, 0);
+            loop {
+                let tick = next.fetch_add(1, Ordering::Relaxed);
+                let number = usize::try_from(tick)?;
+                let spread = INTERVAL.as_secs_f64() / (groups * CANDIDATES) as f64;
+                let at = begin + Duration::from_secs_f64(tick as f64 * spread);
+                if at >= end || Instant::now() >= end {
+                    return anyhow::Ok((due, missed, lost));
+                }
+                let behind = Instant::now() > at + INTERVAL;
+                sleep_until(at).await;
+                let counts = u64::from(Instant::now() >= from);
+                due += counts;
+                if behind {
+                    missed += counts;
+                    continue;
+                }
+                let key = format!("group-{}", number % groups);
+                let owner = format!("c{}", number / groups % CANDIDATES);
+                let outcome = match kind {
+                    Kind::Baseline => baseline(&mut connection, &key, &owner).await?,
+                    _ => upsert(&mut connection, &key, &owner).await?,
+                };
+                lost += u64::from(outcome == Outcome::Taken && owner != "c0") * counts;
+            }
+        });
+    }
+    sleep_until(from).await;
+    let meter = bench.meter().await?;
+    sleep_until(end).await;
+    let usage = meter.stop().await?;
+    let mut kept =
+        Kept { transactions: 0.0, cores: usage.cores(), wal: usage.wal_rate(), due: 0, missed: 0, lost: 0 };
+    while let Some(ended) = tasks.join_next().await {
+        let (due, missed, lost) = ended??;
+        kept.due += due;
+        kept.missed += missed;
+        kept.lost += lost;
+    }
+    kept.transactions = (kept.due - kept.missed) as f64 / bench.time.as_secs_f64();
+    Ok(kept)
+}

@@ -1,0 +1,67 @@
+//! Waiting in order, with a limit, and giving one's turn to somebody further back.
+//!
+//! Needs `LEADERGROUP_DATABASE_URL`, and ends by itself.
+
+use std::error::Error;
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Client, ClientConfig, ClientError, DatabaseConfig, Guard, HandedOver, Heir, Key, Store,
+};
+use tokio::task::JoinHandle;
+
+type Turn = JoinHandle<Result<Guard, ClientError>>;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let order = run(&std::env::var("LEADERGROUP_DATABASE_URL")?).await?;
+    println!("served: {order:?}");
+    Ok(())
+}
+
+/// Returns who was served, in order.
+pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let store = Store::new(&DatabaseConfig { url: url.into(), ..DatabaseConfig::default() })?;
+    store.migrate().await?;
+    let config = ClientConfig { name: "host".into(), ..ClientConfig::default() };
+    let client = Client::connect(store.clone(), config).await?;
+    let key = Key::new("single-file")?;
+    let held = client.lock(&key, Duration::from_secs(30)).await?;
+
+    // Owners of one process share its session: any number of waiters costs one heartbeat.
+    let mut waiting = Vec::new();
+    for name in ["ann", "bob", "eve"] {
+        waiting.push((name, queue_up(&client.another_owner(name), &key)));
+        while store.waiters(&key, 10).await?.len() < waiting.len() {
+            tokio::task::yield_now().await;
+        }
+    }
+    // Whoever tries only once does not get past them, and whoever waits too long is told so.
+    if client.another_owner("pushy").try_lock(&key).await?.is_some() {
+        return Err("somebody jumped the queue".into());
+    }
+    let late = client.another_owner("impatient").lock(&key, Duration::from_millis(100)).await;
+    println!("{}", late.err().map_or_else(String::new, |error| error.to_string()));
+
+    // Eve is in a hurry. The others keep their places.
+    let HandedOver::Done = held.hand_over_to(Heir::Name("eve")).await? else {
+        return Err("eve does not wait any more".into());
+    };
+    let mut served = Vec::new();
+    for next in ["eve", "ann", "bob"] {
+        let place = waiting.iter().position(|(name, _)| *name == next).ok_or("nobody of that name waits")?;
+        let (name, turn) = waiting.remove(place);
+        let guard = turn.await??;
+        println!("{name} has it in term {}", guard.token());
+        served.push(name.to_owned());
+        // Dropping the guard would do, too, in the background.
+        guard.release().await?;
+    }
+    client.shutdown().await?;
+    Ok(served)
+}
+
+fn queue_up(client: &Client, key: &Key) -> Turn {
+    let (client, key) = (client.clone(), key.clone());
+    tokio::spawn(async move { client.lock(&key, Duration::from_secs(30)).await })
+}

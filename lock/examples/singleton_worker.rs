@@ -1,0 +1,77 @@
+//! Of all copies of this program one works at a time; the others stand by.
+//!
+//! Run it twice, with `LEADERGROUP_DATABASE_URL` set; stop the one that works with Ctrl-C, with `kill -9`, or take the
+//! lock away with `leadergroup lock release singleton --force`, and watch the other one.
+
+use std::error::Error;
+use std::time::Duration;
+
+use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Guard, Key, Store};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Long enough not to matter. Waiting costs one cheap question for each `retry_interval`.
+const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::var("LEADERGROUP_DATABASE_URL")?;
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = async {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    run(&url, stop, work).await
+}
+
+/// Works whenever this copy has the lock, until `stop`.
+pub async fn run<W: Future<Output = ()>>(
+    url: &str,
+    stop: impl Future<Output = ()>,
+    work: impl Fn(i64) -> W,
+) -> Result<(), Box<dyn Error>> {
+    let store = Store::new(&DatabaseConfig { url: url.into(), ..DatabaseConfig::default() })?;
+    store.migrate().await?;
+    let config = ClientConfig {
+        name: format!("worker-{}", std::process::id()),
+        // What is under way in the database when a worker dies may take effect a little later.
+        lock_delay: Duration::from_millis(500),
+        ..ClientConfig::default()
+    };
+    let client = Client::connect(store, config).await?;
+    let key = Key::new("singleton")?;
+    let turns = async {
+        loop {
+            let guard = client.lock(&key, FOR_EVER).await?;
+            println!("this one works, in term {}", guard.token());
+            if ends_by_itself(&guard, work(guard.token().get())).await {
+                guard.release().await?;
+                return Ok::<(), Box<dyn Error>>(());
+            }
+            println!("the lock is lost; standing by");
+        }
+    };
+    tokio::select! {
+        done = turns => done?,
+        () = stop => println!("stopping"),
+    }
+    // The next one has the lock at once, not only after the ttl.
+    Ok(client.shutdown().await?)
+}
+
+/// The work is dropped in the middle when the lock is lost: a fifth of the ttl before anybody else can have it.
+async fn ends_by_itself(guard: &Guard, work: impl Future<Output = ()>) -> bool {
+    tokio::select! {
+        () = guard.lost() => false,
+        () = work => true,
+    }
+}
+
+/// A step each second, for ever. A real program hands the token on to whatever it writes to.
+async fn work(token: i64) {
+    for step in 1.. {
+        println!("term {token}, step {step}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

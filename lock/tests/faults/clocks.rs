@@ -1,0 +1,218 @@
+//! Clocks jump, by up to a day: the server's, and that of a program that holds a lock. Such time is for information; nobody
+//! lives or dies by it.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use leadergroup_lock::{Client, ClientConfig, Observer, SessionId, Store, Token, monotonic};
+
+use crate::cast::key;
+use crate::pauses::{Holder, with_a_table};
+use crate::postgres::{DEADLINE, Database, Server, eventually};
+
+/// The writer's own time of the latest write.
+const LAST_WRITE: &str = "select coalesce((select at from public.work order by id desc limit 1), 0)";
+
+const DAY: i64 = 24 * 3600;
+const TTL: Duration = Duration::from_secs(4);
+const RETRY: Duration = Duration::from_millis(200);
+
+/// A wall clock that can be set, for one process. Its monotonic clocks are left alone.
+struct Clock(tempfile::TempDir);
+
+impl Clock {
+    /// Right at first.
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let clock = Self(directory);
+        clock.set(0);
+        clock
+    }
+
+    /// What the process has to find in its environment.
+    fn environment(&self) -> [(&'static str, String); 4] {
+        let library = std::fs::read_dir("/usr/lib")
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path().join("faketime/libfaketime.so.1"))
+            .find(|path: &PathBuf| path.exists())
+            .expect("libfaketime is missing: install the package faketime");
+        [
+            ("LD_PRELOAD", library.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.0.path().join("offset").display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ]
+    }
+
+    /// Makes the clock differ from the true time by so many seconds.
+    fn set(&self, offset: i64) {
+        let (new, file) = (self.0.path().join("new"), self.0.path().join("offset"));
+        std::fs::write(&new, format!("{offset:+}\n")).unwrap();
+        std::fs::rename(new, file).unwrap();
+    }
+}
+
+/// Whether this time, in seconds, differs from the true one by about the offset.
+fn is_off_by(time: i64, offset: i64) -> bool {
+    let truth = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    (time - i64::try_from(truth).unwrap() - offset).abs() < 20
+}
+
+/// A server with such a clock.
+struct Timed {
+    server: Server,
+    clock: Clock,
+}
+
+impl Timed {
+    fn start() -> Self {
+        let (server, clock) = (Server::start(&[]), Clock::new());
+        server.stop();
+        for (name, value) in clock.environment() {
+            server.set_environment(name, &value);
+        }
+        server.launch();
+        Self { server, clock }
+    }
+
+    /// Sets the clock and makes sure that the server has noticed.
+    async fn jump(&self, database: &Database, offset: i64) {
+        self.clock.set(offset);
+        eventually(&format!("the server's clock is off by {offset} s"), async || {
+            is_off_by(database.number("select extract(epoch from clock_timestamp())::bigint").await, offset)
+        })
+        .await;
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        // In good order, so that the library leaves nothing behind in shared memory.
+        self.server.stop();
+    }
+}
+
+/// One of those who watch each other, as replicas of the operator do.
+struct Watcher {
+    store: Store,
+    own: SessionId,
+    observer: Observer,
+}
+
+impl Watcher {
+    async fn new(database: &Database) -> Self {
+        let store = database.store();
+        let own = store.register("watcher", TTL).await.unwrap();
+        Self { store, own, observer: Observer::new(RETRY) }
+    }
+
+    /// Whom it takes for dead.
+    async fn look(&mut self) -> usize {
+        let sent = monotonic();
+        let beat = self.store.beat(self.own).await.unwrap();
+        assert!(beat.alive);
+        self.observer.observe(monotonic(), sent, &beat).len()
+    }
+}
+
+async fn client(database: &Database, name: &str) -> Client {
+    let config =
+        ClientConfig { name: name.into(), ttl: TTL, retry_interval: RETRY, ..ClientConfig::default() };
+    Client::connect(database.store(), config).await.unwrap()
+}
+
+/// A session's heartbeats.
+async fn beats(database: &Database, name: &str) -> i64 {
+    database.number(&format!("select max(beat) from leadergroup.session where name = '{name}'")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_jumps_ends_nobody_and_a_real_death_is_noticed() {
+    let timed = Timed::start();
+    let database = timed.server.database().await;
+    database.store().migrate().await.unwrap();
+    let holder = client(&database, "holder").await;
+    let held = holder.lock(&key("a"), DEADLINE).await.unwrap();
+    let observer = client(&database, "observer").await;
+    let waiting = tokio::spawn({
+        let observer = observer.clone();
+        async move { observer.lock(&key("a"), DEADLINE).await.unwrap() }
+    });
+    for (number, offset) in [DAY, -DAY, 3600, 0, -3600, 30, 0].into_iter().enumerate() {
+        timed.jump(&database, offset).await;
+        // It has seen nothing of what was before the jump.
+        let fresh = client(&database, &format!("fresh-{number}")).await;
+        let before = (beats(&database, "holder").await, beats(&database, "observer").await);
+        eventually("all looked at all others several times", async || {
+            beats(&database, "holder").await >= before.0 + 3
+                && beats(&database, "observer").await >= before.1 + 3
+                && beats(&database, &format!("fresh-{number}")).await >= 4
+        })
+        .await;
+        assert!(!held.is_lost(), "after a jump to {offset:+} s");
+        let dead = "select count(*) from leadergroup.session where dead and name not like 'fresh-%'";
+        assert_eq!(database.number(dead).await, 0, "after a jump to {offset:+} s");
+        assert!(!waiting.is_finished());
+        fresh.shutdown().await.unwrap();
+    }
+    // The clock goes back, so by the database's time the last heartbeat has not been yet.
+    drop(holder);
+    timed.jump(&database, -DAY).await;
+    let next = waiting.await.unwrap();
+    assert_eq!(next.token(), Token::new(2));
+    assert!(held.is_lost() && !next.is_lost());
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
+    let timed = Timed::start();
+    let database = timed.server.database().await;
+    database.store().migrate().await.unwrap();
+    let mut watchers = Vec::new();
+    for _ in 0..4 {
+        watchers.push(Watcher::new(&database).await);
+    }
+    for offset in [600, -600, DAY, 0] {
+        for _ in 0..2 {
+            for watcher in &mut watchers {
+                assert_eq!(watcher.look().await, 0);
+            }
+        }
+        timed.server.stop();
+        timed.clock.set(offset);
+        timed.server.launch();
+        timed.jump(&database, offset).await;
+        // One who has just come, and one of those whom nobody has heard of for the longest time.
+        watchers.push(Watcher::new(&database).await);
+        for watcher in watchers.iter_mut().rev() {
+            assert_eq!(watcher.look().await, 0, "after {offset:+} s without the database");
+        }
+    }
+}
+
+/// A real process, whose own clock jumps while it holds a lock, and another one waits for it to die.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_whose_own_clock_jumps_holds_on() {
+    let database = with_a_table().await;
+    let clock = Clock::new();
+    let holder = Holder::start(&database, &clock.environment());
+    assert_eq!(holder.says(), "held 1");
+    let observer = client(&database, "observer").await;
+    let waiting = tokio::spawn(async move { observer.lock(&key("a"), DEADLINE).await.unwrap().token() });
+    for offset in [DAY, -DAY, 30, 0] {
+        clock.set(offset);
+        eventually(&format!("the process's clock is off by {offset} s"), async || {
+            is_off_by(database.number(LAST_WRITE).await, offset)
+        })
+        .await;
+        let before = beats(&database, "holder").await;
+        eventually("it beats", async || beats(&database, "holder").await >= before + 3).await;
+        assert!(!waiting.is_finished(), "after a jump to {offset:+} s");
+    }
+    holder.says_nothing();
+    drop(holder);
+    assert_eq!(waiting.await.unwrap(), Token::new(2));
+}

@@ -1,0 +1,224 @@
+//! Every operation, broken off at every statement that it sends, in every way: repeating it does what it would have done.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leadergroup_lock::{Client, ClientConfig, ClientError, DatabaseConfig, Granted, LockError, Store, Token};
+
+use crate::cast::{Gate, grant, key, row, session, take};
+#[allow(clippy::enum_glob_use, reason = "all of them, without a second list")]
+use crate::operations::Operation::{self, *};
+use crate::operations::{ALL, is_under_way, outcome, repeated};
+use crate::pgbouncer::PgBouncer;
+use crate::postgres::{Database, eventually, migrated, shared};
+use crate::proxy::{Backend, Fault, Proxy};
+
+/// Connections of programs under test that are behind the proxy.
+async fn connections(database: &Database) -> i64 {
+    database
+        .number(
+            "select count(*) from pg_stat_activity \
+             where datname = current_database() and application_name = 'behind the proxy'",
+        )
+        .await
+}
+
+/// What each of the operations is broken off by, and where.
+struct Stage<'a> {
+    database: &'a Database,
+    /// Leads to the database without a fault.
+    direct: Store,
+    backend: Backend,
+    /// Leads to the backend.
+    url: String,
+    fault: Fault,
+    limit: Duration,
+    /// Whether the connection was in use before. What breaks together with such a one is repeated by the store itself.
+    idle: bool,
+}
+
+impl Stage<'_> {
+    /// All at the same time; and by itself, in any case, what changes the tokens of all.
+    async fn break_off(&self, operations: &[Operation]) {
+        let others = operations.iter().filter(|operation| **operation != BeatInANewEra);
+        join_all(others.map(|&operation| self.break_one_off(operation))).await;
+        self.break_one_off(BeatInANewEra).await;
+        let twice = "select count(*) from \
+                     (select from leadergroup.term group by key, token having count(*) > 1) as t";
+        assert_eq!(self.database.number(twice).await, 0, "a token was used twice");
+    }
+
+    /// At its first, second, third ... statement, until there are no more.
+    async fn break_one_off(&self, operation: Operation) {
+        let fault = self.fault;
+        let proxy = Proxy::before(self.backend.clone()).await;
+        let config = DatabaseConfig {
+            url: format!("{}?application_name=behind%20the%20proxy", proxy.url(&self.url)).into(),
+            statement_timeout: self.limit,
+            ..self.database.config()
+        };
+        let mut admin = self.database.admin().await;
+        let (expected, again) = operation.answers();
+        let mut broken = 0;
+        loop {
+            let context = format!("{operation:?}, {fault:?} at statement {broken}, idle: {}", self.idle);
+            let name = format!("{operation:?}-{broken}-{}", self.idle);
+            let scene = operation.prepare(self.database, &self.direct, &name).await;
+            let store = Store::new(&config).unwrap();
+            if self.idle {
+                store.check().await.unwrap();
+            }
+            proxy.arm(fault, broken);
+            let answer = operation.act(&store, &scene).await;
+            let fired = proxy.disarm();
+            match &answer {
+                // The store may have repeated it by itself. Only these then say what the second time came to.
+                Ok(answer) if self.idle && operation == Close && answer == again => {}
+                Ok(answer) if self.idle && is_under_way(answer) => assert!(fired, "{context}: {answer}"),
+                Ok(answer) => assert!(answer.starts_with(expected), "{context}: {answer}"),
+                // Where the time is short it may be over without a fault.
+                Err(error) => {
+                    assert!((fired || fault == Fault::Hang) && error.is_temporary(), "{context}: {error}");
+                }
+            }
+            if fired || answer.is_err() {
+                let answer = repeated(operation, &store, &scene).await;
+                assert!(answer.starts_with(expected) || answer == again, "{context}, again: {answer}");
+            }
+            let left = outcome(&mut admin, &scene.key).await;
+            assert_eq!(left, operation.outcome(), "{context}: {answer:?}");
+            if !fired {
+                break;
+            }
+            broken += 1;
+        }
+        assert!(broken > 0, "{operation:?} was not broken off at all");
+    }
+}
+
+async fn directly(fault: Fault, limit: Duration) {
+    // An answer that never comes is the same on both.
+    for idle in [false, true].into_iter().take(if fault == Fault::Hang { 1 } else { 2 }) {
+        let (database, direct) = migrated().await;
+        let (url, backend) = (database.url(), Backend::of(shared()));
+        Stage { database: &database, direct, backend, url, fault, limit, idle }.break_off(ALL).await;
+        eventually("no connection is left behind", async || connections(&database).await == 0).await;
+    }
+}
+
+const GENEROUS: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_whose_request_is_lost_can_be_repeated() {
+    directly(Fault::RequestLost, GENEROUS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_is_cut_off_can_be_repeated() {
+    directly(Fault::Cut, GENEROUS).await;
+}
+
+/// The COMMIT is carried out, and nobody is told: with an autocommitted statement its answer is the COMMIT's.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_whose_answer_is_lost_can_be_repeated() {
+    directly(Fault::AnswerLost, GENEROUS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated() {
+    directly(Fault::Hang, Duration::from_secs(2)).await;
+}
+
+/// The store repeats it by itself then, and is told that somebody is about to take the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
+    let (database, direct) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let ttl = Duration::from_hours(1);
+    let config_of_client = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
+    let client = Client::connect(Store::new(&config).unwrap(), config_of_client).await.unwrap();
+    // From now on there is a connection that was in use, and a row.
+    client.try_lock(&key("a")).await.unwrap().unwrap().release().await.unwrap();
+    let mut gate = Gate::close(&database).await;
+    proxy.arm(Fault::Cut, 0);
+    let answer = client.try_lock(&key("a")).await;
+    assert!(
+        proxy.disarm() && matches!(answer, Err(ClientError::Lock(LockError::Interrupted { .. }))),
+        "{answer:?}"
+    );
+    gate.open().await;
+    eventually("the key is free again", async || {
+        let row = row(&direct, &key("a")).await;
+        (row.token, row.owner) == (Token::new(2), None)
+    })
+    .await;
+}
+
+/// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows
+/// whether it took effect; the error must not sound as if it had not been sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reached_any_more() {
+    let (database, _direct) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let store = Store::new(&config).unwrap();
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    proxy.refuse(true);
+    proxy.arm(Fault::AnswerLost, 0);
+    let wanted = [grant(&key("a"), 0, "p0")];
+    let answer = store.grant(own, &wanted).await;
+    assert!(proxy.disarm() && matches!(answer, Err(LockError::Interrupted { .. })), "{answer:?}");
+    let answer = store.grant(own, &wanted).await;
+    assert!(matches!(answer, Err(LockError::Unreachable { .. })), "{answer:?}");
+    proxy.refuse(false);
+    let granted = Granted::Granted { token: Token::new(1) };
+    assert_eq!(store.grant(own, &wanted).await.unwrap(), [granted], "it had taken effect");
+}
+
+/// Through a pooler each operation is a transaction of three steps, BEGIN and COMMIT among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeated() {
+    let pooler = PgBouncer::start(shared(), "auth_type = trust");
+    let some = [MarkDead, Close, Grant, Hold, HoldAgain, Queue, Release, ReleaseToTheNext, GiveUp];
+    for fault in [Fault::RequestLost, Fault::AnswerLost] {
+        let (database, direct) = migrated().await;
+        let (url, backend) = (pooler.url(&database), Backend::Port(pooler.port()));
+        Stage { database: &database, direct, backend, url, fault, limit: GENEROUS, idle: false }
+            .break_off(&some)
+            .await;
+        // These are the pooler's own.
+        assert!(connections(&database).await <= 2);
+    }
+}
+
+/// Either the schema is what it should be, or nothing was changed; migrating again makes it so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_is_broken_off_can_be_repeated() {
+    let database = crate::postgres::database().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
+    let mut broken = 0;
+    loop {
+        database.sql("drop schema if exists leadergroup cascade").await;
+        let store = Store::new(&config).unwrap();
+        proxy.arm(Fault::AnswerLost, broken);
+        let answer = store.migrate().await;
+        let fired = proxy.disarm();
+        if let Err(error) = &answer {
+            assert!(fired && error.is_temporary(), "at statement {broken}: {error}");
+            let begun = "select count(*) from pg_class where relnamespace = to_regnamespace('leadergroup')";
+            let begun = database.number(begun).await > 0;
+            let whole = store.check().await.unwrap().verdict().is_ok();
+            assert_eq!(begun, whole, "half a schema after statement {broken}");
+            store.migrate().await.unwrap();
+        }
+        session(&store).await;
+        if !fired {
+            assert!(broken > 10, "it has more steps than {broken}");
+            return;
+        }
+        broken += 1;
+    }
+}

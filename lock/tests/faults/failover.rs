@@ -1,0 +1,247 @@
+//! Failover to a standby that lacks the last commits, and old backups, on real servers: no token is used twice.
+
+use std::process::Command;
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Released, Store, TOKEN_JUMP,
+    Token, Wish,
+};
+use tokio::time::timeout;
+
+use crate::cast::{grant, grant_one, granted, key, owner, row, session, settled, take};
+use crate::postgres::{DEADLINE, Database, Server, eventually};
+
+/// The program's URL is changed in its file, as it would be for a service name that moves.
+struct MovingUrl {
+    file: tempfile::NamedTempFile,
+}
+
+impl MovingUrl {
+    fn of(database: &Database) -> Self {
+        let url = Self { file: tempfile::NamedTempFile::new().unwrap() };
+        url.leads_to(database);
+        url
+    }
+
+    fn leads_to(&self, database: &Database) {
+        std::fs::write(self.file.path(), database.url()).unwrap();
+    }
+
+    fn config(&self, like: &Database) -> DatabaseConfig {
+        DatabaseConfig { url: "".into(), url_file: Some(self.file.path().into()), ..like.config() }
+    }
+}
+
+fn keep(name: &str, ttl: Duration) -> ClientConfig {
+    let retry_interval = Duration::from_millis(200);
+    ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() }
+}
+
+/// A server and a copy of it that lacks the last three grants of key `a`, which is promoted. `primary_dies`: before that.
+async fn failover(primary_dies: bool) {
+    let primary = Server::start(&[]);
+    let before = primary.database().await;
+    let store = before.store();
+    store.migrate().await.unwrap();
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    take(&store, own, &key("fresh")).await;
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    let free = Wish::new(key("free"), owner("p"), "test");
+    let one = Acquired::Granted { token: Token::new(1) };
+    assert_eq!(store.try_hold(own, &free).await.unwrap(), one);
+    assert_eq!(store.release(own, &key("free"), Token::new(1), "done").await.unwrap(), Changed::Done);
+    let standby = primary.standby();
+    // It never gets to hear of what is granted from now on.
+    standby.set("primary_conninfo", "");
+    for token in 1..4 {
+        assert_eq!(grant_one(&store, own, grant(&key("a"), token, "lost")).await, granted(token + 1));
+    }
+    standby.launch();
+    let after = standby.database_called(&before.name);
+    let url = MovingUrl::of(&before);
+    let config = url.config(&before);
+    let moving = Store::new(&config).unwrap();
+    let beat = moving.beat(own).await.unwrap();
+    assert!(beat.alive && beat.epoch.timeline == 1);
+
+    let read_only = after.store();
+    assert_eq!(read_only.beat(own).await.unwrap_err(), LockError::ReadOnly, "a standby decides nothing");
+    let wish = Wish::new(key("held"), owner("p"), "test");
+    assert_eq!(read_only.try_hold(own, &wish).await.unwrap_err(), LockError::ReadOnly);
+    if primary_dies {
+        primary.kill();
+    }
+    standby.psql("select pg_promote()");
+    let early = after.store().try_hold(own, &free).await.unwrap();
+    assert_eq!(
+        early,
+        Acquired::Held,
+        "a lost grant may have had the next token, and no heartbeat has been here yet"
+    );
+    url.leads_to(&after);
+    eventually("the program has found the new primary", async || {
+        moving.beat(own).await.is_ok_and(|beat| beat.epoch.timeline == 2)
+    })
+    .await;
+    let beat = moving.beat(own).await.unwrap();
+    assert!(beat.alive, "sessions that the new primary knows live on");
+    let seen = row(&moving, &key("a")).await;
+    assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
+    let next = Grant { expected: seen.token, ..grant(&key("a"), 1, "p1") };
+    assert_eq!(grant_one(&moving, own, next).await, granted(2 * TOKEN_JUMP + 1));
+    assert_eq!(grant_one(&moving, own, grant(&key("fresh"), 0, "p1")).await, granted(2 * TOKEN_JUMP + 1));
+    // A connection that was open all the time learns it, too.
+    assert_eq!(read_only.beat(own).await.unwrap().epoch, beat.epoch);
+
+    if !primary_dies {
+        // Two databases now, and a program that still uses the old one: it grants, but never what the new one grants.
+        for token in 4..8 {
+            assert_eq!(grant_one(&store, own, grant(&key("a"), token, "old")).await, granted(token + 1));
+        }
+        let tokens = "select coalesce(max(token), 0) from leadergroup.term where owner_name <> 'p1'";
+        assert!(before.number(tokens).await < 2 * TOKEN_JUMP);
+        let late = "select min(token) from leadergroup.term where owner_name = 'p1'";
+        assert!(after.number(late).await > 2 * TOKEN_JUMP);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_lacks_the_last_commits_hands_no_token_out_twice() {
+    failover(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_primaries_hand_no_token_out_twice() {
+    failover(false).await;
+}
+
+/// Programs that hold a lock when the database fails over: of the one the session was lost, with the grant, of the other the
+/// grant only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
+    let primary = Server::start(&[]);
+    let before = primary.database().await;
+    before.store().migrate().await.unwrap();
+    let url = MovingUrl::of(&before);
+    let config = url.config(&before);
+    let keep = |name: &str| keep(name, DEADLINE);
+    let known = Client::connect(Store::new(&config).unwrap(), keep("known")).await.unwrap();
+    let kept = known.lock(&key("kept"), DEADLINE).await.unwrap();
+    let standby = primary.standby();
+    standby.set("primary_conninfo", "");
+    let unknown = Client::connect(Store::new(&config).unwrap(), keep("unknown")).await.unwrap();
+    let beats = async |name: &str| {
+        before.number(&format!("select beat from leadergroup.session where name = '{name}'")).await
+    };
+    eventually("both know the present history", async || {
+        beats("known").await > 2 && beats("unknown").await > 2
+    })
+    .await;
+    let lost =
+        [unknown.lock(&key("a"), DEADLINE).await.unwrap(), known.lock(&key("b"), DEADLINE).await.unwrap()];
+    primary.kill();
+    standby.launch();
+    standby.psql("select pg_promote()");
+    let after = standby.database_called(&before.name);
+    url.leads_to(&after);
+    for held in &lost {
+        assert_eq!(held.token(), Token::new(1));
+        timeout(DEADLINE, held.lost()).await.expect("the holder learns it");
+    }
+    let other = Client::connect(after.store(), keep("other")).await.unwrap();
+    assert!(
+        other.try_lock(&key("a")).await.unwrap().is_none(),
+        "for as long as somebody may believe in a lost grant"
+    );
+    settled(&after).await;
+    for name in ["a", "b"] {
+        let next = other.lock(&key(name), DEADLINE).await.unwrap();
+        assert!(next.token().get() > TOKEN_JUMP, "{:?}", next.token());
+        assert!(!next.is_lost());
+        assert_eq!(next.release().await.unwrap(), Released::Done);
+    }
+    assert!(lost.iter().all(leadergroup_lock::Guard::is_lost));
+    assert!(!kept.is_lost(), "what the standby had heard of costs nothing");
+}
+
+/// The holder's grant was lost, and it is cut off, so that it cannot know: it stops believing before the next one begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
+    let primary = Server::start(&[]);
+    let before = primary.database().await;
+    before.store().migrate().await.unwrap();
+    let url = MovingUrl::of(&before);
+    let config = url.config(&before);
+    let keep = |name: &str| keep(name, Duration::from_secs(5));
+    let cut_off = Client::connect(Store::new(&config).unwrap(), keep("cut off")).await.unwrap();
+    let standby = primary.standby();
+    standby.set("primary_conninfo", "");
+    standby.launch();
+    let held = cut_off.lock(&key("a"), DEADLINE).await.unwrap();
+    // Its URL leads nowhere from now on.
+    primary.kill();
+    standby.psql("select pg_promote()");
+    let after = standby.database_called(&before.name);
+    let other = Client::connect(after.store(), keep("other")).await.unwrap();
+    let next = other.lock(&key("a"), DEADLINE).await.unwrap();
+    assert!(held.is_lost(), "two believe");
+    timeout(DEADLINE, held.lost()).await.expect("it says so");
+    assert!(next.token().get() > TOKEN_JUMP && !next.is_lost());
+    // When it finds the new primary nothing of the old term is left.
+    url.leads_to(&after);
+    let again = tokio::spawn(async move { cut_off.lock(&key("a"), DEADLINE).await.unwrap() });
+    let waiters = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || after.number(waiters).await == 1).await;
+    assert_eq!(held.release().await.unwrap(), Released::WasLost);
+    assert!(!next.is_lost());
+    assert_eq!(next.release().await.unwrap(), Released::Done);
+    assert!(again.await.unwrap().token().get() > TOKEN_JUMP + 1);
+}
+
+/// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
+/// the floor of a grant, or for all keys at once.
+#[tokio::test]
+async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
+    let server = Server::start(&[]);
+    let (database, store) = server.migrated().await;
+    let own = session(&store).await;
+    take(&store, own, &key("a")).await;
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    // In turns: what one holds the next one gets after a release.
+    let hold = async || {
+        let wish = Wish::new(key("b"), owner("p"), "test");
+        let Acquired::Granted { token } = store.try_hold(own, &wish).await.unwrap() else {
+            panic!("the key is free");
+        };
+        assert_eq!(store.release(own, &key("b"), token, "done").await.unwrap(), Changed::Done);
+        token
+    };
+    assert_eq!(hold().await, Token::new(1));
+    server.stop();
+    let backup = server.data().with_file_name("backup");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    copy(&server.data(), &backup);
+    server.launch();
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "lost")).await, granted(2));
+    assert_eq!((hold().await, hold().await), (Token::new(2), Token::new(3)));
+    server.kill();
+    std::fs::remove_dir_all(server.data()).unwrap();
+    copy(&backup, &server.data());
+    server.launch();
+    let beat = store.beat(own).await.unwrap();
+    assert!(beat.alive && !beat.epoch_changed, "nothing tells");
+    let seen = row(&store, &key("a")).await;
+    let next = Grant { expected: seen.token, floor: Token::new(2), ..grant(&key("a"), 1, "p1") };
+    assert_eq!(grant_one(&store, own, next).await, granted(3));
+    // As docs/database-faults.md tells people to.
+    database.sql("update leadergroup.meta set era = era + 1").await;
+    let beat = store.beat(own).await.unwrap();
+    assert!(beat.epoch_changed && !beat.settled);
+    settled(&database).await;
+    assert_eq!(hold().await, Token::new(TOKEN_JUMP + 2));
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 3, "p2")).await, granted(TOKEN_JUMP + 4));
+}

@@ -1,0 +1,88 @@
+//! A database that is a long way off: everything works, more slowly; and one so far off that heartbeats come too late.
+
+use std::time::Duration;
+
+use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, HandedOver, Heir, Released, Store, Token};
+use tokio::time::timeout;
+
+use crate::network::taken;
+use crate::postgres::{DEADLINE, Database, eventually, migrated, shared};
+use crate::proxy::{Backend, Proxy};
+
+const ONE_WAY: Duration = Duration::from_millis(200);
+
+async fn client(database: &Database, url: String, name: &str, ttl: Duration) -> Client {
+    let store = Store::new(&DatabaseConfig { url: url.into(), ..database.config() }).unwrap();
+    let keep = ClientConfig { name: name.into(), ttl, retry_interval: ttl / 20, ..ClientConfig::default() };
+    Client::connect(store, keep).await.unwrap()
+}
+
+async fn beats(database: &Database, name: &str) -> i64 {
+    database.number(&format!("select max(beat) from leadergroup.session where name = '{name}'")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_long_way_keys_are_kept_and_handed_over() {
+    // Longer than the machine may stand still, and than the slowest of what is done here: connecting.
+    const TTL: Duration = Duration::from_secs(10);
+    let (database, _store) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    proxy.slow_down(ONE_WAY);
+    let url = proxy.url(&database.url());
+    let one = client(&database, url.clone(), "one", TTL).await;
+    let two = client(&database, url.clone(), "two", TTL).await;
+    let three = client(&database, url, "three", TTL).await;
+    let held = taken(&one).await;
+    let waits = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { taken(&client).await })
+    };
+    let waiters = async || database.number("select count(*) from leadergroup.waiter").await;
+    let second = waits(&two);
+    eventually("the second one waits", async || waiters().await == 1).await;
+    let third = waits(&three);
+    eventually("the third one waits", async || waiters().await == 2).await;
+    let before = (beats(&database, "one").await, beats(&database, "two").await);
+    eventually("for longer than a ttl they look at each other", async || {
+        beats(&database, "one").await >= before.0 + 20 && beats(&database, "two").await >= before.1 + 20
+    })
+    .await;
+    assert!(!held.is_lost() && waiters().await == 2);
+    assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
+
+    assert!(matches!(held.hand_over_to(Heir::Name("three")).await.unwrap(), HandedOver::Done));
+    let third = third.await.unwrap();
+    assert_eq!(third.token(), Token::new(2));
+    assert_eq!(third.release().await.unwrap(), Released::Done);
+    let second = second.await.unwrap();
+    assert_eq!(second.token(), Token::new(3));
+    assert!(!second.is_lost());
+}
+
+/// Its heartbeats arrive, and count for others, but its own belief counts from when they were sent: it must be over before
+/// anybody else has the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_too_far_off_knows_it_before_anybody_else_has_the_lock() {
+    const TTL: Duration = Duration::from_secs(2);
+    let (database, _store) = migrated().await;
+    let proxy = Proxy::before(Backend::of(shared())).await;
+    let far = client(&database, proxy.url(&database.url()), "far", TTL).await;
+    let near = client(&database, database.url(), "near", TTL).await;
+    let mut expected = 1;
+    // The one way alone is longer than the ttl; then only both ways together are.
+    for one_way in [TTL * 2, TTL * 2 / 3] {
+        let held = taken(&far).await;
+        assert_eq!(held.token(), Token::new(expected));
+        proxy.slow_down(one_way);
+        let next = taken(&near).await;
+        assert!(held.is_lost(), "two believe");
+        assert_eq!(next.token(), Token::new(expected + 1));
+        timeout(DEADLINE, held.lost()).await.expect("it says so");
+        // What it sent before, and what it sends now, changes nothing.
+        assert_eq!(held.release().await.unwrap(), Released::WasLost);
+        assert!(!next.is_lost());
+        proxy.slow_down(Duration::ZERO);
+        assert_eq!(next.release().await.unwrap(), Released::Done);
+        expected += 2;
+    }
+}

@@ -1,0 +1,282 @@
+//! The operations that are broken off in every way: what each begins with, answers, and leaves.
+
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+use leadergroup_lock::{
+    Acquired, Changed, Claimed, Granted, HandOver, Heir, Key, LockError, Refusal, SessionId, Store, Token,
+    Wish,
+};
+use sqlx::postgres::PgConnection;
+
+use crate::cast::{GROUP, TTL, claim, dead_session, grant, key, owner, session, take, tombstone, vacate};
+use crate::postgres::Database;
+
+/// Each operation by its name, and all of them.
+macro_rules! operations {
+    ($($name:ident),* $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Operation { $($name),* }
+
+        pub const ALL: &[Operation] = &[$(Operation::$name),*];
+    };
+}
+
+operations![
+    Register,
+    Beat,
+    BeatInANewEra,
+    MarkDead,
+    Close,
+    Create,
+    Adopt,
+    Yield,
+    Grant,
+    Confirm,
+    Vacate,
+    Bury,
+    Hold,
+    HoldTogether,
+    HoldAgain,
+    TakeOver,
+    Queue,
+    Release,
+    ReleaseTogether,
+    ReleaseToTheNext,
+    Pass,
+    GiveUp,
+    GiveUpWhatWasGranted,
+    ForceRelease,
+    ForceReleaseHeld,
+    SetTtl,
+];
+
+#[allow(clippy::enum_glob_use, reason = "all of them, without a second list")]
+use Operation::*;
+
+/// How many keys are asked for at the same time.
+const TOGETHER: i64 = 6;
+
+/// What an operation works on.
+pub struct Scene {
+    own: SessionId,
+    other: SessionId,
+    pub key: Key,
+    wish: Wish,
+    /// What is asked at the same time.
+    wishes: Vec<Wish>,
+    grant: leadergroup_lock::Grant,
+    vacate: leadergroup_lock::Vacate,
+}
+
+fn wish(key: &Key, name: &str) -> Wish {
+    Wish::new(key.clone(), owner(name), "test")
+}
+
+async fn hold(store: &Store, own: SessionId, wish: &Wish) {
+    assert!(matches!(store.try_hold(own, wish).await.unwrap(), Acquired::Granted { .. }));
+}
+
+impl Operation {
+    pub async fn prepare(self, database: &Database, store: &Store, name: &str) -> Scene {
+        let (own, other) = (session(store).await, session(store).await);
+        let key = key(name);
+        let (mine, others) = (wish(&key, "mine"), wish(&key, "other's"));
+        let mut wishes: Vec<_> = (0..TOGETHER)
+            .map(|number| wish(&Key::new(format!("{name}-{number}")).unwrap(), "mine"))
+            .collect();
+        match self {
+            Register | Beat | MarkDead | Create | Hold | SetTtl => {}
+            BeatInANewEra => database.sql("update leadergroup.meta set timeline = timeline + 1").await,
+            Adopt => {
+                let before = dead_session(store).await;
+                let claimed = store.claim(before, &[claim(&key)]).await;
+                assert_eq!(claimed, Err(LockError::SessionDead));
+                let before = session(store).await;
+                take(store, before, &key).await;
+                store.close(before).await.unwrap();
+            }
+            Close | Yield | Grant | Bury => drop(take(store, own, &key).await),
+            Confirm | Vacate | ForceRelease => {
+                take(store, own, &key).await;
+                let granted = store.grant(own, &[grant(&key, 0, "p0")]).await.unwrap();
+                assert!(matches!(granted[0], Granted::Granted { .. }));
+            }
+            Queue => hold(store, other, &others).await,
+            HoldAgain => {
+                hold(store, other, &others).await;
+                assert_eq!(store.release(other, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
+            }
+            TakeOver => {
+                hold(store, other, &others).await;
+                assert_eq!(store.mark_dead(&[(other, 1)]).await.unwrap(), [other]);
+            }
+            ReleaseToTheNext | Pass => {
+                hold(store, own, &mine).await;
+                assert_eq!(store.queue_for(other, &others).await.unwrap(), Acquired::Waiting);
+            }
+            GiveUp => {
+                hold(store, other, &others).await;
+                assert_eq!(store.queue_for(own, &mine).await.unwrap(), Acquired::Waiting);
+            }
+            Release | GiveUpWhatWasGranted | ForceReleaseHeld => hold(store, own, &mine).await,
+            HoldTogether | ReleaseTogether => {
+                for wish in &wishes {
+                    hold(store, own, wish).await;
+                    if self == HoldTogether {
+                        let released = store.release(own, &wish.key, Token::new(1), "done").await.unwrap();
+                        assert_eq!(released, Changed::Done);
+                    }
+                }
+                if self == HoldTogether {
+                    wishes = wishes.iter().map(|before| wish(&before.key, "mine")).collect();
+                }
+            }
+        }
+        let (grant, vacate) = (grant(&key, 0, "p0"), vacate(&key, 1));
+        Scene { own, other, key, wish: mine, wishes, grant, vacate }
+    }
+
+    /// In words, so that answers can be compared.
+    pub async fn act(self, store: &Store, scene: &Scene) -> Result<String, LockError> {
+        let Scene { own, other, key, wish, wishes, .. } = scene;
+        let changed = |changed: Changed| match changed {
+            Changed::Done => "done".to_owned(),
+            Changed::Refused(Refusal::TokenChanged { .. }) => "another token".to_owned(),
+            Changed::Refused(refusal) => format!("{refusal:?}"),
+        };
+        let acquired = |acquired| match acquired {
+            Acquired::Granted { token } => format!("granted {token}"),
+            other => format!("{other:?}"),
+        };
+        let token = Token::new(1);
+        Ok(match self {
+            Register => store.register("replica", TTL).await.map(|_| "registered".to_owned())?,
+            Beat => format!("alive {}", store.beat(*own).await?.alive),
+            BeatInANewEra => {
+                let beat = store.beat(*own).await?;
+                format!("alive {} in era {}", beat.alive, beat.epoch.era)
+            }
+            MarkDead => format!("dead {}", store.mark_dead(&[(*other, 1)]).await? == [*other]),
+            Close => format!("freed {}", store.close(*own).await?),
+            Create | Adopt => match store.claim(*own, &[claim(key)]).await?.remove(0) {
+                Claimed::Ours(_) => "ours".to_owned(),
+                other => format!("{other:?}"),
+            },
+            Yield => changed(store.yield_charge(*own, std::slice::from_ref(key)).await?.remove(0)),
+            Grant => match store.grant(*own, std::slice::from_ref(&scene.grant)).await?.remove(0) {
+                Granted::Granted { token } => format!("granted {token}"),
+                Granted::Refused(refusal) => format!("{refusal:?}"),
+            },
+            Confirm => changed(store.confirm(*own, &[(key.clone(), token)]).await?.remove(0)),
+            Vacate => changed(store.vacate(*own, std::slice::from_ref(&scene.vacate)).await?.remove(0)),
+            Bury => changed(store.tombstone(*own, &[tombstone(key, GROUP)]).await?.remove(0)),
+            HoldTogether => {
+                let all = wishes.iter().map(|wish| store.try_hold(*own, wish));
+                one_answer(all_of(all).await?.into_iter().map(acquired))
+            }
+            ReleaseTogether => {
+                let all = wishes.iter().map(|wish| store.release(*own, &wish.key, token, "done"));
+                // Of those that are asked again, some may have been given up before.
+                one_answer(all_of(all).await?.into_iter().map(|answer| match changed(answer).as_str() {
+                    "done" | "another token" => "let go".to_owned(),
+                    other => other.to_owned(),
+                }))
+            }
+            Hold | HoldAgain | TakeOver => acquired(store.try_hold(*own, wish).await?),
+            Queue => acquired(store.queue_for(*own, wish).await?),
+            Release | ReleaseToTheNext => changed(store.release(*own, key, token, "done").await?),
+            Pass => match store.hand_over(*own, key, token, Heir::Name("other's"), "your turn").await? {
+                HandOver::Done => "done".to_owned(),
+                HandOver::NotWaiting => "nobody of this name waits".to_owned(),
+                HandOver::Refused(refusal) => changed(Changed::Refused(refusal)),
+            },
+            SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?),
+            GiveUp | GiveUpWhatWasGranted => {
+                store.give_up(*own, key, wish.request).await?;
+                "gave up".to_owned()
+            }
+            ForceRelease | ForceReleaseHeld => changed(store.force_release(key, token, "by hand").await?),
+        })
+    }
+
+    /// The answer, and what else may be said to whoever asks again.
+    pub fn answers(self) -> (&'static str, &'static str) {
+        let (first, again) = match self {
+            Register => ("registered", ""),
+            Beat | SetTtl => ("alive true", ""),
+            BeatInANewEra => ("alive true in era", ""),
+            MarkDead => ("dead true", ""),
+            Close => ("freed 1", "freed 0"),
+            Create | Adopt => ("ours", ""),
+            Yield | Confirm | Vacate | Bury | ForceRelease => ("done", ""),
+            Grant | Hold => ("granted 1", ""),
+            HoldTogether | HoldAgain | TakeOver => ("granted 2", ""),
+            Queue => ("Waiting", ""),
+            ReleaseTogether => ("let go", ""),
+            Release | ReleaseToTheNext | Pass | ForceReleaseHeld => ("done", "another token"),
+            GiveUp | GiveUpWhatWasGranted => ("gave up", ""),
+        };
+        (first, if again.is_empty() { first } else { again })
+    }
+
+    /// What has to be there afterwards: terms of the keys, those of them that have ended, waiters, and keys that are held.
+    pub fn outcome(self) -> (i64, i64, i64, i64) {
+        match self {
+            Register | Beat | BeatInANewEra | MarkDead | Close | Create | Adopt | Yield | Bury | SetTtl => {
+                (0, 0, 0, 0)
+            }
+            Grant | Confirm | Hold | GiveUp => (1, 0, 0, 1),
+            HoldTogether => (2 * TOGETHER, TOGETHER, 0, TOGETHER),
+            Queue => (1, 0, 1, 1),
+            Vacate | Release | GiveUpWhatWasGranted | ForceRelease | ForceReleaseHeld => (1, 1, 0, 0),
+            ReleaseTogether => (TOGETHER, TOGETHER, 0, 0),
+            HoldAgain | ReleaseToTheNext | Pass => (2, 1, 0, 1),
+            TakeOver => (2, 0, 0, 1),
+        }
+    }
+}
+
+pub async fn outcome(admin: &mut PgConnection, key: &Key) -> (i64, i64, i64, i64) {
+    sqlx::query_as(
+        "select (select count(*) from leadergroup.term where starts_with(key, $1)), \
+         (select count(*) from leadergroup.terms where starts_with(key, $1) and ended_at is not null), \
+         (select count(*) from leadergroup.waiter where starts_with(key, $1)), \
+         (select count(*) from leadergroup.lock where starts_with(key, $1) and owner_uid is not null)",
+    )
+    .bind(key.as_str())
+    .fetch_one(admin)
+    .await
+    .unwrap()
+}
+
+/// All of them, whatever becomes of one: an error does not break the others off.
+async fn all_of<T>(
+    asked: impl Iterator<Item = impl Future<Output = Result<T, LockError>>>,
+) -> Result<Vec<T>, LockError> {
+    join_all(asked).await.into_iter().collect()
+}
+
+/// The answer that all were given, or all that there were.
+fn one_answer(answers: impl Iterator<Item = String>) -> String {
+    let answers: BTreeSet<_> = answers.collect();
+    answers.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// Whether the answer says that the first try has not ended: something is locked still.
+pub fn is_under_way(answer: &str) -> bool {
+    ["Busy", "Refused(Busy)", "dead false"].contains(&answer)
+}
+
+/// Until the first try is over, the server may say that it is still under way.
+pub async fn repeated(operation: Operation, store: &Store, scene: &Scene) -> String {
+    let start = std::time::Instant::now();
+    loop {
+        match operation.act(store, scene).await {
+            Ok(answer) if is_under_way(&answer) => {}
+            Ok(answer) => return answer,
+            Err(error) => assert!(error.is_temporary(), "{operation:?}: {error}"),
+        }
+        assert!(start.elapsed() < crate::postgres::DEADLINE, "{operation:?} is under way for ever");
+    }
+}

@@ -1,0 +1,138 @@
+//! The cast of the lock's tests: keys, owners, changes, and short ways to say them.
+
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Claim, Claimed, Grant, GrantId, Granted, Key, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
+};
+use sqlx::Executor;
+
+use crate::postgres::{Database, eventually};
+
+pub const TTL: Duration = Duration::from_secs(5);
+pub const GROUP: &str = "group-1";
+
+pub fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+/// `count` keys in the order that the database sorts them in.
+pub fn keys(count: usize) -> Vec<Key> {
+    (0..count).map(|number| key(&format!("key-{number:05}"))).collect()
+}
+
+pub fn owner(name: &str) -> Owner {
+    Owner { uid: format!("uid-{name}"), namespace: "default".into(), name: name.into() }
+}
+
+pub fn claim(key: &Key) -> Claim {
+    Claim { key: key.clone(), group: GROUP.into(), may_create: true, supersedes: None }
+}
+
+pub fn grant(key: &Key, expected: i64, to: &str) -> Grant {
+    Grant {
+        key: key.clone(),
+        expected: Token::new(expected),
+        floor: Token::ZERO,
+        owner: owner(to),
+        grant: GrantId::new(),
+        reason: "test".into(),
+    }
+}
+
+pub fn vacate(key: &Key, token: i64) -> Vacate {
+    Vacate { key: key.clone(), token: Token::new(token), grant: GrantId::new(), reason: "gone".into() }
+}
+
+pub fn tombstone(key: &Key, group: &str) -> Tombstone {
+    Tombstone { key: key.clone(), group: group.into(), floor: Token::ZERO }
+}
+
+pub fn granted(token: i64) -> Granted {
+    Granted::Granted { token: Token::new(token) }
+}
+
+pub async fn session(store: &Store) -> SessionId {
+    store.register("replica", TTL).await.unwrap()
+}
+
+/// A session that others have marked dead.
+pub async fn dead_session(store: &Store) -> SessionId {
+    let session = session(store).await;
+    assert_eq!(store.mark_dead(&[(session, 1)]).await.unwrap(), [session]);
+    session
+}
+
+pub async fn claim_one(store: &Store, own: SessionId, claim: Claim) -> Claimed {
+    store.claim(own, &[claim]).await.unwrap().remove(0)
+}
+
+/// Takes charge of a key that is free or missing.
+pub async fn take(store: &Store, own: SessionId, key: &Key) -> LockRow {
+    match claim_one(store, own, claim(key)).await {
+        Claimed::Ours(row) => row,
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+pub async fn grant_one(store: &Store, own: SessionId, grant: Grant) -> Granted {
+    store.grant(own, &[grant]).await.unwrap().remove(0)
+}
+
+pub async fn row(store: &Store, key: &Key) -> LockRow {
+    store.read(std::slice::from_ref(key)).await.unwrap().remove(0)
+}
+
+/// Makes changes wait, inside their transactions, for an advisory lock that the test holds.
+pub struct Gate<'a> {
+    database: &'a Database,
+    holder: sqlx::postgres::PgConnection,
+}
+
+impl<'a> Gate<'a> {
+    /// Closed for every grant.
+    pub async fn close(database: &'a Database) -> Self {
+        Self::close_for(database, "insert on leadergroup.term").await
+    }
+
+    /// Closed for whatever does this.
+    pub async fn close_for(database: &'a Database, event: &str) -> Self {
+        Self::build(database, event).await;
+        Self::shut(database).await
+    }
+
+    /// Puts one up that stands open.
+    pub async fn build(database: &Database, event: &str) {
+        database
+            .sql(&format!(
+                "create function leadergroup.gate() returns trigger language plpgsql as \
+                 'begin perform pg_catalog.pg_advisory_xact_lock(4711); return new; end';
+                 create trigger gate before {event} for each row execute function leadergroup.gate()",
+            ))
+            .await;
+    }
+
+    /// Closes the one that was put up.
+    pub async fn shut(database: &'a Database) -> Self {
+        let mut gate = Self { database, holder: database.admin().await };
+        gate.close_again().await;
+        gate
+    }
+
+    pub async fn close_again(&mut self) {
+        self.holder.execute("select pg_advisory_lock(4711)").await.unwrap();
+    }
+
+    pub async fn somebody_waits(&self) {
+        eventually("a change waits at the gate", async || self.database.waiting().await > 0).await;
+    }
+
+    pub async fn open(&mut self) {
+        self.holder.execute("select pg_advisory_unlock(4711)").await.unwrap();
+    }
+}
+
+/// As if the time had passed in which somebody may believe in a grant that the database has lost.
+pub async fn settled(database: &Database) {
+    database.sql("update leadergroup.settled set era = (select era from leadergroup.meta)").await;
+}

@@ -1,0 +1,220 @@
+//! The client: guards, waiting, reentrancy, and how a loss is noticed.
+
+use std::time::{Duration, Instant};
+
+use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token};
+use tokio::time::timeout;
+
+use crate::cast::{Gate, claim_one, key, row, session};
+use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
+
+/// Long enough that nothing in a test happens because of a poll.
+const NEVER: Duration = Duration::from_mins(10);
+
+async fn client(database: &Database, name: &str, ttl: Duration) -> Client {
+    let retry_interval = ttl / 5;
+    let config = ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() };
+    Client::connect(database.store(), config).await.unwrap()
+}
+
+async fn taken(client: &Client) -> Guard {
+    client.lock(&key("a"), DEADLINE).await.unwrap()
+}
+
+async fn waiters(database: &Database) -> i64 {
+    database.number("select count(*) from leadergroup.waiter").await
+}
+
+async fn free(store: &Store) -> bool {
+    row(store, &key("a")).await.owner.is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone() {
+    let (database, store) = migrated().await;
+    let one = client(&database, "one", NEVER).await;
+    let other = one.another_owner("other");
+    let first = one.try_lock(&key("a")).await.unwrap().unwrap();
+    let again = one.clone().try_lock(&key("a")).await.unwrap().unwrap();
+    let third = taken(&one).await;
+    assert_eq!((first.token(), again.token(), third.token()), (Token::new(1), Token::new(1), Token::new(1)));
+    assert!(other.try_lock(&key("a")).await.unwrap().is_none(), "another owner, though in the same process");
+    assert_eq!(first.release().await.unwrap(), Released::StillHeld);
+    drop(again);
+    assert!(!third.is_lost() && other.try_lock(&key("a")).await.unwrap().is_none());
+    assert_eq!(third.release().await.unwrap(), Released::Done);
+    let next = other.try_lock(&key("a")).await.unwrap().unwrap();
+    assert_eq!(next.token(), Token::new(2));
+    drop(next);
+    eventually("a dropped guard releases", async || free(&store).await).await;
+    assert_eq!(one.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(3));
+    let error = one.try_lock(&key("b")).await.map(|guard| guard.is_some()).unwrap();
+    assert!(error, "another key is no concern of this one");
+}
+
+/// Polls are ten minutes apart: whoever waits got the word.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_one_is_woken_at_once() {
+    let (database, _store) = migrated().await;
+    let mut held = taken(&client(&database, "first", NEVER).await).await;
+    let mut clients = Vec::new();
+    let mut queue = Vec::new();
+    for place in 1..=5 {
+        let next = client(&database, &format!("next-{place}"), NEVER).await;
+        clients.push(next.clone());
+        queue.push(tokio::spawn(async move { taken(&next).await }));
+        eventually("it is in the queue", async || waiters(&database).await == place).await;
+    }
+    // Each of them has to listen before the first word comes.
+    eventually("all listen", async || database.listening().await >= 5).await;
+    for (token, next) in (2..).zip(queue) {
+        assert_eq!(held.release().await.unwrap(), Released::Done);
+        held = timeout(DEADLINE, next).await.expect("woken").unwrap();
+        assert_eq!(held.token(), Token::new(token), "in the order of the queue");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_stops_waiting_leaves_the_queue() {
+    let (database, _store) = migrated().await;
+    let one = client(&database, "one", NEVER).await;
+    let two = client(&database, "two", NEVER).await;
+    let held = taken(&one).await;
+    let late = two.lock(&key("a"), Duration::from_millis(100)).await.unwrap_err();
+    assert!(matches!(late, ClientError::Deadline { .. }), "{late}");
+    eventually("its place is gone", async || waiters(&database).await == 0).await;
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { taken(&two).await }
+    });
+    eventually("it waits", async || waiters(&database).await == 1).await;
+    waiting.abort();
+    eventually("a cancelled wait leaves nothing behind", async || waiters(&database).await == 0).await;
+    assert_eq!(held.release().await.unwrap(), Released::Done);
+    assert_eq!(taken(&two).await.token(), Token::new(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_frees_everything_at_once() {
+    let (database, _store) = migrated().await;
+    let one = client(&database, "one", NEVER).await;
+    let two = client(&database, "two", NEVER).await;
+    let held = taken(&one).await;
+    one.shutdown().await.unwrap();
+    timeout(DEADLINE, held.lost()).await.expect("its guards know");
+    assert_eq!(two.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(2));
+    assert_eq!(held.release().await.unwrap(), Released::WasLost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_shutdown_clones_get_an_error_at_once() {
+    let (database, _store) = migrated().await;
+    let one = client(&database, "one", NEVER).await;
+    let held = taken(&one).await;
+    let other = one.another_owner("other");
+    let waiting = tokio::spawn({
+        let other = other.clone();
+        async move { other.lock(&key("a"), NEVER).await }
+    });
+    eventually("it waits", async || waiters(&database).await == 1).await;
+    one.shutdown().await.unwrap();
+    for refused in [
+        timeout(DEADLINE, waiting).await.expect("it does not wait for nothing").unwrap().unwrap_err(),
+        timeout(DEADLINE, other.lock(&key("b"), NEVER)).await.expect("at once").unwrap_err(),
+        other.try_lock(&key("b")).await.unwrap_err(),
+    ] {
+        assert!(matches!(refused, ClientError::Lock(LockError::SessionDead)), "{refused}");
+    }
+    drop(held);
+}
+
+/// The process is gone, or paused: nothing is said to anybody. Here its background tasks end.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_holder_dies_the_next_one_follows_and_the_old_guard_knew_it_before() {
+    const TTL: Duration = Duration::from_secs(4);
+    let (database, _store) = migrated().await;
+    let one = client(&database, "one", TTL).await;
+    let two = client(&database, "two", TTL).await;
+    let held = taken(&one).await;
+    assert!(!held.is_lost());
+    drop(one);
+    let next = taken(&two).await;
+    assert_eq!(next.token(), Token::new(2));
+    assert!(held.is_lost(), "two believe in the same lock");
+    timeout(DEADLINE, held.lost()).await.expect("it says so");
+    assert!(!next.is_lost());
+    assert_eq!(held.release().await.unwrap(), Released::WasLost);
+    assert!(!next.is_lost(), "the old one's release changed nothing");
+    assert!(two.another_owner("x").try_lock(&key("a")).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_others_marked_dead_is_replaced_and_its_guards_are_lost() {
+    let (database, store) = migrated().await;
+    let one = client(&database, "one", Duration::from_secs(2)).await;
+    let held = taken(&one).await;
+    database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
+    timeout(DEADLINE, held.lost()).await.expect("noticed");
+    let again = taken(&one).await;
+    assert_eq!(again.token(), Token::new(2));
+    assert!(held.is_lost(), "for ever");
+    assert_eq!(held.release().await.unwrap(), Released::WasLost);
+    assert!(!free(&store).await && !again.is_lost());
+}
+
+/// Whatever keeps a new session from beginning: that the old one is gone is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_of_a_dead_session_are_lost_before_there_is_another_one() {
+    let (database, _store) = migrated().await;
+    let (ttl, retry_interval) = (NEVER, Duration::from_millis(200));
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let one = Client::connect(database.store(), config).await.unwrap();
+    let held = taken(&one).await;
+    let mut gate = Gate::close_for(&database, "insert on leadergroup.session").await;
+    database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
+    gate.somebody_waits().await;
+    assert!(held.is_lost(), "others may hold the key by now");
+    gate.open().await;
+    assert_eq!(taken(&one).await.token(), Token::new(2));
+}
+
+/// Nobody can be told anything while the database is away. The guard ends by its own clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_database_a_lock_is_lost_in_time_and_taken_anew_later() {
+    const TTL: Duration = Duration::from_secs(4);
+    let server = Server::start(&[]);
+    let database = server.database().await;
+    database.store().migrate().await.unwrap();
+    let one = client(&database, "one", TTL).await;
+    let held = taken(&one).await;
+    server.stop();
+    // The last heartbeat came before this.
+    let away = Instant::now();
+    timeout(DEADLINE, held.lost()).await.expect("lost without a word from anybody");
+    assert!(away.elapsed() < TTL, "too late: {:?}", away.elapsed());
+    let again = tokio::spawn(async move { taken(&one).await });
+    server.launch();
+    let again = timeout(DEADLINE, again).await.expect("a new session").unwrap();
+    assert_eq!(again.token(), Token::new(2));
+    assert!(held.is_lost(), "the old guard stays lost");
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_with_the_remedy() {
+    let (database, store) = migrated().await;
+    for (ttl, retry_interval) in [(5, 0), (5, 2)] {
+        let (ttl, retry_interval) = (Duration::from_secs(ttl), Duration::from_secs(retry_interval));
+        let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+        let refused = Client::connect(database.store(), config).await.unwrap_err();
+        assert!(refused.to_string().contains("at most a third of ttl"), "{refused}");
+    }
+    let operator = session(&store).await;
+    claim_one(&store, operator, crate::cast::claim(&key("a"))).await;
+    let one = client(&database, "one", NEVER).await;
+    for refused in [
+        one.try_lock(&key("a")).await.unwrap_err().to_string(),
+        one.lock(&key("a"), NEVER).await.unwrap_err().to_string(),
+    ] {
+        assert!(refused.contains("choose another key"), "{refused}");
+    }
+}

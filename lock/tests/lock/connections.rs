@@ -1,0 +1,311 @@
+//! Connections: what happens to them when calls are cancelled, time out or lose the server, and how many there are.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use leadergroup_lock::{DatabaseConfig, Granted, LockError, Refusal, SessionId, Store};
+use sqlx::{Connection, Executor};
+
+use crate::cast::{Gate, TTL, grant, grant_one, granted, key, keys, row, session, take};
+use crate::postgres::{Database, Server, eventually, migrated};
+
+/// Connections of the program under test.
+pub async fn connections(database: &Database) -> i64 {
+    database
+        .number(
+            "select count(*) from pg_stat_activity \
+             where datname = current_database() and application_name = 'leadergroup'",
+        )
+        .await
+}
+
+#[tokio::test]
+async fn a_cancelled_call_gives_its_connection_up_and_the_server_gives_up_the_statement() {
+    let (database, patient) = migrated().await;
+    let own = session(&patient).await;
+    let key = key("a");
+    take(&patient, own, &key).await;
+    // Two connections for work: if a cancelled call kept one, or put one back that is still at it, the rest would fail.
+    let config = DatabaseConfig {
+        max_open_connections: 4,
+        statement_timeout: Duration::from_secs(4),
+        ..database.config()
+    };
+    let store = Store::new(&config).unwrap();
+    let mut gate = Gate::close(&database).await;
+    for _ in 0..6 {
+        let call = grant_one(&store, own, grant(&key, 0, "p0"));
+        tokio::select! {
+            answer = call => assert_eq!(answer, Granted::Refused(Refusal::Busy), "behind the cancelled one before"),
+            () = gate.somebody_waits() => {}
+        }
+        // No answer is left over from the cancelled statement.
+        assert_eq!(store.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
+    }
+    eventually("the server gave all cancelled statements up, though nobody opened the gate", async || {
+        database.waiting().await == 0
+    })
+    .await;
+    gate.open().await;
+    assert_eq!(grant_one(&store, own, grant(&key, 0, "p1")).await, granted(1), "nothing of them took effect");
+    eventually("no connection leaked", async || connections(&database).await <= 1 + 2).await;
+}
+
+#[tokio::test]
+async fn a_statement_that_hangs_ends_in_time_and_the_next_one_works() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let key = key("a");
+    take(&store, own, &key).await;
+    let config = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
+    let store = Store::new(&config).unwrap();
+    store.read(&[]).await.unwrap();
+    let mut gate = Gate::close(&database).await;
+    let start = Instant::now();
+    let error = store.grant(own, &[grant(&key, 0, "p0")]).await.unwrap_err();
+    assert!(matches!(error, LockError::Timeout { statement: "grant", .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    gate.open().await;
+    assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
+}
+
+/// A server that accepts connections and never says a word.
+#[tokio::test]
+async fn a_silent_server_is_unreachable_in_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://app:secret@127.0.0.1:{}/app", listener.local_addr().unwrap().port());
+    let config = DatabaseConfig {
+        url: url.as_str().into(),
+        statement_timeout: Duration::from_millis(200),
+        ..DatabaseConfig::default()
+    };
+    let error = Store::new(&config).unwrap().check().await.unwrap_err();
+    assert!(matches!(error, LockError::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn other_work_never_holds_a_heartbeat_up() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let keys = keys(4);
+    for key in &keys {
+        take(&store, own, key).await;
+    }
+    let busy = Store::new(&DatabaseConfig { max_open_connections: 4, ..database.config() }).unwrap();
+    assert!(busy.beat(own).await.unwrap().alive);
+    let mut gate = Gate::close(&database).await;
+    let calls: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            let (busy, grant) = (busy.clone(), grant(key, 0, "p0"));
+            tokio::spawn(async move { busy.grant(own, &[grant]).await })
+        })
+        .collect();
+    eventually("both connections for work are occupied", async || database.waiting().await == 2).await;
+    assert!(busy.beat(own).await.unwrap().alive);
+    assert_eq!(database.waiting().await, 2, "they were occupied all the time");
+    gate.open().await;
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), [granted(1)]);
+    }
+}
+
+#[tokio::test]
+async fn there_are_never_more_connections_than_allowed() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let keys = keys(40);
+    for key in &keys {
+        take(&store, own, key).await;
+    }
+    drop(store);
+    eventually("the first store's connections are closed", async || connections(&database).await == 0).await;
+    let config = DatabaseConfig { max_open_connections: 6, max_idle_connections: 2, ..database.config() };
+    let store = Store::new(&config).unwrap();
+    let last = "select max(pid)::bigint from pg_stat_activity \
+                where datname = current_database() and application_name = 'leadergroup'";
+    let mut newest = None;
+    let mut gate = Gate::close(&database).await;
+    // Those that go together come again together: what they use is not closed at once.
+    for keys in keys.chunks(20) {
+        let calls: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let (store, grant) = (store.clone(), grant(key, 0, "p0"));
+                tokio::spawn(async move { store.grant(own, &[grant]).await })
+            })
+            .collect();
+        store.beat(own).await.unwrap();
+        eventually("all connections for work are at work", async || database.waiting().await == 4).await;
+        assert_eq!(connections(&database).await, 5, "one of the six is reserved for hints");
+        let at_work = database.number(last).await;
+        assert_eq!(*newest.get_or_insert(at_work), at_work, "a connection was made anew");
+        gate.open().await;
+        for call in calls {
+            assert_eq!(call.await.unwrap().unwrap(), [granted(1)]);
+        }
+        gate.close_again().await;
+    }
+    eventually("superfluous ones are closed", async || {
+        store.beat(own).await.unwrap();
+        connections(&database).await == 1 + 2
+    })
+    .await;
+}
+
+/// One connection for work, and statements that take nearly as long as they may: whoever comes fourth does not get it in time.
+#[tokio::test]
+async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let all = ["a", "b", "c", "d"].map(key);
+    for key in &all {
+        take(&store, own, key).await;
+    }
+    let small = DatabaseConfig {
+        max_open_connections: 3,
+        statement_timeout: Duration::from_secs(2),
+        ..database.config()
+    };
+    let store = Store::new(&small).unwrap();
+    let mut gate = Gate::close(&database).await;
+    let answers = join_all(all.iter().map(|key| {
+        let store = &store;
+        async move { store.grant(own, &[grant(key, 0, "p0")]).await }
+    }))
+    .await;
+    let (told, waited): (Vec<_>, Vec<_>) =
+        answers.iter().partition(|answer| matches!(answer, Err(LockError::NoConnection { .. })));
+    assert!(!told.is_empty(), "{answers:?}");
+    // Those that had it were kept by the gate.
+    let kept = |answer: &&Result<_, _>| matches!(answer, Err(LockError::Timeout { .. }));
+    assert!(!waited.is_empty() && waited.iter().all(kept), "{answers:?}");
+    // The heartbeat does not wait for them, and nobody has to wait any more.
+    assert!(store.beat(own).await.unwrap().alive);
+    gate.open().await;
+    for key in &all {
+        assert_eq!(grant_one(&store, own, grant(key, 0, "p0")).await, granted(1));
+    }
+}
+
+#[tokio::test]
+async fn connections_are_renewed_when_old_and_closed_when_idle() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    drop(store);
+    eventually("the first store's connections are closed", async || connections(&database).await == 0).await;
+    let config = DatabaseConfig {
+        connection_max_lifetime: Duration::from_millis(200),
+        connection_max_idle_time: Duration::from_millis(100),
+        ..database.config()
+    };
+    let store = Store::new(&config).unwrap();
+    store.read(&[]).await.unwrap();
+    store.check().await.unwrap();
+    store.beat(own).await.unwrap();
+    let born = "select (extract(epoch from max(backend_start)) * 1000000)::bigint from pg_stat_activity \
+                where datname = current_database() and application_name = 'leadergroup'";
+    let first = database.number(born).await;
+    eventually("the heartbeat's connection was replaced and the idle one is gone", async || {
+        store.beat(own).await.unwrap();
+        connections(&database).await == 1 && database.number(born).await > first
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_that_were_cut_while_idle_are_not_noticed_by_the_caller() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let key = key("a");
+    take(&store, own, &key).await;
+    for token in 0..3 {
+        assert!(store.beat(own).await.unwrap().alive);
+        assert!(connections(&database).await >= 2);
+        database
+            .sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity \
+                 where datname = current_database() and application_name = 'leadergroup'",
+            )
+            .await;
+        eventually("they are gone", async || connections(&database).await == 0).await;
+        assert_eq!(grant_one(&store, own, grant(&key, token, "p0")).await, granted(token + 1));
+        assert!(store.beat(own).await.unwrap().alive);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_in_the_middle_of_a_statement_is_reported() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let key = key("a");
+    take(&store, own, &key).await;
+    let fresh = database.store();
+    let mut gate = Gate::close(&database).await;
+    let grants = [grant(&key, 0, "p0")];
+    let call = fresh.grant(own, &grants);
+    let cut = async {
+        gate.somebody_waits().await;
+        database
+            .sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity \
+                 where datname = current_database() and wait_event_type = 'Lock'",
+            )
+            .await;
+    };
+    let (answer, ()) = tokio::join!(call, cut);
+    assert!(matches!(answer, Err(LockError::Interrupted { statement: "grant", .. })), "{answer:?}");
+    gate.open().await;
+    assert_eq!(row(&fresh, &key).await.owner, None, "a statement that was cut off has no effect");
+    assert_eq!(fresh.grant(own, &grants).await.unwrap(), [granted(1)], "and is repeated without harm");
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_and_comes_back_is_used_again() {
+    let server = Server::start(&[]);
+    let (_database, store) = server.migrated().await;
+    let own = session(&store).await;
+    let key = key("a");
+    take(&store, own, &key).await;
+    assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
+    for (token, stop) in [(1, Server::stop as fn(&_)), (2, Server::kill)] {
+        assert!(store.beat(own).await.unwrap().alive);
+        stop(&server);
+        for error in [
+            store.beat(own).await.unwrap_err(),
+            store.grant(own, &[grant(&key, token, "p1")]).await.unwrap_err(),
+            store.check().await.unwrap_err(),
+        ] {
+            assert!(
+                matches!(error, LockError::Unreachable { .. } | LockError::Interrupted { .. }),
+                "{error}"
+            );
+        }
+        server.launch();
+        assert!(store.beat(own).await.unwrap().alive, "sessions outlive the server");
+        assert_eq!(grant_one(&store, own, grant(&key, token, "p1")).await, granted(token + 1));
+    }
+    assert_eq!(row(&store, &key).await.session, Some(own));
+}
+
+/// What the session must not do: keep rows locked because its program cannot read the answer.
+#[tokio::test]
+async fn an_open_transaction_of_somebody_else_costs_one_key_and_ends_by_itself() {
+    let (database, store) = migrated().await;
+    let own: SessionId = store.register("replica", TTL).await.unwrap();
+    let key = key("a");
+    take(&store, own, &key).await;
+    // As a connection of the program would, if it ever left a transaction open.
+    let url = format!("{}?options=-c%20idle_in_transaction_session_timeout%3D100", database.url());
+    let mut forgetful = sqlx::postgres::PgConnection::connect(&url).await.unwrap();
+    forgetful.execute("begin").await.unwrap();
+    forgetful.execute("select from leadergroup.lock for update").await.unwrap();
+    eventually("the server ended it", async || {
+        grant_one(&store, own, grant(&key, 0, "p0")).await == granted(1)
+    })
+    .await;
+    let idle_limit = database
+        .number("select count(*) from pg_stat_activity where state like 'idle in transaction%' and datname = current_database()")
+        .await;
+    assert_eq!(idle_limit, 0);
+}

@@ -1,0 +1,201 @@
+//! What the lock costs the server: counted, not timed.
+
+use std::time::Duration;
+
+use leadergroup_lock::{Acquired, Changed, Token};
+
+use crate::cast::{claim, grant, granted, keys, session};
+use crate::holders::{self, release, wish};
+use crate::postgres::{Database, Server, eventually, migrated};
+
+/// Counts the statements that the program sends from now on.
+async fn count_statements(database: &Database) {
+    database.sql("create extension if not exists pg_stat_statements").await;
+    // Only this database's; other tests count theirs at the same time.
+    database
+        .sql("select pg_stat_statements_reset(0, oid, 0) from pg_database where datname = current_database()")
+        .await;
+}
+
+/// How many there were. What a new connection is asked first does not count: how many are made is a matter of chance.
+async fn statements(database: &Database) -> i64 {
+    database
+        .number(
+            "select coalesce(sum(calls), 0)::bigint from pg_stat_statements s \
+             join pg_database d on d.oid = s.dbid join pg_roles r on r.oid = s.userid \
+             where d.datname = current_database() and r.rolname = 'app' and s.query not like '%pg_control_system%'",
+        )
+        .await
+}
+
+#[tokio::test]
+async fn a_thousand_keys_are_one_statement() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let keys = keys(1_000);
+    let claims: Vec<_> = keys.iter().map(claim).collect();
+    store.claim(own, &claims).await.unwrap();
+    let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p0")).collect();
+    let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(1))).collect();
+
+    count_statements(&database).await;
+    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 1_000]);
+    assert_eq!(statements(&database).await, 1);
+    assert_eq!(store.confirm(own, &terms).await.unwrap(), vec![Changed::Done; 1_000]);
+    assert_eq!(statements(&database).await, 2);
+    assert_eq!(store.read(&keys).await.unwrap().len(), 1_000);
+    assert_eq!(statements(&database).await, 3);
+    let more: Vec<_> = keys.iter().map(|key| grant(key, 1, "p1")).collect();
+    let one_more = grant(&crate::cast::key("one-more"), 0, "p1");
+    let answers = store.grant(own, &[more, vec![one_more]].concat()).await.unwrap();
+    assert_eq!(answers.len(), 1_001);
+    assert_eq!(statements(&database).await, 5, "a thousand at most in one");
+}
+
+/// What is asked most costs one statement each: a key that is free is taken, one that is still held is looked at again, and one that
+/// nobody waits for is given up.
+#[tokio::test]
+async fn taking_looking_again_and_giving_up_are_one_statement_each() {
+    let (database, store) = migrated().await;
+    let (own, other) = (session(&store).await, session(&store).await);
+    let rival = database.store();
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), holders::granted(1));
+    assert_eq!(release(&store, own, 1).await, Changed::Done);
+    rival.try_hold(other, &wish("p1")).await.unwrap();
+
+    count_statements(&database).await;
+    assert_eq!(release(&rival, other, 2).await, Changed::Done);
+    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), holders::granted(3));
+    assert_eq!(statements(&database).await, 2);
+    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), Acquired::Held);
+    assert_eq!(statements(&database).await, 4, "the first time it could have been free");
+    for _ in 0..3 {
+        assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), Acquired::Held);
+    }
+    assert_eq!(statements(&database).await, 7);
+    assert_eq!(release(&store, own, 3).await, Changed::Done);
+    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), holders::granted(4));
+    assert_eq!(release(&rival, other, 4).await, Changed::Done);
+    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), holders::granted(5));
+    assert_eq!(statements(&database).await, 12, "it is taken for free again");
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_one_statement_however_many_locks() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let claims: Vec<_> = keys(2_000).iter().map(claim).collect();
+    store.claim(own, &claims).await.unwrap();
+    store.beat(own).await.unwrap();
+    count_statements(&database).await;
+    for _ in 0..50 {
+        assert!(store.beat(own).await.unwrap().alive);
+    }
+    assert_eq!(statements(&database).await, 50);
+}
+
+/// On a server of its own: a transaction of another test would keep old versions of rows alive, and so would autovacuum's.
+#[tokio::test]
+async fn no_change_touches_an_index() {
+    let server = Server::start(&[("autovacuum", "off")]);
+    let (database, store) = server.migrated().await;
+    let own = session(&store).await;
+    let keys = keys(50);
+    let claims: Vec<_> = keys.iter().map(claim).collect();
+    store.claim(own, &claims).await.unwrap();
+    for _ in 0..200 {
+        assert!(store.beat(own).await.unwrap().alive);
+    }
+    for token in 0..20 {
+        let grants: Vec<_> = keys.iter().map(|key| grant(key, token, "p0")).collect();
+        assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(token + 1); 50]);
+        let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(token + 1))).collect();
+        assert_eq!(store.confirm(own, &terms).await.unwrap(), vec![Changed::Done; 50]);
+    }
+    store.close(own).await.unwrap();
+    let next = session(&store).await;
+    store.claim(next, &claims).await.unwrap();
+    drop(store);
+    let updates = async |table: &str, column: &str| {
+        database
+            .number(&format!(
+                "select {column} from pg_stat_user_tables where schemaname = 'leadergroup' and relname = '{table}'"
+            ))
+            .await
+    };
+    for (table, all) in [("session", 200 + 1), ("lock", 50 * (20 + 20 + 1)), ("term", 50 * 20)] {
+        eventually("the server has counted the updates", async || updates(table, "n_tup_upd").await == all)
+            .await;
+        assert_eq!(
+            updates(table, "n_tup_hot_upd").await,
+            all,
+            "{table}: not all of the updates were heap-only"
+        );
+    }
+    // Room is used again: the tables have not grown beyond what they need.
+    assert!(database.number("select pg_relation_size('leadergroup.session')").await <= 2 * 8_192);
+    assert!(database.number("select pg_relation_size('leadergroup.lock')").await <= 4 * 8_192);
+    let indexes = "select count(*) from pg_index where indrelid = 'leadergroup.lock'::regclass";
+    assert_eq!(database.number(indexes).await, 1);
+}
+
+/// A notification makes the commits of the whole server queue up for as long as its own takes: none is sent together with a
+/// change. What the program sends by itself is in statements of their own.
+#[tokio::test]
+async fn no_function_notifies() {
+    let (database, _store) = migrated().await;
+    let functions = |what: &str| {
+        format!(
+            "select count(*) from pg_proc where pronamespace = 'leadergroup'::regnamespace
+             and coalesce(prosrc, '') || coalesce(pg_get_function_sqlbody(oid), '') ~* '{what}'"
+        )
+    };
+    assert_eq!(database.number(&functions("notify")).await, 0);
+    assert!(database.number(&functions("leadergroup.lock")).await > 3, "it looks at their bodies");
+}
+
+/// The limits that bound what a hung client or network can do reach the server.
+#[tokio::test]
+async fn the_server_knows_the_limits() {
+    let (database, store) = migrated().await;
+    store.check().await.unwrap();
+    let config = leadergroup_lock::DatabaseConfig {
+        statement_timeout: Duration::from_millis(1_200),
+        ..database.config()
+    };
+    let store = leadergroup_lock::Store::new(&config).unwrap();
+    // The function runs inside the program's own connection and writes down what it finds there.
+    database
+        .sql(
+            "create table leadergroup.found (name text, setting text);
+             grant insert on leadergroup.found to app;
+             create function leadergroup.look() returns trigger language plpgsql as $$ begin
+                 insert into leadergroup.found select name, pg_catalog.current_setting(name) from pg_catalog.unnest(array[
+                     'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'tcp_user_timeout',
+                     'client_connection_check_interval', 'application_name', 'synchronous_commit',
+                     'transaction_isolation']) as n (name);
+                 return new; end $$;
+             create trigger look before insert or update on leadergroup.session
+                 for each row execute function leadergroup.look()",
+        )
+        .await;
+    let own = session(&store).await;
+    let found = async |name: &str| -> Vec<String> {
+        sqlx::query_scalar("select distinct setting from leadergroup.found where name = $1")
+            .bind(name)
+            .fetch_all(&mut database.admin().await)
+            .await
+            .unwrap()
+    };
+    assert_eq!(found("statement_timeout").await, ["1200ms"]);
+    assert_eq!(found("lock_timeout").await, ["600ms"]);
+    assert_eq!(found("idle_in_transaction_session_timeout").await, ["2400ms"]);
+    assert_eq!(found("tcp_user_timeout").await, ["2400"]);
+    assert_eq!(found("client_connection_check_interval").await, ["300ms"]);
+    assert_eq!(found("application_name").await, ["leadergroup"]);
+    assert_eq!(found("transaction_isolation").await, ["read committed"]);
+    assert_eq!(found("synchronous_commit").await, ["on"], "what a session is known by is durable");
+    database.sql("truncate leadergroup.found").await;
+    store.beat(own).await.unwrap();
+    assert_eq!(found("synchronous_commit").await, ["local"]);
+}

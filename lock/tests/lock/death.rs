@@ -1,0 +1,236 @@
+//! The death mark against each change: a change either takes effect before the mark, or not at all.
+
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Acquired, Changed, Claimed, DatabaseConfig, Granted, HandOver, Heir, Key, LockError, Refusal, SessionId,
+    Store, Token, Wish,
+};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+
+use crate::cast::{
+    GROUP, Gate, claim, grant, grant_one, granted, key, owner, session, take, tombstone, vacate,
+};
+use crate::postgres::{eventually, migrated};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Adopt,
+    Create,
+    Yield,
+    Grant,
+    Confirm,
+    Vacate,
+    Bury,
+    BuryMissing,
+    Hold,
+    Queue,
+    ReleaseToTheNext,
+    Pass,
+}
+
+const ALL: [Change; 12] = [
+    Change::Adopt,
+    Change::Create,
+    Change::Yield,
+    Change::Grant,
+    Change::Confirm,
+    Change::Vacate,
+    Change::Bury,
+    Change::BuryMissing,
+    Change::Hold,
+    Change::Queue,
+    Change::ReleaseToTheNext,
+    Change::Pass,
+];
+
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Dead,
+}
+
+impl Change {
+    /// Brings the key into the state that the change needs.
+    async fn prepare(self, store: &Store, own: SessionId, key: &Key) {
+        match self {
+            Self::Create | Self::BuryMissing | Self::Hold => {}
+            Self::Queue => drop(hold(store, session(store).await, key).await),
+            Self::ReleaseToTheNext | Self::Pass => {
+                hold(store, own, key).await;
+                let next = Wish::new(key.clone(), owner("next"), "test");
+                assert_eq!(store.queue_for(session(store).await, &next).await.unwrap(), Acquired::Waiting);
+            }
+            Self::Adopt => {
+                let before = session(store).await;
+                take(store, before, key).await;
+                store.close(before).await.unwrap();
+            }
+            Self::Yield | Self::Grant | Self::Bury => {
+                take(store, own, key).await;
+            }
+            Self::Confirm | Self::Vacate => {
+                take(store, own, key).await;
+                assert_eq!(grant_one(store, own, grant(key, 0, "p0")).await, granted(1));
+            }
+        }
+    }
+
+    async fn carry_out(self, store: &Store, own: SessionId, key: &Key) -> Outcome {
+        let changed = match self {
+            Self::Adopt | Self::Create => match store.claim(own, &[claim(key)]).await {
+                Ok(answers) => {
+                    assert!(matches!(answers[0], Claimed::Ours(_)), "{self:?}: {answers:?}");
+                    return Outcome::Done;
+                }
+                Err(LockError::SessionDead) => return Outcome::Dead,
+                Err(error) => panic!("{self:?}: {error}"),
+            },
+            Self::Grant => match grant_one(store, own, grant(key, 0, "p1")).await {
+                Granted::Granted { .. } => return Outcome::Done,
+                Granted::Refused(refusal) => Changed::Refused(refusal),
+            },
+            Self::Yield => store.yield_charge(own, std::slice::from_ref(key)).await.unwrap().remove(0),
+            Self::Confirm => store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap().remove(0),
+            Self::Vacate => store.vacate(own, &[vacate(key, 1)]).await.unwrap().remove(0),
+            Self::Bury | Self::BuryMissing => {
+                store.tombstone(own, &[tombstone(key, GROUP)]).await.unwrap().remove(0)
+            }
+            Self::Hold => match hold(store, own, key).await {
+                Acquired::Granted { .. } => return Outcome::Done,
+                Acquired::Refused(refusal) => Changed::Refused(refusal),
+                other => panic!("{self:?}: {other:?}"),
+            },
+            Self::Queue => {
+                match store.queue_for(own, &Wish::new(key.clone(), owner("late"), "test")).await.unwrap() {
+                    Acquired::Waiting => return Outcome::Done,
+                    Acquired::Refused(refusal) => Changed::Refused(refusal),
+                    other => panic!("{self:?}: {other:?}"),
+                }
+            }
+            Self::ReleaseToTheNext => store.release(own, key, Token::new(1), "done").await.unwrap(),
+            Self::Pass => {
+                match store.hand_over(own, key, Token::new(1), Heir::Name("next"), "yours").await.unwrap() {
+                    HandOver::Done => return Outcome::Done,
+                    HandOver::Refused(refusal) => Changed::Refused(refusal),
+                    HandOver::NotWaiting => panic!("{self:?}: nobody waits"),
+                }
+            }
+        };
+        match changed {
+            Changed::Done => Outcome::Done,
+            Changed::Refused(Refusal::SessionDead) => Outcome::Dead,
+            Changed::Refused(other) => panic!("{self:?}: {other:?}"),
+        }
+    }
+}
+
+async fn hold(store: &Store, own: SessionId, key: &Key) -> Acquired {
+    store.try_hold(own, &Wish::new(key.clone(), owner("holder"), "test")).await.unwrap()
+}
+
+/// The change was there first: the mark cannot be set until it is committed, so it cannot take effect afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
+    let (database, store) = migrated().await;
+    let quick = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
+    let quick = Store::new(&quick).unwrap();
+    let mut gate = Gate::close_for(&database, "insert or update on leadergroup.lock").await;
+    gate.open().await;
+    for change in ALL {
+        let own = session(&store).await;
+        let key = key(&format!("{change:?}"));
+        change.prepare(&store, own, &key).await;
+        gate.close_again().await;
+        let running = tokio::spawn({
+            let (store, key) = (store.clone(), key.clone());
+            async move { change.carry_out(&store, own, &key).await }
+        });
+        gate.somebody_waits().await;
+        assert_eq!(quick.mark_dead(&[(own, 1)]).await.unwrap(), [], "{change:?}: marked dead in the middle");
+        gate.open().await;
+        assert_eq!(running.await.unwrap(), Outcome::Done, "{change:?}");
+        assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own], "{change:?}");
+    }
+}
+
+/// The mark was there first, but is not committed yet: the change waits for it and finds itself dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_meets_a_death_mark_under_way_has_no_effect() {
+    let (database, store) = migrated().await;
+    for change in ALL {
+        let own = session(&store).await;
+        let key = key(&format!("{change:?}"));
+        change.prepare(&store, own, &key).await;
+        let before = store.read(std::slice::from_ref(&key)).await.unwrap();
+        let mut admin = database.admin().await;
+        let mut mark = admin.begin().await.unwrap();
+        // As `mark_dead` does it.
+        mark.execute(AssertSqlSafe(format!(
+            "select from leadergroup.session where id = '{own}' for update;
+             update leadergroup.session set dead = true where id = '{own}'"
+        )))
+        .await
+        .unwrap();
+        let running = tokio::spawn({
+            let (store, key) = (store.clone(), key.clone());
+            async move { change.carry_out(&store, own, &key).await }
+        });
+        eventually("the change waits for the mark", async || database.waiting().await > 0).await;
+        mark.commit().await.unwrap();
+        assert_eq!(running.await.unwrap(), Outcome::Dead, "{change:?}");
+        assert_eq!(store.read(std::slice::from_ref(&key)).await.unwrap(), before, "{change:?}");
+    }
+}
+
+/// The short ways read the own session and do not lock it: a mark that is set meanwhile counts as set right after them. What was
+/// taken is a dead holder's then, like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
+    let delay = Duration::from_hours(1);
+    for lock_delay in [Duration::ZERO, delay] {
+        let (database, store) = migrated().await;
+        let key = key("a");
+        let wish = |name| Wish { lock_delay, ..Wish::new(key.clone(), owner(name), "test") };
+        let (own, other) = (session(&store).await, session(&store).await);
+        // The short way is for keys that were given up before.
+        hold(&store, own, &key).await;
+        assert_eq!(store.release(own, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
+        let mut gate = Gate::close(&database).await;
+        let (mine, others) = (wish("mine"), wish("other's"));
+        let (taken, ()) = tokio::join!(store.try_hold(own, &mine), async {
+            gate.somebody_waits().await;
+            assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+            assert_eq!(store.try_hold(other, &others).await.unwrap(), Acquired::Refused(Refusal::Busy));
+            gate.open().await;
+        });
+        assert_eq!(taken.unwrap(), Acquired::Granted { token: Token::new(2) });
+        let expected = if lock_delay.is_zero() {
+            Acquired::Granted { token: Token::new(3) }
+        } else {
+            Acquired::Delayed { token: Token::new(2), delay }
+        };
+        assert_eq!(store.try_hold(other, &others).await.unwrap(), expected);
+        let late = store.release(own, &key, Token::new(2), "done").await.unwrap();
+        assert_eq!(late, Changed::Refused(Refusal::SessionDead));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
+    let (database, store) = migrated().await;
+    let key = key("a");
+    let (own, other) = (session(&store).await, session(&store).await);
+    let delayed =
+        Wish { lock_delay: Duration::from_hours(1), ..Wish::new(key.clone(), owner("mine"), "test") };
+    let granted = |token| Acquired::Granted { token: Token::new(token) };
+    assert_eq!(store.try_hold(own, &delayed).await.unwrap(), granted(1));
+    let mut gate = Gate::close_for(&database, "update of end_reason on leadergroup.lock").await;
+    let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
+        gate.somebody_waits().await;
+        assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+        gate.open().await;
+    });
+    assert_eq!(released.unwrap(), Changed::Done);
+    assert_eq!(hold(&store, other, &key).await, granted(2), "no delay after an end in order");
+}

@@ -1,0 +1,124 @@
+//! After an unclean end nobody gets the key for as long as its holder had asked for.
+
+use std::time::Duration;
+
+use leadergroup_lock::{Acquired, Client, ClientConfig, SessionId, Store, Token, Wish};
+use tokio::time::timeout;
+
+use crate::cast::{Gate, key, session};
+use crate::holders::{self, granted};
+use crate::postgres::{DEADLINE, Database, eventually, migrated};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn wish(who: &str, lock_delay: Duration) -> Wish {
+    Wish { lock_delay, ..holders::wish(who) }
+}
+
+fn delayed(token: i64) -> Acquired {
+    Acquired::Delayed { token: Token::new(token), delay: HOUR }
+}
+
+async fn kill(store: &Store, session: SessionId) {
+    assert_eq!(store.mark_dead(&[(session, 1)]).await.unwrap(), [session]);
+}
+
+#[tokio::test]
+async fn after_a_death_each_one_sits_the_delay_out_and_the_queue_keeps_its_order() {
+    let (_database, store) = migrated().await;
+    let [holder, first, second] = [session(&store).await, session(&store).await, session(&store).await];
+    assert_eq!(store.try_hold(holder, &wish("p0", HOUR)).await.unwrap(), granted(1));
+    let mut one = wish("p1", Duration::ZERO);
+    assert_eq!(store.queue_for(first, &one).await.unwrap(), Acquired::Waiting);
+    kill(&store, holder).await;
+    let mut two = wish("p2", Duration::ZERO);
+    for _ in 0..2 {
+        assert_eq!(store.queue_for(first, &one).await.unwrap(), delayed(1));
+        assert_eq!(store.queue_for(second, &two).await.unwrap(), delayed(1), "it queues up meanwhile");
+        assert_eq!(store.try_hold(second, &wish("p3", HOUR)).await.unwrap(), delayed(1));
+    }
+    // Another term's delay is not this one's.
+    one.delay_over = Some(Token::new(0));
+    assert_eq!(store.queue_for(first, &one).await.unwrap(), delayed(1));
+    // The second one has sat it out, too; but it is not its turn.
+    two.delay_over = Some(Token::new(1));
+    assert_eq!(store.queue_for(second, &two).await.unwrap(), Acquired::Waiting);
+    let rash = Wish { delay_over: Some(Token::new(1)), ..wish("p3", HOUR) };
+    assert_eq!(store.try_hold(second, &rash).await.unwrap(), Acquired::Held, "others wait for it");
+    one.delay_over = Some(Token::new(1));
+    assert_eq!(store.queue_for(first, &one).await.unwrap(), granted(2));
+    // This holder asked for no delay.
+    kill(&store, first).await;
+    assert_eq!(store.queue_for(second, &two).await.unwrap(), granted(3));
+}
+
+#[tokio::test]
+async fn whoever_gets_the_key_handed_over_has_its_own_delay() {
+    let (_database, store) = migrated().await;
+    let [holder, heir, last] = [session(&store).await, session(&store).await, session(&store).await];
+    assert_eq!(store.try_hold(holder, &wish("p0", Duration::ZERO)).await.unwrap(), granted(1));
+    assert_eq!(store.queue_for(heir, &wish("p1", HOUR)).await.unwrap(), Acquired::Waiting);
+    store.release(holder, &key("a"), Token::new(1), "done").await.unwrap();
+    kill(&store, heir).await;
+    assert_eq!(store.try_hold(last, &wish("p2", HOUR)).await.unwrap(), delayed(2));
+}
+
+#[tokio::test]
+async fn an_end_in_order_hands_over_at_once() {
+    let (database, store) = migrated().await;
+    let [one, two, three] = [session(&store).await, session(&store).await, session(&store).await];
+    assert_eq!(store.try_hold(one, &wish("p0", HOUR)).await.unwrap(), granted(1));
+    store.release(one, &key("a"), Token::new(1), "done").await.unwrap();
+    assert_eq!(store.try_hold(two, &wish("p1", HOUR)).await.unwrap(), granted(2));
+    store.close(two).await.unwrap();
+    assert_eq!(store.try_hold(three, &wish("p2", HOUR)).await.unwrap(), granted(3));
+    // A session that somebody removed did not say that it ends.
+    database.sql(&format!("delete from leadergroup.session where id = '{three}'")).await;
+    assert_eq!(store.try_hold(one, &wish("p3", HOUR)).await.unwrap(), delayed(3));
+}
+
+async fn client(database: &Database, lock_delay: Duration) -> Client {
+    let (ttl, retry_interval) = (Duration::from_secs(4), Duration::from_millis(200));
+    let config = ClientConfig { ttl, retry_interval, lock_delay, ..ClientConfig::default() };
+    Client::connect(database.store(), config).await.unwrap()
+}
+
+/// The task that keeps the session ends with the client; the guard stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_sits_out_what_others_have_asked_for() {
+    let (database, _store) = migrated().await;
+    let [long, short, next] = [
+        client(&database, HOUR).await,
+        client(&database, Duration::from_millis(300)).await,
+        client(&database, Duration::ZERO).await,
+    ];
+    let _held = [
+        long.try_lock(&key("long")).await.unwrap().unwrap(),
+        short.try_lock(&key("short")).await.unwrap().unwrap(),
+        short.try_lock(&key("tried")).await.unwrap().unwrap(),
+    ];
+    drop((long, short));
+    let dead = "select count(*) from leadergroup.session where dead";
+    eventually("they are marked dead", async || database.number(dead).await >= 2).await;
+    assert_eq!(next.lock(&key("short"), DEADLINE).await.unwrap().token(), Token::new(2));
+    eventually("trying is enough", async || next.try_lock(&key("tried")).await.unwrap().is_some()).await;
+    assert!(next.try_lock(&key("long")).await.unwrap().is_none());
+    next.lock(&key("long"), Duration::from_millis(500)).await.unwrap_err();
+    assert_eq!(database.number("select max(token) from leadergroup.lock where key = 'long'").await, 1);
+}
+
+/// It lost the key by silence, and lets go of it while its session still counts as alive: that is no end in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_is_dropped_after_its_loss_does_not_skip_the_delay() {
+    let (database, store) = migrated().await;
+    let silent = client(&database, HOUR).await;
+    let held = silent.try_lock(&key("a")).await.unwrap().unwrap();
+    let mut heartbeats = Gate::close_for(&database, "update on leadergroup.session").await;
+    timeout(DEADLINE, held.lost()).await.expect("no heartbeat gets through");
+    drop(held);
+    heartbeats.open().await;
+    let dead = "select count(*) from leadergroup.session where dead";
+    eventually("it gives its session up", async || database.number(dead).await == 1).await;
+    let other = session(&store).await;
+    assert_eq!(store.try_hold(other, &wish("p1", HOUR)).await.unwrap(), delayed(1));
+}

@@ -1,0 +1,372 @@
+//! Random sequences of what programs do with locks, on a real server, compared step by step with a small model in memory.
+
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Changed, FencePolicy, HandOver, Heir, Key, Overrun, Refusal, SessionId, Store, Token, Wish,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sqlx::postgres::PgConnection;
+
+use crate::cast::{TTL, key, owner, settled};
+use crate::hold_contract::{Contract, Life, Ran};
+use crate::postgres::{Database, migrated};
+
+const SESSIONS: usize = 3;
+const KEYS: [&str; 2] = ["a", "b"];
+const DELAY: Duration = Duration::from_mins(1);
+
+/// One operation. Sessions are numbered by slot; whoever acts may be dead.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A new wish, or the slot's last one again.
+    Ask {
+        by: usize,
+        key: usize,
+        again: bool,
+        queue: bool,
+        delay: bool,
+        over: bool,
+    },
+    Release {
+        by: usize,
+        /// By whoever has it, if anybody in a slot has.
+        holder: bool,
+        key: usize,
+        behind: i64,
+    },
+    HandOver {
+        by: usize,
+        key: usize,
+        behind: i64,
+        to: usize,
+    },
+    Force {
+        key: usize,
+        behind: i64,
+    },
+    GiveUp {
+        by: usize,
+        key: usize,
+    },
+    /// An application begins a transaction under the fence.
+    Fence {
+        key: usize,
+        behind: i64,
+        announce: bool,
+        isolation: &'static str,
+    },
+    EndFence {
+        key: usize,
+    },
+    Kill {
+        slot: usize,
+    },
+    Close {
+        slot: usize,
+    },
+    Register {
+        slot: usize,
+    },
+    NewEra,
+    Settle,
+    Prune,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let by = || 0..SESSIONS;
+    let key = || 0..KEYS.len();
+    // Mostly the right token.
+    let behind = || prop_oneof![8 => Just(0_i64), 1 => Just(1), 1 => Just(-1)];
+    let flag = |likely| prop::bool::weighted(likely);
+    let isolation = prop::sample::select(vec!["read committed", "repeatable read", "serializable"]);
+    prop_oneof![
+        24 => (by(), key(), flag(0.5), flag(0.8), flag(0.3), flag(0.3))
+            .prop_map(|(by, key, again, queue, delay, over)| Step::Ask { by, key, again, queue, delay, over }),
+        10 => (by(), flag(0.7), key(), behind())
+            .prop_map(|(by, holder, key, behind)| Step::Release { by, holder, key, behind }),
+        4 => (by(), key(), behind(), by()).prop_map(|(by, key, behind, to)| Step::HandOver { by, key, behind, to }),
+        2 => (key(), behind()).prop_map(|(key, behind)| Step::Force { key, behind }),
+        2 => (by(), key()).prop_map(|(by, key)| Step::GiveUp { by, key }),
+        5 => (key(), behind(), flag(0.6), isolation)
+            .prop_map(|(key, behind, announce, isolation)| Step::Fence { key, behind, announce, isolation }),
+        4 => key().prop_map(|key| Step::EndFence { key }),
+        4 => by().prop_map(|slot| Step::Kill { slot }),
+        2 => by().prop_map(|slot| Step::Close { slot }),
+        6 => by().prop_map(|slot| Step::Register { slot }),
+        3 => Just(Step::NewEra),
+        5 => Just(Step::Settle),
+        2 => Just(Step::Prune),
+    ]
+}
+
+/// The real thing beside the model.
+struct Stage {
+    database: Database,
+    store: Store,
+    keys: [Key; KEYS.len()],
+    /// An application's connection for each key.
+    applications: [PgConnection; KEYS.len()],
+    contract: Contract,
+    slots: Vec<SessionId>,
+    /// Each slot's last wish for each key.
+    last: Vec<[Option<Wish>; KEYS.len()]>,
+}
+
+fn refused(changed: Changed) -> Result<(), &'static str> {
+    match changed {
+        Changed::Done => Ok(()),
+        Changed::Refused(refusal) => Err(word(&refusal)),
+    }
+}
+
+fn word(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::SessionDead => "dead",
+        Refusal::Missing => "missing",
+        Refusal::TokenChanged { .. } => "changed",
+        Refusal::Busy => "busy",
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let (database, store) = migrated().await;
+        // Nobody is ended by force: a fenced transaction holds everything off for as long as it likes.
+        let policy = FencePolicy { patience: Duration::from_millis(2), overrun: Overrun::Wait };
+        let applications = [database.admin().await, database.admin().await];
+        Self {
+            database,
+            store: store.with_fence_policy(policy),
+            keys: KEYS.map(key),
+            applications,
+            contract: Contract::new(KEYS.len()),
+            slots: Vec::new(),
+            last: Vec::new(),
+        }
+    }
+
+    /// As if nothing had happened yet.
+    async fn clear(&mut self) {
+        for application in &mut self.applications {
+            sql(application, "rollback").await.unwrap();
+        }
+        let tables = "leadergroup.lock, leadergroup.term, leadergroup.session, leadergroup.waiter";
+        let eras = "update leadergroup.meta set era = 0; update leadergroup.settled set era = 0";
+        self.database.sql(&format!("truncate {tables}; {eras}")).await;
+        self.contract = Contract::new(KEYS.len());
+        self.slots = vec![SessionId::new(); SESSIONS];
+        self.last = vec![[const { None }; KEYS.len()]; SESSIONS];
+        for slot in 0..SESSIONS {
+            self.register(slot).await;
+        }
+    }
+
+    async fn register(&mut self, slot: usize) {
+        let session = self.store.register("model", TTL).await.unwrap();
+        self.contract.begin(session);
+        self.slots[slot] = session;
+        // Requests are not taken from one session to the next.
+        self.last[slot] = [const { None }; KEYS.len()];
+    }
+
+    /// The session of a slot that has the key.
+    fn holder(&self, key: usize) -> Option<SessionId> {
+        let holder = self.contract.locks[key].holder.as_ref()?.session;
+        self.slots.contains(&holder).then_some(holder)
+    }
+
+    fn token(&self, key: usize, behind: i64) -> i64 {
+        self.contract.locks[key].token - behind
+    }
+
+    async fn carry_out(&mut self, step: &Step) {
+        match *step {
+            Step::Ask { .. } => self.ask(step).await,
+            Step::Release { by, holder, key, behind } => {
+                let own = self.holder(key).filter(|_| holder).unwrap_or(self.slots[by]);
+                let token = self.token(key, behind);
+                let expected = self.contract.check(own, key, token);
+                if expected.is_ok() {
+                    self.contract.let_go(key);
+                }
+                let found =
+                    self.store.release(own, &self.keys[key], Token::new(token), "model").await.unwrap();
+                assert_eq!(refused(found), expected, "{step:?}");
+            }
+            Step::HandOver { by, key, behind, to } => {
+                let (own, token, heir) = (self.slots[by], self.token(key, behind), format!("p{to}"));
+                let allowed = self.contract.check(own, key, token);
+                let expected = allowed.and_then(|()| self.contract.hand_over(key, &heir));
+                let (token, heir) = (Token::new(token), Heir::Name(&heir));
+                let found = self.store.hand_over(own, &self.keys[key], token, heir, "model").await.unwrap();
+                let found = match &found {
+                    HandOver::Done => Ok(true),
+                    HandOver::NotWaiting => Ok(false),
+                    HandOver::Refused(refusal) => Err(word(refusal)),
+                };
+                assert_eq!(found, expected, "{step:?}");
+            }
+            Step::Force { key, behind } => {
+                let token = self.token(key, behind);
+                let lock = &self.contract.locks[key];
+                let expected = match () {
+                    () if !lock.row => Err("missing"),
+                    () if token != lock.token => Err("changed"),
+                    () => Ok(()),
+                };
+                if expected.is_ok() && lock.holder.is_some() {
+                    self.contract.let_go(key);
+                }
+                let found =
+                    self.store.force_release(&self.keys[key], Token::new(token), "model").await.unwrap();
+                assert_eq!(refused(found), expected, "{step:?}");
+            }
+            Step::GiveUp { by, key } => {
+                let own = self.slots[by];
+                let Some(wish) = self.last[by][key].clone() else { return };
+                let lock = &mut self.contract.locks[key];
+                lock.queue.retain(|waiter| waiter.request != wish.request);
+                let holder = lock.holder.as_ref();
+                if holder.is_some_and(|holder| holder.session == own && holder.request == wish.request)
+                    && self.contract.lives(own)
+                {
+                    self.contract.let_go(key);
+                }
+                self.store.give_up(own, &self.keys[key], wish.request).await.unwrap();
+            }
+            Step::Fence { key, behind, announce, isolation } => {
+                self.fence(key, behind, announce, isolation).await;
+            }
+            Step::EndFence { key } => {
+                sql(&mut self.applications[key], "commit").await.unwrap();
+                self.contract.locks[key].fenced = false;
+            }
+            Step::Kill { slot } => {
+                let victim = self.slots[slot];
+                self.contract.end(victim, Life::Killed);
+                assert_eq!(self.store.mark_dead(&[(victim, 1)]).await.unwrap(), [victim]);
+            }
+            Step::Close { slot } => {
+                self.contract.end(self.slots[slot], Life::Closed);
+                self.store.close(self.slots[slot]).await.unwrap();
+            }
+            Step::Register { slot } => {
+                if !self.contract.lives(self.slots[slot]) {
+                    self.register(slot).await;
+                }
+            }
+            Step::NewEra => {
+                self.database.sql("update leadergroup.meta set era = era + 1").await;
+                self.contract.era += 1;
+                self.contract.settled = false;
+            }
+            Step::Settle => {
+                settled(&self.database).await;
+                self.contract.settled = true;
+            }
+            Step::Prune => {
+                self.contract.prune();
+                self.store.prune(1, Duration::ZERO).await.unwrap();
+            }
+        }
+    }
+
+    async fn ask(&mut self, step: &Step) {
+        let Step::Ask { by, key, again, queue, delay, over } = *step else { return };
+        let own = self.slots[by];
+        let mut wish = match self.last[by][key].clone() {
+            Some(wish) if again => wish,
+            _ => Wish::new(self.keys[key].clone(), owner(&format!("p{by}")), "model"),
+        };
+        wish.lock_delay = if delay { DELAY } else { Duration::ZERO };
+        wish.delay_over = over.then_some(Token::new(self.token(key, 0)));
+        self.last[by][key] = Some(wish.clone());
+        let expected = self.contract.ask(own, key, &wish, queue);
+        let found = if queue {
+            self.store.queue_for(own, &wish).await
+        } else {
+            self.store.try_hold(own, &wish).await
+        };
+        assert_eq!(found.unwrap(), expected, "{step:?}");
+    }
+
+    /// Refused unless somebody holds the key by this token, dead or alive.
+    async fn fence(&mut self, key: usize, behind: i64, announce: bool, isolation: &str) {
+        let token = self.token(key, behind);
+        let lock = &mut self.contract.locks[key];
+        if lock.fenced {
+            return;
+        }
+        let (name, application) = (KEYS[key], &mut self.applications[key]);
+        if announce {
+            sql(application, &format!("select leadergroup.fence_enable('{name}')")).await.unwrap();
+        }
+        let fence = format!("begin isolation level {isolation}; select leadergroup.fence('{name}', {token})");
+        let fenced = sql(application, &fence).await;
+        lock.fenced = lock.holder.is_some() && lock.token == token;
+        match fenced {
+            Ok(()) => assert!(lock.fenced, "token {token} is not that of a holder: {lock:?}"),
+            Err(error) => {
+                let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code).unwrap();
+                assert!(!lock.fenced && code == "LG001", "{error}: {lock:?}");
+                sql(application, "rollback").await.unwrap();
+            }
+        }
+    }
+
+    /// Rows, queues and history are the model's.
+    async fn compare(&self) {
+        for (key, lock) in self.keys.iter().zip(&self.contract.locks) {
+            let row = self.store.read(std::slice::from_ref(key)).await.unwrap().pop();
+            assert_eq!(row.is_some(), lock.row);
+            if let Some(row) = row {
+                let holder = lock.holder.as_ref();
+                assert_eq!((row.token.get(), row.session), (lock.token, holder.map(|holder| holder.session)));
+                let expected = holder.map(|holder| (holder.owner.clone(), holder.request)).unzip();
+                assert_eq!((row.owner, row.grant), expected);
+            }
+            let waiting = self.store.waiters(key, 100).await.unwrap();
+            let found: Vec<_> = waiting.into_iter().map(|waiter| (waiter.session, waiter.owner)).collect();
+            let living = lock.queue.iter().filter(|waiter| self.contract.lives(waiter.session));
+            assert_eq!(
+                found,
+                living.map(|waiter| (waiter.session, waiter.owner.clone())).collect::<Vec<_>>()
+            );
+            let history = self.store.history(key, 100).await.unwrap();
+            let ran = history.into_iter().rev().map(|info| Ran {
+                token: info.term.token.get(),
+                owner: info.term.owner,
+                ended: info.ended.is_some(),
+            });
+            assert_eq!(ran.collect::<Vec<_>>(), lock.terms);
+        }
+    }
+}
+
+async fn sql(connection: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(connection).await.map(drop)
+}
+
+#[test]
+fn random_sequences_of_a_program_s_operations_do_what_the_contract_says() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stage = std::cell::RefCell::new(runtime.block_on(Stage::new()));
+    let config = Config { cases: 80, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..60), |steps| {
+        let mut stage = stage.borrow_mut();
+        runtime.block_on(async {
+            stage.clear().await;
+            for step in &steps {
+                stage.carry_out(step).await;
+                stage.compare().await;
+            }
+        });
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}

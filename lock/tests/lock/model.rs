@@ -1,0 +1,417 @@
+//! Random sequences of operations on a real server, compared step by step with a small model of the contract in memory.
+
+use std::collections::BTreeMap;
+
+use leadergroup_lock::{
+    Changed, Claim, Claimed, Grant, GrantId, Granted, Key, LockError, LockRow, Owner, Refusal, SessionId,
+    Store, Token, Tombstone, Vacate,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::cast::{TTL, key, owner};
+use crate::postgres::{Database, migrated};
+
+const SESSIONS: usize = 3;
+const KEYS: usize = 2;
+const GROUPS: usize = 2;
+
+/// One operation. Sessions are numbered by slot; a slot's session is replaced when it is found dead.
+#[derive(Debug, Clone)]
+enum Step {
+    Claim { by: usize, key: usize, group: usize, may_create: bool, supersedes: Option<usize> },
+    Yield { by: usize, key: usize },
+    Grant { by: usize, key: usize, behind: i64, floor: i64, to: u8, again: bool },
+    Confirm { by: usize, key: usize, behind: i64 },
+    Vacate { by: usize, key: usize, behind: i64 },
+    Bury { by: usize, key: usize, group: usize, floor: i64 },
+    Beat { by: usize },
+    Kill { victim: usize, behind: u64 },
+    Close { by: usize },
+    Register { slot: usize },
+    NewEra,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Mostly the right token, sometimes an old one or one from the future.
+    let behind = || prop_oneof![8 => Just(0_i64), 1 => Just(1), 1 => Just(-1)];
+    let by = || 0..SESSIONS;
+    let key = || 0..KEYS;
+    prop_oneof![
+        6 => (by(), key(), 0..GROUPS, prop::bool::weighted(0.8), prop::option::weighted(0.3, 0..GROUPS)).prop_map(
+            |(by, key, group, may_create, supersedes)| Step::Claim { by, key, group, may_create, supersedes }
+        ),
+        1 => (by(), key()).prop_map(|(by, key)| Step::Yield { by, key }),
+        8 => (by(), key(), behind(), 0..12_i64, 0..3_u8, prop::bool::weighted(0.2)).prop_map(
+            |(by, key, behind, floor, to, again)| Step::Grant { by, key, behind, floor, to, again }
+        ),
+        4 => (by(), key(), behind()).prop_map(|(by, key, behind)| Step::Confirm { by, key, behind }),
+        2 => (by(), key(), behind()).prop_map(|(by, key, behind)| Step::Vacate { by, key, behind }),
+        1 => (by(), key(), 0..GROUPS, 0..12_i64).prop_map(|(by, key, group, floor)| Step::Bury { by, key, group, floor }),
+        2 => by().prop_map(|by| Step::Beat { by }),
+        1 => (by(), prop_oneof![3 => Just(0_u64), 1 => Just(1)]).prop_map(|(victim, behind)| Step::Kill { victim, behind }),
+        1 => by().prop_map(|by| Step::Close { by }),
+        2 => by().prop_map(|slot| Step::Register { slot }),
+        1 => Just(Step::NewEra),
+    ]
+}
+
+/// What the contract says, for one key.
+#[derive(Debug, Clone, Default)]
+struct Row {
+    group: usize,
+    session: Option<SessionId>,
+    token: i64,
+    era: i64,
+    grant: Option<GrantId>,
+    owner: Option<Owner>,
+    confirmed: i64,
+    tombstone: bool,
+    terms: Vec<(i64, Owner)>,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    sessions: Vec<SessionId>,
+    /// Counter of each living session.
+    living: BTreeMap<SessionId, u64>,
+    rows: BTreeMap<usize, Row>,
+    last_grant: BTreeMap<usize, Grant>,
+    era: i64,
+}
+
+fn name_of(number: usize) -> Key {
+    key(&format!("key-{number}"))
+}
+
+fn group_of(number: usize) -> String {
+    format!("group-{number}")
+}
+
+impl Model {
+    fn lives(&self, session: Option<SessionId>) -> bool {
+        session.is_some_and(|session| self.living.contains_key(&session))
+    }
+
+    /// What refuses a change by `own` before the row's content is looked at.
+    fn not_ours(&self, own: SessionId, key: usize) -> Option<Refusal> {
+        if !self.lives(Some(own)) {
+            return Some(Refusal::SessionDead);
+        }
+        let Some(row) = self.rows.get(&key) else { return Some(Refusal::Missing) };
+        (row.session != Some(own)).then_some(Refusal::NotOurs { session: row.session })
+    }
+
+    fn claim(
+        &mut self,
+        own: SessionId,
+        key: usize,
+        step: &Claim,
+        group: usize,
+        supersedes: Option<usize>,
+    ) -> Verdict {
+        if !self.lives(Some(own)) {
+            return Verdict::SessionDead;
+        }
+        let Some(row) = self.rows.get(&key).cloned() else {
+            if !step.may_create {
+                return Verdict::Other(Box::new(Claimed::Missing));
+            }
+            self.rows.insert(key, Row { group, session: Some(own), ..Row::default() });
+            return Verdict::Ours;
+        };
+        let others = self.lives(row.session) && row.session != Some(own);
+        let mut after = Row { session: Some(own), group, ..row.clone() };
+        if row.tombstone {
+            if row.group == group || !step.may_create {
+                return Verdict::Other(Box::new(Claimed::Tombstone { group: group_of(row.group) }));
+            }
+            after.tombstone = false;
+        } else if row.group != group {
+            if others || supersedes != Some(row.group) {
+                return Verdict::Other(Box::new(Claimed::Foreign { group: group_of(row.group) }));
+            }
+            after.owner = None;
+        } else if let (true, Some(session)) = (others, row.session) {
+            return Verdict::Other(Box::new(Claimed::Charged { session }));
+        }
+        self.rows.insert(key, after);
+        Verdict::Ours
+    }
+
+    fn grant(&mut self, own: SessionId, key: usize, grant: &Grant) -> Result<i64, Refusal> {
+        if let Some(refusal) = self.not_ours(own, key) {
+            return Err(refusal);
+        }
+        let era = self.era;
+        let row = self.rows.get_mut(&key).unwrap();
+        if row.grant == Some(grant.grant) && row.owner.as_ref() == Some(&grant.owner) {
+            return Ok(row.token);
+        }
+        if row.token != grant.expected.get() {
+            return Err(Refusal::TokenChanged { row: None });
+        }
+        let jump = leadergroup_lock::TOKEN_JUMP;
+        let above = row.token + if row.era == era { 0 } else { jump };
+        row.token = above.max(grant.floor.get()).max(era * jump) + 1;
+        row.era = era;
+        row.grant = Some(grant.grant);
+        row.owner = Some(grant.owner.clone());
+        row.terms.push((row.token, grant.owner.clone()));
+        Ok(row.token)
+    }
+
+    fn confirm(&mut self, own: SessionId, key: usize, token: i64) -> Option<Refusal> {
+        if let Some(refusal) = self.not_ours(own, key) {
+            return Some(refusal);
+        }
+        let row = self.rows.get_mut(&key).unwrap();
+        if row.token != token || row.owner.is_none() {
+            return Some(Refusal::TokenChanged { row: None });
+        }
+        row.confirmed = token;
+        None
+    }
+
+    fn vacate(&mut self, own: SessionId, key: usize, token: i64, grant: GrantId) -> Option<Refusal> {
+        if let Some(refusal) = self.not_ours(own, key) {
+            return Some(refusal);
+        }
+        let row = self.rows.get_mut(&key).unwrap();
+        if row.token != token {
+            return Some(Refusal::TokenChanged { row: None });
+        }
+        if row.owner.take().is_some() {
+            row.grant = Some(grant);
+        }
+        None
+    }
+
+    fn bury(&mut self, own: SessionId, key: usize, group: usize, floor: i64) -> Option<Refusal> {
+        if !self.lives(Some(own)) {
+            return Some(Refusal::SessionDead);
+        }
+        let Some(row) = self.rows.get(&key) else {
+            self.rows.insert(key, Row { group, token: floor, tombstone: true, ..Row::default() });
+            return None;
+        };
+        if row.group != group {
+            return Some(Refusal::Foreign { group: group_of(row.group) });
+        }
+        if row.session != Some(own) && self.lives(row.session) {
+            return Some(Refusal::NotOurs { session: row.session });
+        }
+        let row = self.rows.get_mut(&key).unwrap();
+        if row.tombstone && row.token >= floor {
+            return None;
+        }
+        (row.tombstone, row.session, row.owner, row.grant) = (true, None, None, None);
+        row.token = row.token.max(floor);
+        None
+    }
+}
+
+/// What the model says to a claim.
+enum Verdict {
+    SessionDead,
+    Ours,
+    Other(Box<Claimed>),
+}
+
+/// The row that came with the refusal is looked at elsewhere.
+fn bare(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::TokenChanged { .. } => Refusal::TokenChanged { row: None },
+        other => other,
+    }
+}
+
+fn expected(refusal: Option<Refusal>) -> Changed {
+    refusal.map_or(Changed::Done, Changed::Refused)
+}
+
+fn bare_changed(mut changed: Vec<Changed>) -> Changed {
+    match changed.remove(0) {
+        Changed::Done => Changed::Done,
+        Changed::Refused(refusal) => Changed::Refused(bare(refusal)),
+    }
+}
+
+/// Carries out one step on both and compares the answers.
+async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: &Step) {
+    match *step {
+        Step::Claim { by, key, group, may_create, supersedes } => {
+            let own = model.sessions[by];
+            let claim = Claim {
+                key: name_of(key),
+                group: group_of(group),
+                may_create,
+                supersedes: supersedes.map(group_of),
+            };
+            let answer =
+                store.claim(own, std::slice::from_ref(&claim)).await.map(|mut answers| answers.remove(0));
+            match model.claim(own, key, &claim, group, supersedes) {
+                Verdict::SessionDead => assert_eq!(answer, Err(LockError::SessionDead)),
+                Verdict::Other(claimed) => assert_eq!(answer, Ok(*claimed)),
+                Verdict::Ours => assert!(matches!(answer, Ok(Claimed::Ours(_))), "{answer:?}"),
+            }
+        }
+        Step::Yield { by, key } => {
+            let own = model.sessions[by];
+            let refusal = match model.not_ours(own, key) {
+                // Nobody is in charge: that is what was asked for.
+                Some(Refusal::NotOurs { session: None }) => None,
+                None => {
+                    model.rows.get_mut(&key).unwrap().session = None;
+                    None
+                }
+                other => other,
+            };
+            let answer = store.yield_charge(own, &[name_of(key)]).await.unwrap();
+            assert_eq!(bare_changed(answer), expected(refusal));
+        }
+        Step::Grant { by, key, behind, floor, to, again } => {
+            let own = model.sessions[by];
+            let token = model.rows.get(&key).map_or(0, |row| row.token);
+            let fresh = Grant {
+                key: name_of(key),
+                expected: Token::new((token - behind).max(0)),
+                floor: Token::new(floor),
+                owner: owner(&format!("p{to}")),
+                grant: GrantId::new(),
+                reason: "model".into(),
+            };
+            let grant = model.last_grant.get(&key).filter(|_| again).cloned().unwrap_or(fresh);
+            model.last_grant.insert(key, grant.clone());
+            let answer = match store.grant(own, std::slice::from_ref(&grant)).await.unwrap().remove(0) {
+                Granted::Granted { token } => Ok(token.get()),
+                Granted::Refused(refusal) => Err(bare(refusal)),
+            };
+            assert_eq!(answer, model.grant(own, key, &grant));
+        }
+        Step::Confirm { by, key, behind } => {
+            let own = model.sessions[by];
+            let token = (model.rows.get(&key).map_or(0, |row| row.token) - behind).max(0);
+            let answer = store.confirm(own, &[(name_of(key), Token::new(token))]).await.unwrap();
+            assert_eq!(bare_changed(answer), expected(model.confirm(own, key, token)));
+        }
+        Step::Vacate { by, key, behind } => {
+            let own = model.sessions[by];
+            let token = (model.rows.get(&key).map_or(0, |row| row.token) - behind).max(0);
+            let grant = GrantId::new();
+            let vacate =
+                Vacate { key: name_of(key), token: Token::new(token), grant, reason: "model".into() };
+            let answer = store.vacate(own, &[vacate]).await.unwrap();
+            assert_eq!(bare_changed(answer), expected(model.vacate(own, key, token, grant)));
+        }
+        Step::Bury { by, key, group, floor } => {
+            let own = model.sessions[by];
+            let grave = Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
+            let answer = store.tombstone(own, &[grave]).await.unwrap();
+            assert_eq!(bare_changed(answer), expected(model.bury(own, key, group, floor)));
+        }
+        Step::Beat { .. } | Step::Kill { .. } | Step::Close { .. } | Step::Register { .. } | Step::NewEra => {
+            carry_out_on_sessions(store, database, model, step).await;
+        }
+    }
+}
+
+async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut Model, step: &Step) {
+    match *step {
+        Step::Beat { by } => {
+            let own = model.sessions[by];
+            let beat = store.beat(own).await.unwrap();
+            if let Some(count) = model.living.get_mut(&own) {
+                *count += 1;
+            }
+            assert_eq!(beat.alive, model.living.contains_key(&own));
+            let living: BTreeMap<_, _> =
+                beat.sessions.iter().filter(|seen| !seen.dead).map(|seen| (seen.id, seen.beat)).collect();
+            assert_eq!(living, model.living);
+            assert_eq!(i64::from(beat.epoch.era), model.era);
+        }
+        Step::Kill { victim, behind } => {
+            let victim = model.sessions[victim];
+            let count = model.living.get(&victim).copied();
+            let observed = count.unwrap_or(1).saturating_sub(behind);
+            let dead = store.mark_dead(&[(victim, observed)]).await.unwrap();
+            if count == Some(observed) {
+                model.living.remove(&victim);
+            }
+            assert_eq!(!dead.is_empty(), !model.living.contains_key(&victim));
+        }
+        Step::Close { by } => {
+            let own = model.sessions[by];
+            let freed = if model.living.remove(&own).is_some() {
+                model.rows.values().filter(|row| row.session == Some(own)).count()
+            } else {
+                0
+            };
+            assert_eq!(store.close(own).await.unwrap(), freed as u64);
+        }
+        Step::Register { slot } => {
+            if !model.lives(Some(model.sessions[slot])) {
+                let session = store.register("model", TTL).await.unwrap();
+                model.living.insert(session, 1);
+                model.sessions[slot] = session;
+            }
+        }
+        Step::NewEra => {
+            database.sql("update leadergroup.meta set system_identifier = 42").await;
+            model.era += 1;
+            // The heartbeat or the next grant finds out; here somebody's heartbeat does.
+            store.beat(SessionId::new()).await.unwrap();
+        }
+        _ => unreachable!("the other steps are about rows"),
+    }
+}
+
+/// The database's rows are the model's.
+async fn compare(store: &Store, model: &Model) {
+    let keys: Vec<Key> = (0..KEYS).map(name_of).collect();
+    let rows: BTreeMap<Key, LockRow> =
+        store.read(&keys).await.unwrap().into_iter().map(|row| (row.key.clone(), row)).collect();
+    assert_eq!(rows.len(), model.rows.len());
+    for (number, row) in &model.rows {
+        let found = &rows[&name_of(*number)];
+        assert_eq!(found.group, group_of(row.group));
+        assert_eq!(found.session, row.session);
+        assert_eq!(found.token.get(), row.token);
+        assert_eq!(found.grant, row.grant);
+        assert_eq!(found.owner, row.owner);
+        assert_eq!(found.tombstone, row.tombstone);
+        assert_eq!(found.confirmed, row.confirmed > 0 && row.confirmed == row.token);
+        let pending: Vec<_> =
+            found.pending.iter().map(|term| (term.token.get(), term.owner.clone())).collect();
+        let expected: Vec<_> =
+            row.terms.iter().filter(|(token, _)| *token >= row.confirmed).cloned().collect();
+        assert_eq!(pending, expected);
+    }
+}
+
+#[test]
+fn random_operations_do_what_the_contract_says() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (database, store) = runtime.block_on(migrated());
+    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..50), |steps| {
+        runtime.block_on(async {
+            let clean = "truncate leadergroup.lock, leadergroup.term, leadergroup.session; update leadergroup.meta set era = 0";
+            database.sql(clean).await;
+            let mut model = Model::default();
+            for _ in 0..SESSIONS {
+                let session = store.register("model", TTL).await.unwrap();
+                model.living.insert(session, 1);
+                model.sessions.push(session);
+            }
+            for step in &steps {
+                carry_out(&store, &database, &mut model, step).await;
+                compare(&store, &model).await;
+            }
+        });
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}

@@ -1,0 +1,159 @@
+//! What a waiter is told when its time is up: what stood in its way in the end, and what to do about it.
+
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Client, ClientConfig, ClientError, DatabaseConfig, FencePolicy, LockError, Obstacle, Overrun, Store,
+};
+
+use crate::cast::{Gate, key};
+use crate::postgres::{Database, Server, eventually, migrated};
+
+/// Long enough for nothing to end in a test.
+const LONG: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_millis(300);
+
+async fn client(database: &Database, ttl: Duration, lock_delay: Duration) -> Client {
+    let retry_interval = ttl / 20;
+    let config = ClientConfig { ttl, retry_interval, lock_delay, ..ClientConfig::default() };
+    Client::connect(database.store(), config).await.unwrap()
+}
+
+async fn patient(database: &Database) -> Client {
+    client(database, LONG, Duration::ZERO).await
+}
+
+/// Asks until the waiter had the time to meet it, and makes sure that what is to be done about it is said.
+async fn met(client: &Client, name: &str, expected: impl Fn(&Obstacle) -> bool, remedy: &str) {
+    eventually(&format!("the waiter for {name} says {remedy}"), async || {
+        match client.lock(&key(name), PATIENCE).await.unwrap_err() {
+            ClientError::Deadline { key, waited, obstacle } => {
+                assert_eq!((key.as_str(), waited), (name, PATIENCE));
+                let text = ClientError::Deadline { key, waited, obstacle: obstacle.clone() }.to_string();
+                if expected(&obstacle) {
+                    assert!(text.contains(name) && text.contains(remedy), "{text}");
+                }
+                expected(&obstacle)
+            }
+            other => panic!("{other}"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_who_hold_it() {
+    let (database, _store) = migrated().await;
+    let (one, two) = (patient(&database).await, patient(&database).await);
+    let _held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    met(&two, "a", |obstacle| *obstacle == Obstacle::Others, "lock show").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_takes_no_writes() {
+    let (database, _store) = migrated().await;
+    let one = patient(&database).await;
+    database.sql(&format!("alter database {} set default_transaction_read_only = on", database.name)).await;
+    let connections = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and usename = 'app'";
+    database.sql(connections).await;
+    let read_only = |obstacle: &Obstacle| *obstacle == Obstacle::Database(LockError::ReadOnly);
+    met(&one, "a", read_only, "let the URL lead to the primary").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_away() {
+    let server = Server::start(&[]);
+    let database = server.database().await;
+    database.store().migrate().await.unwrap();
+    let one = patient(&database).await;
+    server.stop();
+    let away = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Database(LockError::Unreachable { .. }));
+    met(&one, "a", away, "check the URL").await;
+}
+
+/// The question hangs for longer than the waiter has time for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_has_not_answered() {
+    let (database, _store) = migrated().await;
+    let one = patient(&database).await;
+    let mut gate = Gate::close(&database).await;
+    met(&one, "a", |obstacle| *obstacle == Obstacle::NoAnswer, "wait for longer").await;
+    gate.open().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delay_after_an_unclean_end() {
+    const HOUR: Duration = Duration::from_hours(1);
+    let (database, _store) = migrated().await;
+    let (one, two) = (client(&database, LONG, HOUR).await, patient(&database).await);
+    let _held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    let holder = "update leadergroup.session set dead = true, dead_at = now() \
+                  where id = (select session from leadergroup.lock)";
+    database.sql(holder).await;
+    met(&two, "a", |obstacle| *obstacle == Obstacle::Delay { delay: HOUR }, "wait longer").await;
+    let why = two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err();
+    assert_eq!(why, Obstacle::Delay { delay: HOUR });
+}
+
+/// Nobody holds the key as far as anybody can see.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_that_has_not_settled() {
+    let (database, _store) = migrated().await;
+    let one = patient(&database).await;
+    database.sql("update leadergroup.meta set system_identifier = 42").await;
+    met(&one, "a", |obstacle| *obstacle == Obstacle::Unsettled, "failed over").await;
+    // One that comes when the others know of it already.
+    let beating = client(&database, Duration::from_mins(1), Duration::ZERO).await;
+    met(&beating, "b", |obstacle| *obstacle == Obstacle::Unsettled, "failed over").await;
+    assert_eq!(beating.try_lock_or_why(&key("b")).await.unwrap().unwrap_err(), Obstacle::Unsettled);
+}
+
+/// It is free, but for a transaction of its last holder that may take as long as it wants.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_the_last_holder() {
+    let (database, store) = migrated().await;
+    let policy = FencePolicy { patience: PATIENCE / 10, overrun: Overrun::Wait };
+    let config = ClientConfig { ttl: LONG, retry_interval: LONG / 20, ..ClientConfig::default() };
+    let two = Client::connect(store.with_fence_policy(policy), config).await.unwrap();
+    let one = patient(&database).await;
+    let held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    let mut application = database.admin().await;
+    sqlx::raw_sql("begin; select leadergroup.fence('a', 1)").execute(&mut application).await.unwrap();
+    held.release().await.unwrap();
+    met(&two, "a", |obstacle| *obstacle == Obstacle::Busy, "try again").await;
+    assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), Obstacle::Busy);
+    sqlx::raw_sql("commit").execute(&mut application).await.unwrap();
+    drop(two.try_lock(&key("a")).await.unwrap().unwrap());
+}
+
+/// Its session was marked dead by others, and there is no other one before its next heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_own_session_that_is_gone() {
+    let (database, _store) = migrated().await;
+    let one = patient(&database).await;
+    database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
+    met(&one, "a", |obstacle| *obstacle == Obstacle::Session, "see why in the log").await;
+}
+
+/// The last one counts, not the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_waiter_met_in_the_end() {
+    let server = Server::start(&[]);
+    let database = server.database().await;
+    database.store().migrate().await.unwrap();
+    let config = DatabaseConfig { statement_timeout: Duration::from_secs(1), ..database.config() };
+    let often = ClientConfig { ttl: LONG, retry_interval: PATIENCE / 3, ..ClientConfig::default() };
+    let waiter = Client::connect(Store::new(&config).unwrap(), often).await.unwrap();
+    let one = patient(&database).await;
+    let _held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    let waiting =
+        tokio::spawn(async move { waiter.lock(&key("a"), Duration::from_secs(5)).await.unwrap_err() });
+    let queued = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || database.number(queued).await == 1).await;
+    server.stop();
+    let error = waiting.await.unwrap();
+    assert!(
+        matches!(&error, ClientError::Deadline { obstacle: Obstacle::Database(error), .. } if error.is_temporary()),
+        "{error}"
+    );
+}

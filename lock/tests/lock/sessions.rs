@@ -1,0 +1,229 @@
+//! Sessions: heartbeats, the death mark and what it is bound to, the normal end, cleaning up.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use leadergroup_lock::{Beat, Claimed, DatabaseConfig, Hint, SessionId, SessionSeen, Store, Token};
+use sqlx::{Connection, Executor};
+
+use crate::cast::{TTL, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, session, take};
+use crate::postgres::{eventually, migrated};
+
+fn seen(beat: &Beat, id: SessionId) -> &SessionSeen {
+    beat.sessions.iter().find(|session| session.id == id).unwrap()
+}
+
+#[tokio::test]
+async fn a_heartbeat_moves_the_own_counter_and_shows_all() {
+    let (_database, store) = migrated().await;
+    let own = store.register("replica-1", Duration::from_millis(3_500)).await.unwrap();
+    let other = store.register("replica-2", TTL).await.unwrap();
+    for expected in 2..5 {
+        let beat = store.beat(own).await.unwrap();
+        assert!(beat.alive);
+        assert_eq!(beat.own, own);
+        let expected = SessionSeen {
+            id: own,
+            name: "replica-1".into(),
+            beat: expected,
+            ttl: Duration::from_millis(3_500),
+            dead: false,
+        };
+        assert_eq!(*seen(&beat, own), expected);
+        assert_eq!((seen(&beat, other).beat, beat.sessions.len()), (1, 2));
+        assert!(!beat.epoch_changed);
+    }
+}
+
+#[tokio::test]
+async fn a_heartbeat_of_an_unknown_session_says_so_and_nothing_else() {
+    let (database, store) = migrated().await;
+    let beat = store.beat(SessionId::new()).await.unwrap();
+    assert!(!beat.alive);
+    assert_eq!(beat.sessions, []);
+    assert_eq!(database.number("select count(*) from leadergroup.session").await, 0);
+}
+
+#[tokio::test]
+async fn the_death_mark_is_bound_to_the_observed_counter() {
+    let (_database, store) = migrated().await;
+    let own = session(&store).await;
+    let victim = session(&store).await;
+    let observed = seen(&store.beat(own).await.unwrap(), victim).beat;
+    store.beat(victim).await.unwrap();
+    assert_eq!(store.mark_dead(&[(victim, observed)]).await.unwrap(), [], "it has moved on");
+    assert!(store.beat(victim).await.unwrap().alive);
+
+    let observed = seen(&store.beat(own).await.unwrap(), victim).beat;
+    let already = dead_session(&store).await;
+    let unknown = SessionId::new();
+    let mut dead = store.mark_dead(&[(victim, observed), (already, 77), (unknown, 1)]).await.unwrap();
+    dead.sort();
+    let mut expected = [victim, already, unknown];
+    expected.sort();
+    assert_eq!(dead, expected, "those that were dead before, or are gone altogether, count as well");
+    assert!(!store.beat(victim).await.unwrap().alive);
+    let living: Vec<_> = store.beat(own).await.unwrap().sessions.iter().map(|seen| seen.id).collect();
+    assert_eq!(living, [own], "of the dead nobody hears");
+}
+
+/// A change under way holds the death mark off until it is committed: it can not take effect after the mark.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_death_mark_waits_for_a_change_under_way() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let mut admin = database.admin().await;
+    let mut change = admin.begin().await.unwrap();
+    change
+        .execute(sqlx::AssertSqlSafe(format!(
+            "select from leadergroup.session where id = '{own}' for key share"
+        )))
+        .await
+        .unwrap();
+    // Its heartbeats do not wait for it.
+    assert!(store.beat(own).await.unwrap().alive);
+    let marking = tokio::spawn({
+        let store = database.store();
+        async move { store.mark_dead(&[(own, 2)]).await.unwrap() }
+    });
+    eventually("the mark waits", async || database.waiting().await > 0).await;
+    change.commit().await.unwrap();
+    assert_eq!(marking.await.unwrap(), [own]);
+}
+
+#[tokio::test]
+async fn a_change_that_hangs_delays_its_own_death_mark_only() {
+    let (database, store) = migrated().await;
+    let hanging = session(&store).await;
+    let silent = session(&store).await;
+    let mut admin = database.admin().await;
+    let mut change = admin.begin().await.unwrap();
+    change
+        .execute(sqlx::AssertSqlSafe(format!(
+            "select from leadergroup.session where id = '{hanging}' for key share"
+        )))
+        .await
+        .unwrap();
+    assert_eq!(store.mark_dead(&[(hanging, 1), (silent, 1)]).await.unwrap(), [silent]);
+    let config = DatabaseConfig { statement_timeout: Duration::from_secs(1), ..database.config() };
+    let impatient = Store::new(&config).unwrap();
+    assert_eq!(impatient.mark_dead(&[(hanging, 1)]).await.unwrap(), [], "waited for in vain, within bounds");
+    drop(change);
+    drop(admin);
+    eventually("the mark succeeds", async || store.mark_dead(&[(hanging, 1)]).await.unwrap() == [hanging])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_observers_mark_at_once() {
+    let (database, store) = migrated().await;
+    let mut victims = Vec::new();
+    for _ in 0..20 {
+        victims.push((session(&store).await, 1));
+    }
+    let marks = (0..8).map(|_| {
+        let (store, victims) = (database.store(), victims.clone());
+        tokio::spawn(async move { store.mark_dead(&victims).await.unwrap() })
+    });
+    for mark in marks.collect::<Vec<_>>() {
+        mark.await.unwrap();
+    }
+    assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 20);
+}
+
+#[tokio::test]
+async fn closing_frees_all_charges_without_writing_a_single_row_of_them() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let keys = keys(100);
+    let claims: Vec<_> = keys.iter().map(claim).collect();
+    store.claim(own, &claims).await.unwrap();
+    assert_eq!(grant_one(&store, own, grant(&keys[3], 0, "p0")).await, granted(1));
+    let before = database.number("select max(xmin::text::bigint) from leadergroup.lock").await;
+
+    assert_eq!(store.close(own).await.unwrap(), 100);
+    assert_eq!(store.close(own).await.unwrap(), 0);
+    assert_eq!(database.number("select max(xmin::text::bigint) from leadergroup.lock").await, before);
+    assert!(!store.beat(own).await.unwrap().alive);
+    let next = session(&store).await;
+    assert_eq!(store.unclaimed(None, 1_000).await.unwrap().len(), 100);
+    let row = take(&store, next, &keys[3]).await;
+    assert_eq!((row.token, row.owner.unwrap().name), (Token::new(1), "p0".to_owned()));
+}
+
+#[tokio::test]
+async fn a_close_is_heard_by_those_who_listen() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let other = database.store();
+    let mut hints = Box::pin(other.listen());
+    assert_eq!(hints.next().await, Some(Hint::Missed), "listening from now on");
+    let nothing = session(&store).await;
+    store.close(nothing).await.unwrap();
+    take(&store, own, &key("a")).await;
+    store.close(own).await.unwrap();
+    assert_eq!(hints.next().await, Some(Hint::ChargeFree));
+    let lives = session(&store).await;
+    take(&store, lives, &key("b")).await;
+    store.yield_charge(lives, &[key("b")]).await.unwrap();
+    assert_eq!(hints.next().await, Some(Hint::Yielded));
+    // The connection is cut off behind its back.
+    database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
+    assert_eq!(hints.next().await, Some(Hint::Missed), "made anew by itself");
+    let again = session(&store).await;
+    store.mark_dead(&[(again, 1)]).await.unwrap();
+    assert_eq!(hints.next().await, Some(Hint::ChargeFree));
+}
+
+#[tokio::test]
+async fn pruning_keeps_what_is_needed() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let (busy, unconfirmed) = (key("busy"), key("unconfirmed"));
+    for key in [&busy, &unconfirmed] {
+        take(&store, own, key).await;
+        for token in 0..10 {
+            assert_eq!(grant_one(&store, own, grant(key, token, "p0")).await, granted(token + 1));
+        }
+    }
+    let forgotten = dead_session(&store).await;
+    let in_charge = session(&store).await;
+    take(&store, in_charge, &key("still-charged")).await;
+    store.mark_dead(&[(in_charge, 1)]).await.unwrap();
+
+    assert_eq!(
+        store.prune(3, TTL).await.unwrap().terms,
+        0,
+        "nothing was ever confirmed: all of it is pending"
+    );
+    store.confirm(own, &[(busy.clone(), Token::new(10))]).await.unwrap();
+    let pruned = store.prune(3, Duration::ZERO).await.unwrap();
+    assert_eq!((pruned.terms, pruned.sessions), (7, 1));
+    assert_eq!(database.number("select min(token) from leadergroup.term where key = 'busy'").await, 8);
+    assert_eq!(database.number("select count(*) from leadergroup.term where key = 'unconfirmed'").await, 10);
+    let known: Vec<SessionId> = sqlx::query_scalar::<_, uuid::Uuid>("select id from leadergroup.session")
+        .fetch_all(&mut database.admin().await)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(SessionId::from)
+        .collect();
+    assert!(!known.contains(&forgotten) && known.contains(&in_charge));
+    // Confirmed long ago and not since: everything after it is kept.
+    assert_eq!(grant_one(&store, own, grant(&busy, 10, "p1")).await, granted(11));
+    assert_eq!(store.prune(1, TTL).await.unwrap().terms, 2);
+    assert_eq!(database.number("select count(*) from leadergroup.term where key = 'busy'").await, 2);
+}
+
+#[tokio::test]
+async fn a_session_that_was_removed_by_hand_is_as_dead_as_any() {
+    let (database, store) = migrated().await;
+    let gone = session(&store).await;
+    let key = key("a");
+    take(&store, gone, &key).await;
+    database.sql("delete from leadergroup.session").await;
+    let own = session(&store).await;
+    assert_eq!(store.unclaimed(None, 10).await.unwrap().len(), 1);
+    assert!(matches!(claim_one(&store, own, claim(&key)).await, Claimed::Ours(_)));
+    assert!(!store.beat(gone).await.unwrap().alive);
+}
