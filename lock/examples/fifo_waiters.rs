@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Client, ClientConfig, ClientError, DatabaseConfig, Guard, HandedOver, Heir, Key, Store,
+    Client, ClientConfig, ClientError, DatabaseConfig, Guard, Key, Store, Successor, Transferred,
 };
 use tokio::task::JoinHandle;
 
@@ -31,20 +31,20 @@ pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
     // Owners of one process share its session: any number of waiters costs one heartbeat.
     let mut waiting = Vec::new();
     for name in ["ann", "bob", "eve"] {
-        waiting.push((name, queue_up(&client.another_owner(name), &key)));
+        waiting.push((name, queue_up(&client.another_holder(name), &key)));
         while store.waiters(&key, 10).await?.len() < waiting.len() {
             tokio::task::yield_now().await;
         }
     }
     // Whoever tries only once does not get past them, and whoever waits too long is told so.
-    if client.another_owner("pushy").try_lock(&key).await?.is_some() {
+    if client.another_holder("pushy").try_lock(&key).await?.is_some() {
         return Err("somebody jumped the queue".into());
     }
-    let late = client.another_owner("impatient").lock(&key, Duration::from_millis(100)).await;
+    let late = client.another_holder("impatient").lock(&key, Duration::from_millis(100)).await;
     println!("{}", late.err().map_or_else(String::new, |error| error.to_string()));
 
     // Eve is in a hurry. The others keep their places.
-    let HandedOver::Done = held.hand_over_to(Heir::Name("eve")).await? else {
+    let Transferred::Done = held.transfer_to(Successor::Name("eve")).await? else {
         return Err("eve does not wait any more".into());
     };
     let mut served = Vec::new();

@@ -9,35 +9,15 @@ use std::time::Duration;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::LockError;
+use crate::LockError;
+use crate::route::Hosts;
+use crate::url::{REMEDY, Url};
 
 /// What the connections call themselves in `pg_stat_activity`, unless the URL says otherwise.
 const APPLICATION_NAME: &str = "leadergroup";
 
 /// The smallest useful pool: one connection is reserved for heartbeats, one for hints, one for all else.
 const FEWEST_CONNECTIONS: u32 = 3;
-
-/// Query parameters of the URL that the driver understands; any other is refused, since a misspelt `sslmode` would
-/// otherwise switch verification off without a word.
-const URL_PARAMETERS: [&str; 17] = [
-    "sslmode",
-    "ssl-mode",
-    "sslrootcert",
-    "ssl-root-cert",
-    "ssl-ca",
-    "sslcert",
-    "ssl-cert",
-    "sslkey",
-    "ssl-key",
-    "host",
-    "hostaddr",
-    "port",
-    "dbname",
-    "user",
-    "password",
-    "application_name",
-    "options",
-];
 
 /// A text that is never shown: neither `Debug` nor an error prints it.
 #[derive(Clone, PartialEq, Eq)]
@@ -81,12 +61,19 @@ pub struct DatabaseConfig {
     /// Without `sslmode`, a server on another machine must show a certificate for its name that a known CA signed
     /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless asked for. Empty with
     /// `url_file`.
+    ///
+    /// Several hosts are written as for libpq: `postgres://user@host1:5432,host2:5433/database`, or as lists in the
+    /// parameters `host` and `port`, where one port counts for all hosts. A connection is made to the first host that
+    /// fits, beginning with the one that fitted last; each host gets its share of `statement_timeout`.
+    /// `target_session_attrs` says which host fits: `read-write`, one where transactions may write; `primary`, one that
+    /// is not in recovery; `any`, every one that answers. With several hosts `read-write` is the default, since a lock
+    /// needs the primary; with one host it is `any`, and statements on a standby fail with [`LockError::ReadOnly`].
     pub url: Secret,
-    /// Holds the URL and nothing else (a line end is cut off), in place of `url`. Read anew for each connection: what is
-    /// wrong in it is an error of that attempt, and is gone once the file is right. When it leads elsewhere, connections
-    /// to where it led before are given up within seconds.
+    /// Holds the URL and nothing else (a line end is cut off), in place of `url`. Read again for each connection: what
+    /// is wrong in it is an error of that attempt, and is gone once the file is right. When it leads elsewhere,
+    /// connections to where it led before are given up within seconds.
     pub url_file: Option<PathBuf>,
-    /// Holds the password and nothing else (a line end is cut off). Read anew for each connection, so that a rotated
+    /// Holds the password and nothing else (a line end is cut off). Read again for each connection, so that a rotated
     /// password is picked up. Wins over a password in the URL.
     pub password_file: Option<PathBuf>,
     /// Most connections at a time, at least 3: one is reserved for heartbeats, so that no other work can delay them,
@@ -98,8 +85,8 @@ pub struct DatabaseConfig {
     pub connection_max_lifetime: Duration,
     /// A connection without work is closed after this time.
     pub connection_max_idle_time: Duration,
-    /// PEM file of the CA that signed the server's certificate; trusted besides the public ones. With it, `sslmode=require`
-    /// means `verify-ca`.
+    /// PEM file of the CA that signed the server's certificate; trusted besides the public ones. With it,
+    /// `sslmode=require` means `verify-ca`.
     pub ca_file: Option<PathBuf>,
     /// How long one statement, and likewise making one connection, may take. The server gets the same limit.
     pub statement_timeout: Duration,
@@ -123,12 +110,13 @@ impl Default for DatabaseConfig {
 
 impl DatabaseConfig {
     /// Checks all settings, but not the files that they name. No I/O.
-    pub(super) fn check(&self) -> Result<(), LockError> {
+    pub(crate) fn check(&self) -> Result<(), LockError> {
         if self.max_open_connections < FEWEST_CONNECTIONS {
             return Err(LockError::Config {
                 key: "maxOpenConnections",
                 problem: format!(
-                    "is {}; write {FEWEST_CONNECTIONS} or more (one connection each is reserved for heartbeats and hints)",
+                    "is {}; write {FEWEST_CONNECTIONS} or more (one connection each is reserved for heartbeats and \
+                     hints)",
                     self.max_open_connections
                 ),
             });
@@ -143,21 +131,28 @@ impl DatabaseConfig {
             return Err(config("connectionMaxIdleTime", "is zero; write a time such as 5m"));
         }
         match (&self.url_file, self.url.reveal()) {
-            (None, url) => self.options(url).map(drop),
+            (None, url) => self.hosts(url).map(drop),
             (Some(_), "") => Ok(()),
             (Some(_), _) => Err(config("urlFile", "is set, and url, too; leave one of the two out")),
         }
     }
 
     /// What the driver needs to connect by this URL. An error is one of `url`, or of `caFile` together with it.
-    pub(super) fn options(&self, url: &str) -> Result<PgConnectOptions, LockError> {
-        let parameters = check_url(url)?;
+    pub(crate) fn hosts(&self, url: &str) -> Result<Hosts, LockError> {
+        let url = Url::parse(url)?;
+        let each = url.each()?.iter().map(|one| self.host(&url, one)).collect::<Result<Vec<_>, _>>()?;
+        let wanted = url.wanted(each.len())?;
+        Ok(Hosts { each, wanted })
+    }
+
+    /// What the driver needs to connect to one host, given by a URL of its own.
+    fn host(&self, url: &Url<'_>, one: &str) -> Result<PgConnectOptions, LockError> {
         // The driver's own complaints about a URL are fixed texts or name a parameter's value; none repeats the URL.
-        let mut options = PgConnectOptions::from_str(url).map_err(|error| LockError::Config {
+        let mut options = PgConnectOptions::from_str(one).map_err(|error| LockError::Config {
             key: "url",
-            problem: format!("{}; {URL_REMEDY}", flat(&error)),
+            problem: format!("{}; {REMEDY}", flat(&error)),
         })?;
-        let named_mode = parameters.iter().any(|name| name == "sslmode" || name == "ssl-mode");
+        let named_mode = url.has(&["sslmode", "ssl-mode"]);
         if !named_mode {
             let local = is_local(&options);
             options = options.ssl_mode(if local { PgSslMode::Disable } else { PgSslMode::VerifyFull });
@@ -176,7 +171,7 @@ impl DatabaseConfig {
                 }
             };
         }
-        if !parameters.iter().any(|name| name == "application_name") {
+        if !url.has(&["application_name"]) {
             options = options.application_name(APPLICATION_NAME);
         }
         Ok(options.disable_statement_logging())
@@ -185,51 +180,6 @@ impl DatabaseConfig {
 
 fn config(key: &'static str, problem: &str) -> LockError {
     LockError::Config { key, problem: problem.to_owned() }
-}
-
-const URL_REMEDY: &str = "write postgres://user@host:5432/database, optionally with ?sslmode=verify-full";
-
-const ESCAPE: &str = "write / as %2F, ? as %3F, # as %23 and @ as %40 in user, password and database";
-
-/// Checks scheme and parameters, and returns the names of the parameters.
-fn check_url(url: &str) -> Result<Vec<String>, LockError> {
-    let problem = |problem: String| Err(LockError::Config { key: "url", problem });
-    if url.is_empty() {
-        return problem(format!("is not set; {URL_REMEDY}"));
-    }
-    // The driver would just leave them out.
-    if url.contains(char::is_control) {
-        return problem(format!("has a line break or another control character in it; {URL_REMEDY}"));
-    }
-    let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) else {
-        return problem(format!("does not start with postgres://; {URL_REMEDY}"));
-    };
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (host, database) = place.split_once('/').unwrap_or((place, ""));
-    let names: Vec<String> = query
-        .split('&')
-        .filter(|parameter| !parameter.is_empty())
-        .map(|parameter| parameter.split('=').next().unwrap_or_default().to_owned())
-        .collect();
-    let has = |wanted: &[&str]| names.iter().any(|name| wanted.contains(&name.as_str()));
-    // Else parts of a password would be taken for the port, the database or a parameter, and shown as such.
-    let cut_off = query.contains('@') && !place.contains('/') && !has(&["dbname"]);
-    if rest.contains('#') || database.contains('@') || cut_off {
-        return problem(format!("has a # in it, or a / or ? before an @; {ESCAPE}"));
-    }
-    if let Some(unknown) =
-        names.iter().find(|name| !URL_PARAMETERS.contains(&name.as_str()) && !name.starts_with("options["))
-    {
-        return problem(format!("has the unknown parameter {unknown:?}; {URL_REMEDY}"));
-    }
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    if host.is_empty() && !has(&["host", "hostaddr"]) {
-        return problem(format!("names no host; {URL_REMEDY}"));
-    }
-    if database.is_empty() && !has(&["dbname"]) {
-        return problem(format!("names no database; {URL_REMEDY}"));
-    }
-    Ok(names)
 }
 
 /// Whether the server is reached without a network: nobody can listen in or stand in between.
@@ -273,6 +223,8 @@ mod tests {
             ("app:hunter2@db/app", "does not start with postgres://"),
             ("postgres://app:hunter2@db:port/app", "not a valid PostgreSQL URL"),
             ("postgres://app:hunter2@db:99999/app", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@db,db2:port/app", "not a valid PostgreSQL URL"),
+            ("postgres://app:hunter2@db,db2/app?port=1,99999", "not a valid PostgreSQL URL"),
             ("postgres://app:hunter2@/app", "names no host"),
             ("postgres://app:hunter2@db", "names no database"),
             ("postgres://app:hunter2@db/", "names no database"),
@@ -323,7 +275,11 @@ mod tests {
     fn another_machine_has_to_prove_who_it_is() {
         let mode = |url: &str, ca: Option<&str>| {
             let config = DatabaseConfig { ca_file: ca.map(PathBuf::from), ..config(url) };
-            config.options(url).map(|options| format!("{:?}", options.get_ssl_mode()))
+            config.hosts(url).map(|hosts| {
+                let modes: Vec<_> =
+                    hosts.each.iter().map(|host| format!("{:?}", host.get_ssl_mode())).collect();
+                modes.join(" ")
+            })
         };
         let is = |mode: &str| Ok(mode.to_owned());
         assert_eq!(mode("postgres://app@db.example/app", None), is("VerifyFull"));
@@ -335,7 +291,8 @@ mod tests {
         assert_eq!(mode("postgres://app@localhost/app", None), is("Disable"));
         assert_eq!(mode("postgres:///app?host=/run/postgresql", None), is("Disable"));
         assert_eq!(mode("postgres://app@localhost.example/app", None), is("VerifyFull"));
-        // Whoever names a CA wants it to be used.
+        assert_eq!(mode("postgres://localhost,db.example/app", None), is("Disable VerifyFull"));
+        // A CA that is given is used.
         assert_eq!(mode("postgres://app@localhost/app", Some("/ca.pem")), is("VerifyFull"));
         assert_eq!(mode("postgres://app@db/app?sslmode=require", Some("/ca.pem")), is("VerifyCa"));
         assert!(mode("postgres://app@db/app?sslmode=prefer", Some("/ca.pem")).is_err());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
-/// [`Refusal`](super::Refusal) and [`Claimed`](super::Claimed).
+/// [`Refusal`](crate::Refusal) and [`Claimed`](crate::Claimed).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -33,8 +33,18 @@ pub enum LockError {
     Unreachable {
         /// Host, port and database.
         endpoint: String,
-        /// The operating system's or driver's word.
+        /// The operating system's or driver's message.
         detail: String,
+    },
+    /// The URL names several hosts, and none of them could be used.
+    #[error(
+        "none of the hosts in the URL can be used: {}; check the URL (database.url or database.urlFile), and that \
+         one of its servers is the primary and lets this program in",
+        reasons(hosts)
+    )]
+    NoHost {
+        /// Host, port and database of each, and why it could not be used.
+        hosts: Vec<(String, LockError)>,
     },
     /// TLS could not be set up or the certificate was refused.
     #[error(
@@ -44,7 +54,7 @@ pub enum LockError {
     Tls {
         /// Host, port and database.
         endpoint: String,
-        /// The driver's word.
+        /// The driver's message.
         detail: String,
     },
     /// The server refused user, password or database.
@@ -58,20 +68,20 @@ pub enum LockError {
         /// The server's message.
         detail: String,
     },
-    /// A file that the settings name cannot be used. Read anew at the next attempt.
+    /// A file that the settings name cannot be used. It is read again at the next attempt.
     #[error("database.{key}: cannot use {path}: {detail}")]
     File {
         /// The setting.
         key: &'static str,
         /// The file.
         path: String,
-        /// What is wrong with it, or the operating system's word.
+        /// What is wrong with it, or the operating system's message.
         detail: String,
     },
     /// The server, or this program's own pool, has no connection left.
     #[error(
-        "no database connection is free: {detail}; raise max_connections on the server (max_client_conn on a pooler) or \
-         database.maxOpenConnections"
+        "no database connection is free: {detail}; raise max_connections on the server (max_client_conn on a pooler) \
+         or database.maxOpenConnections"
     )]
     NoConnection {
         /// Which limit was hit.
@@ -79,8 +89,8 @@ pub enum LockError {
     },
     /// The pooler gives each statement another connection of the server.
     #[error(
-        "the connection pooler works by the statement ({detail}), and nothing can be locked so; set pool_mode = transaction \
-         (or session) for this database in the pooler, or let the URL lead to PostgreSQL itself"
+        "the connection pooler works by the statement ({detail}), and nothing can be locked so; set pool_mode = \
+         transaction (or session) for this database in the pooler, or let the URL lead to PostgreSQL itself"
     )]
     StatementPooling {
         /// The pooler's message.
@@ -99,7 +109,7 @@ pub enum LockError {
     Interrupted {
         /// Which operation.
         statement: &'static str,
-        /// The operating system's or server's word.
+        /// The operating system's or server's message.
         detail: String,
     },
     /// The database takes no writes.
@@ -132,14 +142,15 @@ pub enum LockError {
     /// The role may not do what is needed.
     #[error(
         "the database role lacks privileges: {detail}; let `leadergroup migrate` run as the owner of the schema \
-         `leadergroup`, or grant USAGE on it and SELECT, INSERT, UPDATE, DELETE on its tables"
+         `leadergroup`, or grant USAGE on it, SELECT, INSERT, UPDATE, DELETE on its tables, and EXECUTE on the \
+         functions that are named here"
     )]
     Privileges {
         /// Which.
         detail: String,
     },
-    /// The own session is dead, closed or unknown: register anew and claim again.
-    #[error("this program's session was marked dead or closed; it has to register anew")]
+    /// The own session is dead, closed or unknown: register and claim again.
+    #[error("this program's session was marked dead or closed; it has to register again")]
     SessionDead,
     /// Anything else that the server said.
     #[error("PostgreSQL refused {statement}: {message} (SQLSTATE {code})")]
@@ -154,21 +165,25 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether the server's table of locks was full. It is one for the whole server, of some thousands by default, and each
-    /// fenced key, and each that is taken, needs one until its statement has ended: a smaller batch may find room.
-    pub(super) fn is_out_of_locks(&self) -> bool {
+    /// Whether the server's table of locks was full. There is one for the whole server, of some thousands by default, and
+    /// each fenced key, and each that is taken, needs one until its statement has ended: a smaller batch may find room.
+    pub(crate) fn is_out_of_locks(&self) -> bool {
         matches!(self, Self::Database { code, .. } if code == "53200")
     }
 
     /// Whether the same call may well succeed a little later, with nobody having changed anything.
     pub fn is_temporary(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Timeout { .. }
-                | Self::Interrupted { .. }
-                | Self::Unreachable { .. }
-                | Self::NoConnection { .. }
-        )
+            | Self::Interrupted { .. }
+            | Self::Unreachable { .. }
+            | Self::NoConnection { .. } => true,
+            // A standby may be promoted.
+            Self::NoHost { hosts } => {
+                hosts.iter().any(|(_, error)| *error == Self::ReadOnly || error.is_temporary())
+            }
+            _ => false,
+        }
     }
 
     /// Whether the server was reached and said so itself, as opposed to not being heard.
@@ -181,6 +196,7 @@ impl LockError {
             | Self::Privileges { .. }
             | Self::SessionDead
             | Self::Database { .. } => true,
+            Self::NoHost { hosts } => hosts.iter().any(|(_, error)| error.is_an_answer()),
             Self::Config { .. }
             | Self::Invalid { .. }
             | Self::Unreachable { .. }
@@ -194,7 +210,7 @@ impl LockError {
     }
 
     /// What went wrong while a connection was made.
-    pub(super) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
+    pub(crate) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
         let endpoint = endpoint.to_owned();
         match error {
             sqlx::Error::Tls(inner) => Self::Tls { endpoint, detail: inner.to_string() },
@@ -204,7 +220,7 @@ impl LockError {
                 match inner.code().as_deref() {
                     // Too many connections, or too many for this role or database.
                     Some("53300") => Self::NoConnection { detail },
-                    // PgBouncer's word for it.
+                    // PgBouncer's message for it.
                     _ if detail.contains("no more connections allowed") => Self::NoConnection { detail },
                     // Wrong role, wrong password, no entry in pg_hba.conf, no such database.
                     Some("28000" | "28P01" | "3D000" | "42501") => Self::Login { endpoint, detail },
@@ -216,8 +232,18 @@ impl LockError {
         }
     }
 
+    /// What went wrong while a new connection asked its first question. The login was no problem.
+    pub(crate) fn from_first_question(error: &sqlx::Error, endpoint: &str) -> Self {
+        match error {
+            sqlx::Error::Database(inner) if inner.code().as_deref() == Some("42501") => {
+                Self::Privileges { detail: inner.message().to_owned() }
+            }
+            error => Self::from_connecting(error, endpoint),
+        }
+    }
+
     /// What went wrong while a statement ran.
-    pub(super) fn from_statement(error: &sqlx::Error, statement: &'static str, limit: Duration) -> Self {
+    pub(crate) fn from_statement(error: &sqlx::Error, statement: &'static str, limit: Duration) -> Self {
         let sqlx::Error::Database(inner) = error else {
             return match error {
                 sqlx::Error::Io(inner) => Self::Interrupted { statement, detail: inner.to_string() },
@@ -239,20 +265,35 @@ impl LockError {
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
                 Self::Interrupted { statement, detail: message }
             }
-            // PgBouncer's word, of the class of broken connections.
+            // PgBouncer's code for it is of the class of broken connections.
             "08P01" if message.contains("statement pooling") => Self::StatementPooling { detail: message },
             code if code.starts_with("08") => Self::Interrupted { statement, detail: message },
-            // The statement was prepared before the schema was changed: a new connection prepares it anew.
+            // The statement was prepared before the schema was changed: a new connection prepares it again.
             "0A000" if message.contains("cached plan") => Self::Interrupted { statement, detail: message },
             // Read-only transaction; recovery in progress.
             "25006" => Self::ReadOnly,
             "55000" if message.contains("recovery") => Self::ReadOnly,
             "42501" => Self::Privileges { detail: message },
             // No such schema or table.
-            "3F000" | "42P01" => Self::SchemaOld { found: 0, needed: super::schema::VERSION },
+            "3F000" | "42P01" | "42883" => Self::SchemaOld { found: 0, needed: crate::schema::VERSION },
             code => Self::Database { statement, code: code.to_owned(), message },
         }
     }
+}
+
+/// Why each of several hosts could not be used, in short: what to do about it is said once, for all.
+fn reasons(hosts: &[(String, LockError)]) -> String {
+    let short = |error: &LockError| match error {
+        LockError::Unreachable { detail, .. } | LockError::NoConnection { detail } => detail.clone(),
+        LockError::Tls { detail, .. } => format!("TLS failed: {detail}"),
+        LockError::Login { detail, .. } => format!("it refused the login: {detail}"),
+        LockError::ReadOnly => {
+            "it takes no writes (a standby, or default_transaction_read_only is on)".to_owned()
+        }
+        error => error.to_string(),
+    };
+    let all: Vec<_> = hosts.iter().map(|(host, error)| format!("{host}: {}", short(error))).collect();
+    all.join("; ")
 }
 
 /// The TLS library reports some failures of the handshake as I/O errors.

@@ -1,81 +1,121 @@
 //! A key that is held, and how its holder learns that it is not held any more.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::client::Shared;
-use super::spans::{handing_over, releasing, within};
-use super::{Changed, GrantId, HandOver, Heir, Key, LockError, Refusal, SessionId, Token, monotonic};
+use crate::clock::monotonic;
+use crate::process::Process;
+use crate::trace::{releasing, transferring, within};
+use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
 
-/// The longest that [`Guard::lost`] sleeps at once: timers stand still while the machine does, the belief does not.
+/// The longest that a guard sleeps at once: timers stand still while the machine does, the lease does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
-const REASON: &str = "released by its holder";
-const HANDED_OVER: &str = "handed over by its holder";
+const RELEASED: &str = "released by its holder";
+const TRANSFERRED: &str = "transferred by its holder";
+const HELD_TOO_LONG: &str = "held for as long as it may be";
 
-/// One term of an owner. The last guard that lets go of it releases the key.
-pub(super) struct Term {
-    shared: Arc<Shared>,
-    pub(super) session: SessionId,
-    pub(super) key: Key,
-    /// For people.
-    pub(super) owner: String,
-    pub(super) token: Token,
-    request: GrantId,
+/// One term of a holder. The last guard that lets go of it releases the key.
+pub(crate) struct Term {
+    process: Arc<Process>,
+    pub(crate) session: SessionId,
+    pub(crate) key: Key,
+    /// The holder's name, for people.
+    pub(crate) holder: String,
+    pub(crate) token: Token,
+    grant: GrantId,
+    /// When it has lasted for as long as it may.
+    ends_at: Option<Duration>,
     /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
     guards: AtomicUsize,
     /// For ever, once it was seen.
     lost: AtomicBool,
     released: AtomicBool,
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
 }
 
 impl Term {
-    pub(super) fn new(
-        shared: Arc<Shared>,
+    /// A term that may last for `max_hold`, if given.
+    pub(crate) fn new(
+        process: Arc<Process>,
         session: SessionId,
         key: Key,
-        owner: String,
-        request: GrantId,
+        holder: String,
+        grant: GrantId,
         token: Token,
-    ) -> Self {
-        let (lost, released) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self {
-            shared,
+        max_hold: Option<Duration>,
+    ) -> Arc<Self> {
+        let term = Arc::new(Self {
+            process,
             session,
             key,
-            owner,
+            holder,
             token,
-            request,
+            grant,
+            ends_at: max_hold.map(|max| monotonic() + max),
             guards: AtomicUsize::new(0),
-            lost,
-            released,
+            lost: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             since: Instant::now(),
+        });
+        if let Some(at) = term.ends_at {
+            term.process.runtime.spawn(end_at(Arc::downgrade(&term), at));
         }
+        term
     }
 
-    /// It is known to be over. `false` if it was given up by its holder, or lost before.
-    pub(super) fn end(&self) -> bool {
-        // Also without a guard: one may come back from a handover that is under way.
+    /// It is known to be over. `false` if its holder gave it up, or it was lost before.
+    pub(crate) fn end(&self) -> bool {
+        // Also without a guard: one may come back from a transfer that is under way.
         let first = !self.lost.swap(true, Ordering::Relaxed);
         first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
     }
 
     fn is_lost(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed) && !self.shared.lease.borrow().covers(self.session) {
+        if !self.lost.load(Ordering::Relaxed)
+            && (!self.process.covers(self.session) || self.ends_at.is_some_and(|at| at <= monotonic()))
+        {
             self.lost.store(true, Ordering::Relaxed);
         }
         self.lost.load(Ordering::Relaxed)
     }
+
+    /// Until when it is surely held.
+    fn until(&self) -> Option<Duration> {
+        let lease = *self.process.lease.borrow();
+        let until = lease.until().filter(|_| lease.session == self.session && !self.is_lost())?;
+        Some(self.ends_at.map_or(until, |at| at.min(until)))
+    }
+
+    /// A heartbeat or two are missing, or little is left of the longest time that the key may be held.
+    fn is_in_jeopardy(&self) -> bool {
+        let Some(until) = self.until() else { return true };
+        let lease = self.process.lease.borrow().lasts();
+        let near_its_end = self.ends_at.is_some_and(|at| at.saturating_sub(monotonic()) < lease / 2);
+        until.saturating_sub(monotonic()) < lease / 2 || near_its_end
+    }
 }
 
-impl Shared {
-    async fn release(&self, session: SessionId, key: &Key, token: Token) -> Result<Changed, LockError> {
-        self.wishes.releases();
-        self.store.free(session, key, token, REASON, true).await
+/// Ends a term that has lasted for as long as it may: it is lost, and the key is free.
+async fn end_at(term: Weak<Term>, at: Duration) {
+    loop {
+        let left = at.saturating_sub(monotonic());
+        if left.is_zero() {
+            break;
+        }
+        sleep(left.min(LONGEST_SLEEP.max(left / 2))).await;
+    }
+    let Some(term) = term.upgrade() else { return };
+    if term.end() {
+        tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is given up");
+        // Wakes those that wait for the loss.
+        term.process.lease.send_modify(|_| {});
+        let (process, session) = (Arc::clone(&term.process), term.session);
+        let release = async || process.store.release(session, &term.key, term.token, HELD_TOO_LONG).await;
+        process.insist(session, release).await;
     }
 }
 
@@ -83,26 +123,27 @@ impl Drop for Term {
     fn drop(&mut self) {
         let released = *self.released.get_mut();
         let lost = !released && self.is_lost();
-        tracing::debug!(key = %self.key, token = %self.token, held = ?self.since.elapsed(), lost, "let go of the lock");
-        self.shared.store.counters.held(self.since.elapsed(), lost);
+        let held = self.since.elapsed();
+        tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
+        self.process.store.counters.held(held, lost);
         // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
         if released || lost {
-            return self.shared.terms.leave(self.request);
+            return self.process.terms.leave(self.grant);
         }
-        let (shared, session, request) = (Arc::clone(&self.shared), self.session, self.request);
+        let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token) = (self.key.clone(), self.token);
         let release = within(releasing(self), async move {
-            let answer = shared.insist(session, async || shared.release(session, &key, token).await).await;
-            // Not before, lest it look like what nobody knows of.
-            shared.terms.leave(request);
+            let release = async || process.store.release(session, &key, token, RELEASED).await;
+            let answer = process.insist(session, release).await;
+            process.terms.leave(grant);
             Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
         });
-        self.shared.runtime.spawn(release);
+        self.process.runtime.spawn(release);
     }
 }
 
 /// Proof that a key is held. Dropping it releases the key, in the background; [`release`](Self::release) waits until that
-/// is done. An owner that took the key more than once holds it until the last guard is gone.
+/// is done. A holder that took the key more than once holds it until the last guard is gone.
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
     term: Arc<Term>,
@@ -118,15 +159,15 @@ impl Drop for Guard {
     }
 }
 
-/// What handing a key over came to. Where a guard comes back nothing was changed.
+/// The outcome of a transfer. Where a guard comes back nothing was changed.
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the key"]
-pub enum HandedOver {
-    /// The heir holds the key.
+pub enum Transferred {
+    /// The successor holds the key.
     Done,
-    /// Nobody alive of that description waits for the key.
+    /// No living waiter fits the description.
     NotWaiting(Guard),
-    /// The owner holds the key by other guards, too.
+    /// The holder has other guards for the key, too.
     StillHeld(Guard),
     /// Fenced transactions of this term are still under way, or the database failed over less than a ttl ago: try again when
     /// that is over.
@@ -135,12 +176,12 @@ pub enum HandedOver {
     WasLost,
 }
 
-/// What a release came to.
+/// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The key is free, or the next one's already.
+    /// The key is free, or the next holder's already.
     Done,
-    /// The owner holds it by other guards.
+    /// The holder has other guards for the key.
     StillHeld,
     /// It was lost before: others may have held it since.
     WasLost,
@@ -164,13 +205,13 @@ impl std::fmt::Debug for Guard {
 
 impl Guard {
     /// The first one of a term.
-    pub(super) fn new(term: Arc<Term>) -> Self {
+    pub(crate) fn new(term: Arc<Term>) -> Self {
         term.guards.fetch_add(1, Ordering::AcqRel);
         Self { term, counted: true }
     }
 
     /// Another one of a term that still has one and is not lost.
-    pub(super) fn again(term: Arc<Term>) -> Option<Self> {
+    pub(crate) fn again(term: Arc<Term>) -> Option<Self> {
         let more = |guards| if guards > 0 { Some(guards + 1) } else { None };
         term.guards.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         let guard = Self { term, counted: true };
@@ -193,27 +234,41 @@ impl Guard {
         self.term.is_lost()
     }
 
-    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`]; every heartbeat makes it longer.
-    /// A fifth of the ttl later others can have it. `None` once it is lost.
+    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`](crate::monotonic); every
+    /// heartbeat makes it longer. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
-        let lease = *self.term.shared.lease.borrow();
-        lease.belief.until().filter(|_| lease.session == self.term.session && !self.is_lost())
+        self.term.until()
     }
 
-    /// Completes when the key is lost: the session was given up, or its heartbeats have not got through for so long that
-    /// others may soon take it. That is a fifth of the ttl before anybody can, for the work to be stopped in.
+    /// Completes when the key is lost: the session is gone, its heartbeats have not got through for so long that others may
+    /// soon take it, the key was taken away by force, or it was held for as long as it may be. In the second case that is a
+    /// fifth of the ttl before anybody else can have it: time to stop the work.
     pub async fn lost(&self) {
-        let mut lease = self.term.shared.lease.subscribe();
-        while !self.is_lost() {
-            let until = lease.borrow_and_update().belief.until();
-            let left = until.unwrap_or_default().saturating_sub(monotonic());
-            // The sender lives as long as the term; whether it changed or the time is up, look again.
+        self.watch(Term::is_lost).await;
+    }
+
+    /// Completes when the key is about to be lost: less than half of the lease is left because heartbeats do not get
+    /// through, or little is left of the longest time that the key may be held. Time to save work; the key may recover.
+    /// Also completes when it is lost.
+    pub async fn in_jeopardy(&self) {
+        self.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
+    }
+
+    async fn watch(&self, condition: impl Fn(&Term) -> bool) {
+        let mut lease = self.term.process.lease.subscribe();
+        loop {
+            lease.borrow_and_update();
+            if condition(&self.term) {
+                return;
+            }
+            // The sender lives as long as the term; whether it changed or the time is over, look again.
+            let left = self.term.until().unwrap_or_default().saturating_sub(monotonic());
             let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
         }
     }
 
-    /// Releases the key and waits until it is done; the next one in the queue holds it then. An error means that nobody
-    /// knows: the release is repeated in the background.
+    /// Releases the key and waits until it is done; the next waiter holds it then. An error means that the outcome is not
+    /// known: the release is repeated in the background.
     pub async fn release(self) -> Result<Released, LockError> {
         within(releasing(&self.term), self.let_go()).await
     }
@@ -227,50 +282,50 @@ impl Guard {
         if term.is_lost() {
             return Ok(Released::WasLost);
         }
-        let answer = term.shared.release(term.session, &term.key, term.token).await?;
+        let answer = term.process.store.release(term.session, &term.key, term.token, RELEASED).await?;
         term.released.store(true, Ordering::Relaxed);
         Ok(answer.into())
     }
 
-    /// Gives the key to one that waits for it, ahead of the queue, and returns when it is done; the others keep their
-    /// places. The work has to be finished before. An error means that nobody knows: if the key was not handed over it is
+    /// Gives the key to a waiter, ahead of the queue, and returns when it is done; the others keep their places. The work
+    /// has to be finished before. An error means that the outcome is not known: if the key was not transferred it is
     /// released in the background.
     ///
     /// ```no_run
     /// # async fn example(guard: leadergroup_lock::Guard) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leadergroup_lock::{HandedOver, Heir};
+    /// use leadergroup_lock::{Successor, Transferred};
     ///
-    /// match guard.hand_over_to(Heir::Name("worker-2")).await? {
-    ///     HandedOver::Done => println!("worker-2 goes on"),
-    ///     HandedOver::NotWaiting(guard) => println!("worker-2 is not there; {} stays here", guard.key()),
+    /// match guard.transfer_to(Successor::Name("worker-2")).await? {
+    ///     Transferred::Done => println!("worker-2 continues"),
+    ///     Transferred::NotWaiting(guard) => println!("worker-2 does not wait; {} stays here", guard.key()),
     ///     other => println!("{other:?}"),
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn hand_over_to(self, heir: Heir<'_>) -> Result<HandedOver, LockError> {
-        within(handing_over(&self.term, heir), self.give_to(heir)).await
+    pub async fn transfer_to(self, successor: Successor<'_>) -> Result<Transferred, LockError> {
+        within(transferring(&self.term, successor), self.give_to(successor)).await
     }
 
-    async fn give_to(mut self, heir: Heir<'_>) -> Result<HandedOver, LockError> {
-        // From now on this owner's tries find no term to come in to.
+    async fn give_to(mut self, successor: Successor<'_>) -> Result<Transferred, LockError> {
+        // From now on this holder's tries find no term to come in to.
         if self.term.guards.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return Ok(HandedOver::StillHeld(self));
+            return Ok(Transferred::StillHeld(self));
         }
         self.counted = false;
         let term = &self.term;
         if term.is_lost() {
-            return Ok(HandedOver::WasLost);
+            return Ok(Transferred::WasLost);
         }
-        let answer =
-            term.shared.store.hand_over(term.session, &term.key, term.token, heir, HANDED_OVER).await?;
+        let store = &term.process.store;
+        let answer = store.transfer(term.session, &term.key, term.token, successor, TRANSFERRED).await?;
         let unchanged = match answer {
-            HandOver::NotWaiting => HandedOver::NotWaiting,
-            HandOver::Refused(Refusal::Busy) => HandedOver::Busy,
-            HandOver::Done | HandOver::Refused(_) => {
+            Transfer::NotWaiting => Transferred::NotWaiting,
+            Transfer::Refused(Refusal::Busy) => Transferred::Busy,
+            Transfer::Done | Transfer::Refused(_) => {
                 term.released.store(true, Ordering::Relaxed);
-                let done = answer == HandOver::Done;
-                return Ok(if done { HandedOver::Done } else { HandedOver::WasLost });
+                let done = answer == Transfer::Done;
+                return Ok(if done { Transferred::Done } else { Transferred::WasLost });
             }
         };
         term.guards.store(1, Ordering::Release);

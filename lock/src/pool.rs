@@ -15,23 +15,24 @@ use sqlx::{AssertSqlSafe, Connection, Executor as _};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::pooler::{self, Opened, Settings};
-use super::target::{Route, Target};
-use super::{DatabaseConfig, LockError, PoolState};
+use crate::pooler::{self, Opened, Settings};
+use crate::route::{Place, Route, endpoint, silent};
+use crate::target::Target;
+use crate::{DatabaseConfig, LockError, PoolState};
 
-/// How much longer than the server the client waits: the server's own word on a timeout says more than ours.
+/// How much longer than the server the client waits: the server's own message about a timeout says more than ours.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long a polite goodbye to the server may take before the connection is just dropped.
+/// How long the end of a connection may take to be told to the server, before the connection is just dropped.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// For how long more connections than `max_idle` are kept without work. Many tasks come at once, and again: a connection that
-/// was closed between two of their statements would have to be made anew, for more than the statements cost.
+/// For how long more connections than `max_idle` are kept without work. Many tasks that run at once soon run again: a
+/// connection that was closed between two of their statements would cost more to make again than the statements do.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Which connection a statement runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(crate) enum Lane {
     /// Any of the shared ones.
     Work,
     /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys: a heartbeat that a failover
@@ -41,16 +42,16 @@ pub(super) enum Lane {
 
 /// One prepared statement and what it is called in errors.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Statement {
+pub(crate) struct Statement {
     /// For people.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// The text.
-    pub(super) sql: &'static str,
+    pub(crate) sql: &'static str,
 }
 
 /// The connections to one database. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Pool(Arc<Inner>);
+pub(crate) struct Pool(Arc<Inner>);
 
 struct Inner {
     target: Target,
@@ -60,8 +61,6 @@ struct Inner {
     work_connections: usize,
     work: Lanes,
     heartbeat: Lanes,
-    /// The generation of the route that was found to lead to a pooler, plus one.
-    pooler: AtomicU64,
     /// Statements that were repeated although the first try may still be under way.
     repeats: AtomicU64,
 }
@@ -84,8 +83,8 @@ struct Live {
     connection: PgConnection,
     /// See [`Opened::pooled`].
     pooled: bool,
-    /// Of the route that it was made by.
-    generation: u64,
+    /// Where it leads.
+    place: Arc<Place>,
     born: Instant,
     idle_since: Instant,
 }
@@ -141,12 +140,12 @@ impl fmt::Debug for Pool {
 
 impl Pool {
     /// Checks the settings; connects later.
-    pub(super) fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
+    pub(crate) fn new(config: &DatabaseConfig) -> Result<Self, LockError> {
         Ok(Self::with(config, Target::of(config)?))
     }
 
     /// Makes no connection, and says why each time.
-    pub(super) fn refusing(error: LockError) -> Self {
+    pub(crate) fn refusing(error: LockError) -> Self {
         Self::with(&DatabaseConfig::default(), Target::nowhere(error))
     }
 
@@ -163,17 +162,17 @@ impl Pool {
             work_connections: work,
             work: Lanes::new(work, config.max_idle_connections as usize, settings),
             heartbeat: Lanes::new(1, 1, heartbeat),
-            pooler: AtomicU64::new(0),
             repeats: AtomicU64::new(0),
         }))
     }
 
-    /// Runs one statement in one round trip (two when the connection sees it for the first time, and four through a pooler)
-    /// and returns its rows.
+    /// Runs one statement in one round trip (two when the connection runs it for the first time, and four through a
+    /// pooler) and returns its rows.
     ///
-    /// Every statement of this room may be repeated without harm, so one that broke together with a connection that had
-    /// been idle, such as after a restart of the server, is repeated once on a new connection.
-    pub(super) async fn rows(
+    /// Every statement of this crate may be repeated without harm. So one that broke together with a connection that had
+    /// been idle, such as after a restart of the server, is repeated once on a new connection. The same is done when the
+    /// server takes no writes any more and the URL names others.
+    pub(crate) async fn rows(
         &self,
         lane: Lane,
         statement: Statement,
@@ -184,9 +183,9 @@ impl Pool {
             match self.run(lane, lease, statement, arguments.clone()).await {
                 Err(Failure { stale: true, error }) => {
                     self.0.repeats.fetch_add(1, Ordering::Relaxed);
-                    // Whatever broke this connection broke its idle neighbours, too.
+                    // What broke this connection broke the other idle ones, too.
                     self.lanes(lane).idle().clear();
-                    // Without another connection it stays open whether the statement took effect.
+                    // Without another connection it is not known whether the statement took effect.
                     lease = self.lease(lane, true).await.map_err(|_| error)?;
                 }
                 other => return other.map_err(|failure| failure.error),
@@ -195,54 +194,47 @@ impl Pool {
         self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
     }
 
-    /// How many statements were repeated so far. Whoever is told that somebody else is at it, and sees another number than
-    /// before, may have met a first try of its own.
-    pub(super) fn repeats(&self) -> u64 {
+    /// As many connections of its own to the same database.
+    pub(crate) fn another(&self) -> Self {
+        match self.0.target.config() {
+            Some(config) => Self::new(config).unwrap_or_else(|_| self.clone()),
+            None => self.clone(),
+        }
+    }
+
+    /// How many statements were repeated so far. A caller that is told that something is in use, and sees another number
+    /// than before, may have been refused because of its own first try.
+    pub(crate) fn repeats(&self) -> u64 {
         self.0.repeats.load(Ordering::Relaxed)
     }
 
     /// What the next connection is made with.
-    pub(super) async fn route(&self) -> Result<Route, LockError> {
+    pub(crate) async fn route(&self) -> Result<Route, LockError> {
         self.0.target.route().await
     }
 
-    /// Which place new connections lead to; see [`Route::generation`].
-    pub(super) fn generation(&self) -> u64 {
-        self.0.target.generation()
+    /// Whether new connections lead to this place, too.
+    pub(crate) fn still_leads_to(&self, place: &Arc<Place>) -> bool {
+        self.0.target.place().is_some_and(|present| Arc::ptr_eq(&present, place))
     }
 
     /// What statements on this lane run with.
-    pub(super) fn settings(&self, lane: Lane) -> &Settings {
+    pub(crate) fn settings(&self, lane: Lane) -> &Settings {
         &self.lanes(lane).settings
     }
 
-    /// Whether connections of this generation lead to a pooler, as far as is known.
-    pub(super) fn is_pooled(&self, generation: u64) -> bool {
-        self.0.pooler.load(Ordering::Relaxed) == generation + 1
-    }
-
-    /// Remembers that connections of this generation lead to a pooler.
-    pub(super) fn pooler_found(&self, generation: u64) {
-        if self.0.pooler.swap(generation + 1, Ordering::Relaxed) != generation + 1 {
-            tracing::info!(
-                database = ?self.0.target,
-                "the database is reached through a connection pooler: no notifications, waiters poll"
-            );
-        }
-    }
-
     /// How long one step may take.
-    pub(super) fn limit(&self) -> Duration {
+    pub(crate) fn limit(&self) -> Duration {
         self.0.limit
     }
 
     /// How many connections there may be for all but heartbeats and hints.
-    pub(super) fn work_connections(&self) -> usize {
+    pub(crate) fn work_connections(&self) -> usize {
         self.0.work_connections
     }
 
     /// The connections at this moment.
-    pub(super) fn state(&self) -> PoolState {
+    pub(crate) fn state(&self) -> PoolState {
         let mut state = PoolState::default();
         for lanes in [&self.0.work, &self.0.heartbeat] {
             state.most += lanes.size as u64;
@@ -285,25 +277,27 @@ impl Pool {
         let route = self.route().await?;
         let Opened { connection, pooled } = self.open(&route, self.settings(lane)).await?;
         let now = Instant::now();
-        Ok(Live { connection, pooled, generation: route.generation, born: now, idle_since: now })
+        Ok(Live { connection, pooled, place: route.place, born: now, idle_since: now })
     }
 
     /// A connection outside of the pool.
-    pub(super) async fn open(&self, route: &Route, settings: &Settings) -> Result<Opened, LockError> {
-        let known = self.is_pooled(route.generation);
-        match timeout(self.0.limit, pooler::open(&route.options, settings, known)).await {
-            Ok(Ok(opened)) => {
-                if opened.pooled {
-                    self.pooler_found(route.generation);
+    pub(crate) async fn open(&self, route: &Route, settings: &Settings) -> Result<Opened, LockError> {
+        let mut attempts = route.attempts(self.0.limit);
+        while let Some((host, limit)) = attempts.next() {
+            let place = &route.place;
+            match timeout(limit, pooler::open(host, settings, place.is_pooled(), place.wanted())).await {
+                Ok(Ok(opened)) => {
+                    attempts.worked();
+                    if opened.pooled {
+                        place.pooler_found();
+                    }
+                    return Ok(opened);
                 }
-                Ok(opened)
+                Ok(Err(failure)) => attempts.failed(host, failure.told(&endpoint(host))),
+                Err(_) => attempts.failed(host, silent(host, limit)),
             }
-            Ok(Err(error)) => Err(route.error(&error)),
-            Err(_) => Err(LockError::Unreachable {
-                endpoint: route.endpoint(),
-                detail: format!("no answer within {} ms", self.0.limit.as_millis()),
-            }),
         }
+        Err(attempts.error())
     }
 
     async fn run(
@@ -314,7 +308,7 @@ impl Pool {
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = self.0.limit + GRACE;
-        let Live { connection, pooled, .. } = &mut lease.live;
+        let Live { connection, pooled, place, .. } = &mut lease.live;
         let begin = pooled.then(|| Arc::clone(&self.lanes(lane).begin));
         let query = async {
             let Some(begin) = begin else {
@@ -334,7 +328,11 @@ impl Pool {
             }
             Ok(Err(error)) => {
                 let error = LockError::from_statement(&error, statement.name, self.0.limit);
-                let stale = matches!(error, LockError::Interrupted { .. });
+                let moved = error == LockError::ReadOnly && place.may_move();
+                if moved {
+                    self.0.target.give_up(place);
+                }
+                let stale = moved || matches!(error, LockError::Interrupted { .. });
                 Err(Failure { error, stale })
             }
             Err(_) => {
@@ -358,32 +356,30 @@ impl Pool {
         retire(live, Some(permit));
     }
 
-    /// Closes what was idle for too long, is superfluous, too old, or leads elsewhere than new connections do. Every statement comes by
-    /// here, heartbeats included, so that no task has to.
+    /// Closes idle connections that are old, were without work for too long, are more than are kept, or do not lead to
+    /// where new connections lead. Every statement comes by here, heartbeats included, so that no task has to.
     fn sweep(&self) {
-        let (now, generation) = (Instant::now(), self.generation());
+        let now = Instant::now();
+        let present = self.0.target.place();
         for lanes in [&self.0.work, &self.0.heartbeat] {
             let mut idle = lanes.idle();
-            let mut position = 0;
-            while position < idle.len() {
-                let live = &idle[position];
+            // The first ones have been without work for the longest time.
+            let mut surplus = idle.len().saturating_sub(lanes.max_idle);
+            let unwanted = idle.extract_if(.., |live| {
                 let unused = now - live.idle_since;
-                // The first ones have been without work for the longest time.
-                if unused >= self.0.max_idle_time
-                    || unused >= LINGER && idle.len() > lanes.max_idle
+                let superfluous = surplus > 0 && unused >= LINGER;
+                surplus = surplus.saturating_sub(1);
+                superfluous
+                    || unused >= self.0.max_idle_time
                     || now - live.born >= self.0.max_lifetime
-                    || live.generation != generation
-                {
-                    retire(idle.remove(position), None);
-                } else {
-                    position += 1;
-                }
-            }
+                    || !present.as_ref().is_some_and(|present| Arc::ptr_eq(present, &live.place))
+            });
+            unwanted.for_each(|live| retire(live, None));
         }
     }
 }
 
-/// Says goodbye to the server in the background; the permit is kept until then.
+/// Closes the connection in the background, and tells the server; the permit is kept until then.
 fn retire(live: Live, permit: Option<OwnedSemaphorePermit>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(async move {
@@ -397,6 +393,7 @@ fn retire(live: Live, permit: Option<OwnedSemaphorePermit>) {
 /// How a statement failed.
 struct Failure {
     error: LockError,
-    /// The connection was broken, probably already before the statement was sent.
+    /// The connection was broken, probably already before the statement was sent, or its server takes no writes while
+    /// another one may.
     stale: bool,
 }

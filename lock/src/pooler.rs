@@ -1,24 +1,41 @@
-//! What statements run with (time limits, search path), and the two ways to say so: once, when a connection is made, or,
-//! through a pooler that gives each transaction another connection of the server (PgBouncer's transaction mode), in each
-//! transaction anew. A pooler is recognised by what it does: it refuses such settings, or it drops them.
+//! What statements run with (time limits, search path), and the two ways to set it. A direct connection gets the
+//! settings once, when it is made. Through a pooler that gives each transaction another connection of the server
+//! (PgBouncer's transaction mode), every transaction sets them again. A pooler is recognised by what it does: it
+//! refuses such settings, or it drops them.
 
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Row as _};
+use sqlx::{Connection as _, Executor, Postgres, Row as _};
+
+use crate::LockError;
+use crate::url::Wanted;
 
 /// A setting that only this program makes. A server that knows it got all others, too, and from this very connection.
 const MARK: &str = "leadergroup.direct";
 
-/// Where a direct connection keeps the identifier of the server's system.
-const SYSTEM: &str = "leadergroup.system_identifier";
+/// Asks a server what has to be known of it. The schema is looked up in its table: `to_regnamespace` would make the
+/// server's process remember that there is none, and a migration on this connection would not see one that was made by
+/// another while it waited for its turn.
+const LOOK: &str = "
+    select current_setting('leadergroup.direct', true) is not distinct from 'on' as direct,
+           pg_is_in_recovery() as in_recovery,
+           current_setting('transaction_read_only') = 'on' as read_only,
+           exists (
+               select from pg_catalog.pg_namespace as n join pg_catalog.pg_proc as p on p.pronamespace = n.oid
+               where n.nspname = 'leadergroup' and p.proname = 'read_history' and p.pronargs = 0
+                     and has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute')
+           ) as tells_history";
+
+/// Caches the history that the server writes in a setting of the connection.
+const CACHE_HISTORY: &str = "select set_config('leadergroup.history', leadergroup.read_history(), false)";
 
 /// What PgBouncer says of a setting that it cannot pass on.
 const REFUSED: &str = "unsupported startup parameter";
 
 /// What statements run with.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     statement: Vec<(&'static str, String)>,
     /// These belong to the connection, which is the pooler's business if there is one.
     connection: Vec<(&'static str, String)>,
@@ -26,7 +43,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// For statements that may take as long as this.
-    pub(super) fn new(limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         let limit = limit.as_millis();
         Self {
             statement: vec![
@@ -35,8 +52,8 @@ impl Settings {
                 // A wait for a row is never worth the whole time of a statement.
                 ("lock_timeout", (limit / 2).max(1).to_string()),
                 ("idle_in_transaction_session_timeout", (limit * 2).to_string()),
-                // A statement is prepared when the tables may still be empty, and used for as long as the connection lives:
-                // its plan has to be one for any size, and is not made anew for each set of arguments.
+                // A statement is prepared when the tables may still be empty, and used for as long as the connection
+                // lives: its plan has to suit any size, and is not made again for each set of arguments.
                 ("plan_cache_mode", "force_generic_plan".to_owned()),
                 ("enable_seqscan", "off".to_owned()),
                 // What that makes of the costs must not look like work worth compiling.
@@ -57,19 +74,19 @@ impl Settings {
 
     /// Changes one setting, or adds it.
     #[must_use]
-    pub(super) fn with(mut self, name: &'static str, value: String) -> Self {
+    pub(crate) fn with(mut self, name: &'static str, value: String) -> Self {
         self.statement.retain(|(known, _)| *known != name);
         self.statement.push((name, value));
         self
     }
 
     /// Makes them part of a direct connection.
-    pub(super) fn startup(&self, options: PgConnectOptions) -> PgConnectOptions {
+    pub(crate) fn startup(&self, options: PgConnectOptions) -> PgConnectOptions {
         options.options(self.statement.iter().chain(&self.connection).cloned())
     }
 
     /// Begins a transaction in which they count, in one message.
-    pub(super) fn begin(&self) -> String {
+    pub(crate) fn begin(&self) -> String {
         let set = |(name, value): &(&str, String)| format!("; set local {name} = '{value}'");
         let all: String = self.statement.iter().map(set).collect();
         format!("begin isolation level read committed{all}")
@@ -77,47 +94,132 @@ impl Settings {
 }
 
 /// A new connection.
-pub(super) struct Opened {
-    pub(super) connection: PgConnection,
+pub(crate) struct Opened {
+    pub(crate) connection: PgConnection,
     /// It is a pooler's: nothing may be kept on the server from one transaction to the next.
-    pub(super) pooled: bool,
+    pub(crate) pooled: bool,
 }
 
 /// Connects, with all settings in force if the connection is a direct one. `pooled`: it is known that it will not be.
-pub(super) async fn open(
+/// `wanted`: the servers that it may lead to.
+pub(crate) async fn open(
     options: &PgConnectOptions,
     settings: &Settings,
     pooled: bool,
-) -> Result<Opened, sqlx::Error> {
+    wanted: Wanted,
+) -> Result<Opened, Failure> {
     if !pooled {
         match PgConnection::connect_with(&settings.startup(options.clone())).await {
             Ok(mut connection) => {
-                let pooled = !is_direct(&mut connection).await?;
-                return Ok(Opened { connection, pooled });
+                let seen = look(&mut connection).await.map_err(Failure::Asking)?;
+                if !seen.is(wanted) {
+                    return Err(Failure::Unfit);
+                }
+                if seen.direct {
+                    cache(&mut connection, &seen).await.map_err(Failure::Asking)?;
+                }
+                return Ok(Opened { connection, pooled: !seen.direct });
             }
             Err(error) if is_refusal(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(Failure::Connecting(error)),
         }
     }
     // The driver adds this one by itself, and PgBouncer refuses it, too. No floating-point number is ever sent.
     let options = options.clone().extra_float_digits(None);
-    Ok(Opened { connection: PgConnection::connect_with(&options).await?, pooled: true })
+    let mut connection = PgConnection::connect_with(&options).await.map_err(Failure::Connecting)?;
+    if wanted != Wanted::Any && !look(&mut connection).await.map_err(Failure::Asking)?.is(wanted) {
+        return Err(Failure::Unfit);
+    }
+    Ok(Opened { connection, pooled: true })
 }
 
-/// Whether the server got the settings that the connection was made with. A server that did has noted, for this connection, which
-/// system it is (see the view `leadergroup.present`); nothing is left behind on any other.
-pub(super) async fn is_direct<'c>(
+/// Why a connection could not be opened.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The server could not be reached, or refused the login.
+    Connecting(sqlx::Error),
+    /// The server did not answer what it was asked first.
+    Asking(sqlx::Error),
+    /// The server is not one of those that are wanted.
+    Unfit,
+}
+
+impl Failure {
+    /// As an error of the lock.
+    pub(crate) fn told(&self, endpoint: &str) -> LockError {
+        match self {
+            Self::Connecting(error) => LockError::from_connecting(error, endpoint),
+            Self::Asking(error) => LockError::from_first_question(error, endpoint),
+            Self::Unfit => LockError::ReadOnly,
+        }
+    }
+}
+
+/// What a new connection has found.
+pub(crate) struct Seen {
+    /// The server got the settings that the connection was made with: there is no pooler in between, or one that keeps
+    /// a connection of the server for it.
+    pub(crate) direct: bool,
+    state: State,
+    tells_history: bool,
+}
+
+/// What a server does with writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Writable,
+    /// It is no standby, but refuses writes unless a transaction asks for them.
+    ReadOnly,
+    InRecovery,
+}
+
+impl Seen {
+    /// Whether the server is one of those that are wanted.
+    pub(crate) fn is(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Any => true,
+            Wanted::ReadWrite => self.state == State::Writable,
+            Wanted::Primary => self.state != State::InRecovery,
+        }
+    }
+}
+
+/// Asks the server what has to be known of it. Leaves nothing behind on the connection, which may be a pooler's.
+pub(crate) async fn look<'c>(
     connection: impl Executor<'c, Database = Postgres>,
-) -> Result<bool, sqlx::Error> {
-    let look = format!(
-        "select case when current_setting('{MARK}', true) = 'on' then set_config('{SYSTEM}', \
-         (select system_identifier::text from pg_control_system()), false) is not null else false end"
-    );
-    connection.fetch_one(sqlx::raw_sql(AssertSqlSafe(look))).await?.try_get(0)
+) -> Result<Seen, sqlx::Error> {
+    let row = connection.fetch_one(sqlx::raw_sql(LOOK)).await?;
+    let state = match (row.try_get("in_recovery")?, row.try_get("read_only")?) {
+        (true, _) => State::InRecovery,
+        (false, true) => State::ReadOnly,
+        (false, false) => State::Writable,
+    };
+    Ok(Seen { direct: row.try_get("direct")?, state, tells_history: row.try_get("tells_history")? })
+}
+
+/// Caches what stays the same for as long as this direct connection lives, so that statements need not compute it. A
+/// server that denies it is used without: statements then compute it, or say what they miss.
+async fn cache(connection: &mut PgConnection, seen: &Seen) -> Result<(), sqlx::Error> {
+    // A server in recovery may be promoted under the connection, which begins another history. One that takes writes
+    // keeps its history until it is restarted.
+    if !seen.tells_history || seen.state == State::InRecovery {
+        return Ok(());
+    }
+    match connection.execute(sqlx::raw_sql(CACHE_HISTORY)).await {
+        Err(error) if !is_denial(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the server does not have what it was asked for, or does not let this role have it.
+fn is_denial(error: &sqlx::Error) -> bool {
+    // Insufficient privilege; no such function; no such schema.
+    const CODES: [&str; 3] = ["42501", "42883", "3F000"];
+    matches!(error, sqlx::Error::Database(error) if error.code().is_some_and(|code| CODES.contains(&&*code)))
 }
 
 /// Whether this is how a pooler answers to settings that it cannot pass on.
-pub(super) fn is_refusal(error: &sqlx::Error) -> bool {
+pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(error) if error.message().contains(REFUSED))
 }
 
@@ -133,7 +235,8 @@ mod tests {
             "begin isolation level read committed; set local search_path = 'pg_catalog'; \
              set local lock_timeout = '1000'; set local idle_in_transaction_session_timeout = '4000'; \
              set local plan_cache_mode = 'force_generic_plan'; set local enable_seqscan = 'off'; \
-             set local jit = 'off'; set local client_connection_check_interval = '500'; set local statement_timeout = '7000'"
+             set local jit = 'off'; set local client_connection_check_interval = '500'; \
+             set local statement_timeout = '7000'"
         );
     }
 }

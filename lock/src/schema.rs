@@ -6,10 +6,10 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
-use super::pool::{Lane, Statement};
-use super::pooler::Settings;
-use super::store::{Bind, get, unexpected};
-use super::{Health, LockError, Store};
+use crate::pool::{Lane, Statement};
+use crate::pooler::Settings;
+use crate::store::{Bind, get};
+use crate::{LockError, Store};
 
 /// One step of the schema.
 struct Migration {
@@ -19,48 +19,89 @@ struct Migration {
     works_with: u32,
 }
 
-/// All steps; the first one makes version 1.
-const MIGRATIONS: [Migration; 3] = [
-    Migration { sql: include_str!("migrations/0001_sessions_locks_terms.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0002_fence.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0003_waiters.sql"), works_with: 1 },
+/// All steps, a subject each; the first one makes version 1.
+const MIGRATIONS: [Migration; 6] = [
+    Migration { sql: include_str!("migrations/0001_era.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0002_sessions.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0003_locks.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0004_fence.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0005_acquire.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0006_release.sql"), works_with: 1 },
 ];
 
 /// The version that this program brings along and needs.
 #[allow(clippy::cast_possible_truncation, reason = "the number of migrations is small")]
-pub(super) const VERSION: u32 = MIGRATIONS.len() as u32;
+pub(crate) const VERSION: u32 = MIGRATIONS.len() as u32;
 
 /// How long the migration may wait for another one and take itself.
 const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
 
-/// How long the migration may wait for a table. Whoever wants the table later waits behind it: all heartbeats, for one.
+/// How long the migration may wait for a table. All later users of the table wait behind it, heartbeats among them.
 const TABLE_LIMIT: &str = "set local lock_timeout = '300ms'";
 
-/// How long heartbeats get through before the migration asks for the table again.
+/// How long heartbeats get through before the migration tries again.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serialises migrations; any number, but the same in all versions.
 const MIGRATION_LOCK: i64 = 7_810_769_283_150_411_335;
 
 /// Reads the version.
-pub(super) const READ_VERSION: Statement = Statement {
+const READ_VERSION: Statement = Statement {
     name: "schema version",
     sql: "select max(version) as version, max(works_with) as works_with from leadergroup.schema_version",
 };
 
 const LOOK: Statement = Statement { name: "check", sql: include_str!("sql/check.sql") };
 
+/// What [`Store::check`](Store::check) found out about the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// PostgreSQL's version, as in `15.18`.
+    pub server_version: String,
+    /// The database takes writes (it is no standby, and its transactions are not read-only).
+    pub writable: bool,
+    /// The schema's version; `None` before the first `migrate`.
+    pub schema_version: Option<u32>,
+    /// The oldest program version that the schema can work with.
+    pub works_with: Option<u32>,
+    /// The version that this program brings along.
+    pub program_version: u32,
+    /// Privileges that the role lacks, in words; empty when all is well.
+    pub missing_privileges: Vec<String>,
+    /// How long the check took.
+    pub round_trip: Duration,
+}
+
+impl Health {
+    /// The first thing that keeps the lock from working, with its remedy; `Ok` when it can work.
+    pub fn verdict(&self) -> Result<(), LockError> {
+        if !self.writable {
+            return Err(LockError::ReadOnly);
+        }
+        if !self.missing_privileges.is_empty() {
+            return Err(LockError::Privileges { detail: self.missing_privileges.join(", ") });
+        }
+        if let Some(needed) = self.works_with.filter(|needed| *needed > self.program_version) {
+            return Err(LockError::SchemaNew { needed, known: self.program_version });
+        }
+        let found = self.schema_version.unwrap_or(0);
+        if found < self.program_version {
+            return Err(LockError::SchemaOld { found, needed: self.program_version });
+        }
+        Ok(())
+    }
+}
+
 /// What the database has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(crate) struct Found {
     version: Option<u32>,
     works_with: Option<i32>,
 }
 
 impl Found {
     /// From the answer to [`READ_VERSION`].
-    pub(super) fn from_rows(rows: &[PgRow]) -> Result<Self, LockError> {
-        let row = rows.first().ok_or_else(|| unexpected("schema version", "no rows"))?;
+    fn from_row(row: &PgRow) -> Result<Self, LockError> {
         Ok(Self {
             version: get::<Option<i32>>(row, "version")?.map(i32::unsigned_abs),
             works_with: get(row, "works_with")?,
@@ -68,7 +109,7 @@ impl Found {
     }
 
     /// Whether this program can work with it.
-    pub(super) fn check(self) -> Result<(), LockError> {
+    pub(crate) fn check(self) -> Result<(), LockError> {
         check_works_with(self.works_with)?;
         match self.version {
             Some(version) if version >= VERSION => Ok(()),
@@ -78,7 +119,7 @@ impl Found {
 }
 
 /// Whether a schema that asks for at least this program version asks too much.
-pub(super) fn check_works_with(needed: Option<i32>) -> Result<(), LockError> {
+pub(crate) fn check_works_with(needed: Option<i32>) -> Result<(), LockError> {
     let needed = needed.unwrap_or(0).unsigned_abs();
     if needed > VERSION {
         return Err(LockError::SchemaNew { needed, known: VERSION });
@@ -91,8 +132,7 @@ impl Store {
     /// that not even that could be found out; see [`Health::verdict`] for the rest.
     pub async fn check(&self) -> Result<Health, LockError> {
         let start = Instant::now();
-        let rows = self.rows(LOOK, Bind::new()).await?;
-        let row = rows.first().ok_or_else(|| unexpected("check", "no rows"))?;
+        let row = &self.row(LOOK, Bind::new()).await?;
         let mut health = Health {
             server_version: get(row, "server_version")?,
             writable: get(row, "writable")?,
@@ -108,6 +148,11 @@ impl Store {
             health.works_with = found.works_with.map(i32::unsigned_abs);
         }
         Ok(health)
+    }
+
+    /// The version of the schema, for the caller to check.
+    pub(crate) async fn schema_version(&self) -> Result<Found, LockError> {
+        Found::from_row(&self.row(READ_VERSION, Bind::new()).await?)
     }
 
     /// Brings the schema up to this program's version, step by step, each in a transaction. Several programs may do so at
@@ -134,9 +179,7 @@ impl Store {
                 if !is_locked(&error) {
                     return Err(LockError::from_statement(&error, "migrate", MIGRATION_LIMIT));
                 }
-                tracing::info!(
-                    "somebody reads the tables that are to be changed, a backup for instance: trying again"
-                );
+                tracing::info!("the tables to be changed are in use, by a backup for instance: trying again");
                 tokio::time::sleep(TABLE_PAUSE).await;
             }
             // The work is done; a server that does not hear the goodbye changes nothing.

@@ -1,221 +1,155 @@
-//! Sessions: registering, the heartbeat, the death mark, the normal end.
+//! Sessions in the database: registering, the heartbeat, the death mark, the end.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 
-use super::model::check_text;
-use super::pool::{Lane, Statement};
-use super::schema;
-use super::store::{Bind, get, unexpected};
-use super::{Beat, Epoch, LockError, SessionId, SessionSeen, Store, monotonic};
+use crate::clock::monotonic;
+use crate::pool::{Lane, Statement};
+use crate::store::{Bind, FREED, get, unexpected};
+use crate::types::check_text;
+use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
 
-const REGISTER: Statement = Statement { name: "register", sql: include_str!("sql/register.sql") };
-const BEAT: Statement = Statement { name: "heartbeat", sql: include_str!("sql/beat.sql") };
-const SET_TTL: Statement = Statement { name: "change of ttl", sql: include_str!("sql/set_ttl.sql") };
-const NEW_ERA: Statement = Statement { name: "new era", sql: include_str!("sql/new_era.sql") };
-const SETTLE: Statement = Statement { name: "settle", sql: include_str!("sql/settle.sql") };
-const MARK_DEAD: Statement = Statement { name: "death mark", sql: include_str!("sql/mark_dead.sql") };
-const MARK_DEAD_WAITING: Statement =
-    Statement { name: "death mark", sql: include_str!("sql/mark_dead_waiting.sql") };
-const CLOSE: Statement = Statement { name: "close", sql: include_str!("sql/close.sql") };
+const REGISTER: Statement =
+    Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4)" };
+const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
+const SET_TTL: Statement =
+    Statement { name: "change of ttl", sql: "select era_id from leadergroup.set_ttl($1, $2, $3)" };
+const END_QUARANTINE: Statement =
+    Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
+const MARK_DEAD: Statement =
+    Statement { name: "death mark", sql: "select id, marked from leadergroup.mark_dead($1, $2)" };
+const CLOSE: Statement = Statement { name: "close", sql: "select leadergroup.close($1, $2) as closed" };
 
 /// The number of this process's next change of a ttl. A session belongs to one process.
 static TTL_CHANGES: AtomicI64 = AtomicI64::new(1);
 
-/// What a try to mark sessions dead came to.
-#[derive(Debug, Default)]
-struct Marked {
-    dead: Vec<SessionId>,
-    busy: Vec<(SessionId, u64)>,
-}
-
 impl Store {
-    /// Makes a new session. Others may mark it dead when its heartbeat has not been seen to move for `ttl`. The name is
-    /// for people. The first thing to need the schema, so it says when that is too old or too new.
-    pub async fn register(&self, name: &str, ttl: Duration) -> Result<SessionId, LockError> {
-        Ok(self.register_in(name, ttl).await?.0)
-    }
-
-    /// As [`register`](Self::register). Also says in which history: whatever the session holds is granted in that one or a
-    /// later one.
-    pub(super) async fn register_in(
+    /// Registers a new session. Others may mark it dead when its heartbeat has not moved for `ttl`. The name is for people.
+    /// Sessions with the same `peers` watch each other. The first operation to need the schema, so it says when that is
+    /// too old or too new.
+    pub async fn register(
         &self,
         name: &str,
         ttl: Duration,
-    ) -> Result<(SessionId, Epoch), LockError> {
+        peers: Option<&str>,
+    ) -> Result<(SessionId, EraId), LockError> {
         check_text("session's name", name)?;
+        if let Some(peers) = peers {
+            check_text("session's peers", peers)?;
+        }
         let ttl_ms = ttl_ms(ttl)?;
         self.schema_version().await?.check()?;
         let id = SessionId::new();
-        let rows = self.rows(REGISTER, Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?).await?;
-        let row = rows.first().ok_or_else(|| unexpected("register", "no rows"))?;
-        Ok((id, self.present_epoch(row).await?))
+        let bind = Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?.with(peers)?;
+        Ok((id, era_of(&self.row(REGISTER, bind).await?)?))
     }
 
-    /// One heartbeat: tells the others that this session lives and says what is known about them, in one statement on a
-    /// connection of its own. When the database's history turns out to be another one than the tokens were granted in, a
-    /// new era is begun first.
-    pub async fn beat(&self, own: SessionId) -> Result<Beat, LockError> {
-        let bind = Bind::new().with(own.as_uuid())?;
+    /// One heartbeat, on a connection of its own: tells the others that this session lives, and says what is known of those
+    /// that it is to watch. `watch` names sessions to watch besides its neighbours and peers.
+    ///
+    /// The cost does not grow with the number of keys or sessions, apart from those watched.
+    pub async fn beat(&self, own: SessionId, watch: &[SessionId]) -> Result<Beat, LockError> {
+        let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
+        let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
         let sent = monotonic();
         let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
-        let first = rows.first().ok_or_else(|| unexpected("heartbeat", "no rows"))?;
+        let Some((first, others)) = rows.split_first() else {
+            return Err(unexpected(BEAT.name, "no rows"));
+        };
         self.counters.clock(get(first, "clock_us")?, sent, monotonic());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
-        let epoch = self.present_epoch(first).await?;
-        let settled = get::<bool>(first, "settled")? && epoch == epoch_of(first)?;
-        self.settled.store(settled, Ordering::Relaxed);
-        let mut sessions = Vec::with_capacity(rows.len());
-        let mut alive = false;
-        for row in &rows {
-            let Some(id) = get::<Option<uuid::Uuid>>(row, "id")? else { continue };
-            alive |= get::<bool>(row, "mine")?;
-            sessions.push(SessionSeen {
-                id: id.into(),
-                name: get(row, "name")?,
-                beat: get::<i64>(row, "beat")?.unsigned_abs(),
-                ttl: Duration::from_millis(get::<i64>(row, "ttl_ms")?.unsigned_abs()),
-                dead: get(row, "dead")?,
-            });
-        }
-        let epoch_changed = self.epoch_changed(epoch);
-        Ok(Beat { alive, own, sessions, epoch, settled, epoch_changed })
+        let alive = !get::<bool>(first, "dead")?;
+        let number = |column| get::<Option<i64>>(first, column).map(|n| n.unwrap_or_default().unsigned_abs());
+        let quarantine = if get(first, "quarantine")? { Some(number("longest_ttl_ms")?) } else { None };
+        Ok(Beat {
+            alive,
+            own,
+            ttl: Duration::from_millis(number("ttl_ms")?),
+            count: number("beat")?,
+            revoked: number("revoked")?,
+            sessions: others.iter().map(session_seen).collect::<Result<_, _>>()?,
+            era: era_of(first)?,
+            quarantine: quarantine.map(Duration::from_millis),
+        })
     }
 
-    /// Gives a session another ttl; also counts as a heartbeat, so that everybody watches it anew by the new one. `false` if
-    /// it is dead or unknown. Whoever shortens a ttl must have stopped believing in the longer one *before* it calls this,
-    /// whatever comes of it; whoever lengthens it may believe in the longer one only *after* it was told `true`. A change that
-    /// takes effect late does not undo one that was asked for after it, in the same process.
+    /// Gives a session another ttl; counts as a heartbeat, so that everybody watches it again by the new one. `None` if the
+    /// session is dead or unknown. A program that shortens its ttl must have stopped believing in the longer one *before* it
+    /// calls this, whatever comes of it; one that lengthens it may believe in the longer one only *after* the answer. A
+    /// change that takes effect late does not undo one that was asked for after it by the same process.
     ///
-    /// Commits as durably as a grant does, other than heartbeats: a longer ttl must not be lost where they are not.
-    pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<bool, LockError> {
-        Ok(self.set_ttl_in(own, ttl).await?.is_some())
-    }
-
-    /// As [`set_ttl`](Self::set_ttl). Says in which history, if the session lives.
-    pub(super) async fn set_ttl_in(&self, own: SessionId, ttl: Duration) -> Result<Option<Epoch>, LockError> {
+    /// Commits as durably as a grant does, unlike heartbeats: a longer ttl must not be lost where they are not.
+    pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
         let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
-        match self.rows(SET_TTL, bind).await?.first() {
-            Some(row) => self.present_epoch(row).await.map(Some),
-            None => Ok(None),
-        }
+        self.rows(SET_TTL, bind).await?.first().map(era_of).transpose()
     }
 
-    /// From now on keys that programs hold are given to new holders in this history, if it is still the present one. To be
-    /// said when a [`Settler`](super::Settler) says so; may be repeated.
-    pub async fn settle(&self, epoch: Epoch) -> Result<(), LockError> {
-        let bind = Bind::new()
-            .with(epoch.system_identifier)?
-            .with(i64::from(epoch.timeline))?
-            .with(i64::from(epoch.era))?;
-        if !self.rows(SETTLE, bind).await?.is_empty() {
-            tracing::info!(
-                era = epoch.era,
-                "nobody believes in lost grants any more: keys go to new holders again"
-            );
+    /// From now on keys that programs hold go to new holders in this era, if it is still the present one. To be called when
+    /// a [`Quarantine`](crate::Quarantine) says so; may be repeated.
+    pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
+        let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
+        if get(&row, "ended")? {
+            tracing::info!("no program can believe in a lost grant any more: keys go to new holders again");
         }
         Ok(())
     }
 
-    /// The history that an answer came from; a new one is begun first.
-    async fn present_epoch(&self, row: &PgRow) -> Result<Epoch, LockError> {
-        if get(row, "same_history")? { epoch_of(row) } else { self.begin_era().await }
-    }
-
-    /// Makes the present history the one that tokens are granted in.
-    pub(super) async fn begin_era(&self) -> Result<Epoch, LockError> {
-        let rows = self.rows(NEW_ERA, Bind::new()).await?;
-        let row = rows.first().ok_or_else(|| unexpected("new era", "no rows"))?;
-        let epoch = epoch_of(row)?;
-        self.settled.store(false, Ordering::Relaxed);
-        tracing::warn!(
-            system_identifier = epoch.system_identifier,
-            timeline = epoch.timeline,
-            era = epoch.era,
-            "the database's history changed, so commits may have been lost: tokens jump"
-        );
-        Ok(epoch)
-    }
-
-    /// Marks sessions dead whose counter still is as observed, and returns those that are dead now, by whomever. A
-    /// session whose counter moved on lives. From now on nothing that a dead session sends has any effect, but for a key of
-    /// a program that is taken or given up at this very moment: that counts as having come before (`sql/take.sql`).
+    /// Marks sessions dead whose counter is still as observed, and returns those that are dead now. A session whose counter
+    /// moved lives. From now on nothing that a dead session sends has any effect, but for a key that is taken or released
+    /// at this very moment: that counts as having come before.
     ///
-    /// A session in the middle of any other change cannot be marked before the change ends. When there is nothing else to do
-    /// that is waited for, but not for longer than half a statement's time; then it is missing from the answer and observed
-    /// on.
+    /// A session in the middle of another change is passed over: call this again, with the next heartbeat.
     pub async fn mark_dead(&self, observed: &[(SessionId, u64)]) -> Result<Vec<SessionId>, LockError> {
         if observed.is_empty() {
             return Ok(Vec::new());
         }
-        let first = self.try_mark_dead(MARK_DEAD, observed).await?;
-        if !first.dead.is_empty() || first.busy.is_empty() {
-            return Ok(first.dead);
-        }
-        match self.try_mark_dead(MARK_DEAD_WAITING, &first.busy).await {
-            Ok(second) => Ok(second.dead),
-            Err(LockError::Timeout { .. }) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn try_mark_dead(
-        &self,
-        statement: Statement,
-        observed: &[(SessionId, u64)],
-    ) -> Result<Marked, LockError> {
         let ids: Vec<_> = observed.iter().map(|(id, _)| id.as_uuid()).collect();
         let beats: Vec<_> = observed.iter().map(|(_, beat)| i64::try_from(*beat).unwrap_or(-1)).collect();
-        let rows = self.rows(statement, Bind::new().with(ids)?.with(beats)?).await?;
-        let mut marked = Marked::default();
+        let rows = self.rows(MARK_DEAD, Bind::new().with(ids)?.with(beats)?).await?;
         let mut newly = false;
+        let mut dead = Vec::with_capacity(rows.len());
         for row in &rows {
-            let id = SessionId::from(get::<uuid::Uuid>(row, "id")?);
             newly |= get::<bool>(row, "marked")?;
-            if get(row, "dead")? {
-                marked.dead.push(id);
-            } else if get(row, "unchanged")? {
-                // Neither dead nor moved on: some transaction has the row locked.
-                marked.busy.extend(observed.iter().filter(|(observed, _)| *observed == id));
-            }
+            dead.push(get::<uuid::Uuid>(row, "id")?.into());
         }
         if newly {
-            self.notify("").await;
+            self.wake_all(FREED).await;
         }
-        Ok(marked)
+        Ok(dead)
     }
 
-    /// The normal end: the charge of all the session's keys becomes free at once, holders and tokens stay, and others get
-    /// a hint. Returns how many keys that were. The session never lives again; closing it twice is harmless.
-    pub async fn close(&self, own: SessionId) -> Result<u64, LockError> {
+    /// The normal end: everything that the session held or claimed is free at once, and others are told. The session
+    /// never lives again; closing it twice is harmless.
+    pub async fn close(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, true).await
     }
 
-    /// As [`close`](Self::close), but an unclean end: whoever worked under the session's keys may not have stopped yet, so
-    /// delays that were asked for are kept.
-    pub(super) async fn abandon(&self, own: SessionId) -> Result<u64, LockError> {
+    /// An unclean end: work under the session's keys may not have stopped yet, so lock delays apply.
+    pub(crate) async fn abandon(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, false).await
     }
 
-    async fn end(&self, own: SessionId, in_order: bool) -> Result<u64, LockError> {
-        let rows = self.rows(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
-        let row = rows.first().ok_or_else(|| unexpected("close", "no rows"))?;
-        let freed = get::<i64>(row, "freed")?.unsigned_abs();
-        // Programs come and go all the time, most of them with nothing left to give up.
-        if freed > 0 {
-            self.notify("").await;
+    async fn end(&self, own: SessionId, in_order: bool) -> Result<(), LockError> {
+        let row = self.row(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
+        if get(&row, "closed")? {
+            self.wake_all(FREED).await;
         }
-        Ok(freed)
+        Ok(())
     }
+}
 
-    /// The version of the schema, checked by the caller.
-    pub(super) async fn schema_version(&self) -> Result<schema::Found, LockError> {
-        let rows = self.rows(schema::READ_VERSION, Bind::new()).await?;
-        schema::Found::from_rows(&rows)
-    }
+fn session_seen(row: &PgRow) -> Result<SessionSeen, LockError> {
+    Ok(SessionSeen {
+        id: get::<uuid::Uuid>(row, "id")?.into(),
+        name: get(row, "name")?,
+        beat: get::<i64>(row, "beat")?.unsigned_abs(),
+        ttl: Duration::from_millis(get::<i64>(row, "ttl_ms")?.unsigned_abs()),
+        dead: get(row, "dead")?,
+        peer: get(row, "peer")?,
+    })
 }
 
 fn ttl_ms(ttl: Duration) -> Result<i64, LockError> {
@@ -227,13 +161,6 @@ fn ttl_ms(ttl: Duration) -> Result<i64, LockError> {
     }
 }
 
-fn epoch_of(row: &PgRow) -> Result<Epoch, LockError> {
-    let number = |column| -> Result<u32, LockError> {
-        u32::try_from(get::<i64>(row, column)?).map_err(|_| unexpected(column, "out of range"))
-    };
-    Ok(Epoch {
-        system_identifier: get(row, "system_identifier")?,
-        timeline: number("timeline")?,
-        era: number("era")?,
-    })
+fn era_of(row: &PgRow) -> Result<EraId, LockError> {
+    Ok(get::<uuid::Uuid>(row, "era_id")?.into())
 }

@@ -1,10 +1,10 @@
-//! What a store and its clients count about themselves. Cheap enough to be always on: atomics, no locks but for the clock.
+//! What a store and its clients count. Cheap enough to be always on: atomics, no locks but for the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Store;
+use crate::Store;
 
 /// A difference between the database's clock and the own monotonic one that counts as a jump, besides what the round trips
 /// leave open.
@@ -59,7 +59,7 @@ pub struct PoolState {
 
 /// The counters behind [`LockStats`].
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     attempts: AtomicU64,
     wins: AtomicU64,
     losses: AtomicU64,
@@ -111,7 +111,7 @@ fn add(counter: &AtomicU64, time: Duration) {
 
 impl Counters {
     /// A batch of grants was answered.
-    pub(super) fn granted(&self, asked: usize, won: usize, contended: usize) {
+    pub(crate) fn granted(&self, asked: usize, won: usize, contended: usize) {
         count(&self.attempts, asked);
         count(&self.wins, won);
         count(&self.losses, asked.saturating_sub(won));
@@ -119,19 +119,19 @@ impl Counters {
     }
 
     /// Others were there first.
-    pub(super) fn contended(&self) {
+    pub(crate) fn contended(&self) {
         count(&self.contended, 1);
     }
 
     /// A term that a client held has ended.
-    pub(super) fn held(&self, time: Duration, lost: bool) {
+    pub(crate) fn held(&self, time: Duration, lost: bool) {
         count(&self.holds, 1);
         add(&self.held_micros, time);
         count(&self.lost, usize::from(lost));
     }
 
     /// A client's heartbeat was answered so long after it was planned.
-    pub(super) fn heartbeat(&self, lag: Duration) {
+    pub(crate) fn heartbeat(&self, lag: Duration) {
         let lag = micros(lag).unsigned_abs();
         count(&self.heartbeats, 1);
         self.lag_micros.store(lag, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Counters {
     }
 
     /// The database's clock showed this in the answer to a question that was sent and answered at these times.
-    pub(super) fn clock(&self, shown_micros: i64, sent: Duration, received: Duration) {
+    pub(crate) fn clock(&self, shown_micros: i64, sent: Duration, received: Duration) {
         let reading = Reading { shown_micros, sent, received };
         let mut last = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.replace(reading);
@@ -178,24 +178,26 @@ impl Counters {
 }
 
 /// One try of a client to get a key, or one wait for it. However it ends, also by being dropped, it is counted.
-pub(super) struct Attempt<'a> {
+pub(crate) struct Attempt<'a> {
     counters: &'a Counters,
     waiting_since: Option<Instant>,
     won: bool,
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn begin(counters: &'a Counters) -> Self {
+    pub(crate) fn begin(counters: &'a Counters) -> Self {
         count(&counters.attempts, 1);
         Self { counters, waiting_since: None, won: false }
     }
 
     /// In the queue.
-    pub(super) fn waits(&mut self) {
-        self.waiting_since.get_or_insert_with(Instant::now);
+    pub(crate) fn waits(&mut self, wait: crate::Wait) {
+        if wait == crate::Wait::InQueue {
+            self.waiting_since.get_or_insert_with(Instant::now);
+        }
     }
 
-    pub(super) fn won(&mut self) {
+    pub(crate) fn won(&mut self) {
         self.won = true;
     }
 }
@@ -255,7 +257,7 @@ mod tests {
         let counters = Counters::default();
         Attempt::begin(&counters).won();
         let mut waiting = Attempt::begin(&counters);
-        waiting.waits();
+        waiting.waits(crate::Wait::InQueue);
         drop(waiting);
         counters.granted(10, 7, 2);
         counters.held(ms(1_500), true);

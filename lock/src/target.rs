@@ -1,146 +1,153 @@
 //! Where connections lead: the URL, given or in a file, and the other files that the settings name. All files are read
-//! anew for each connection, so that whatever is put right or changed there counts without a restart.
+//! again for each connection, so that a correction or a change there counts without a restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgConnectOptions;
 use tokio::time::timeout;
 
-use super::{DatabaseConfig, LockError, Secret};
+use crate::route::{Hosts, Place, Route};
+use crate::{DatabaseConfig, LockError};
 
 /// How often the file with the URL is looked at while connections are used again. A database that moved is followed
 /// within about this time.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Where connections lead.
-pub(super) struct Target {
+pub(crate) struct Target {
     source: Source,
     config: DatabaseConfig,
-    seen: Mutex<Seen>,
+    state: Mutex<State>,
 }
 
 enum Source {
     /// To where the settings say.
-    Given(Box<PgConnectOptions>),
+    Given(Hosts),
     /// To where the URL in this file says.
     File(PathBuf),
     /// Nowhere, for this reason.
     Nowhere(LockError),
 }
 
-/// What is known of the file with the URL.
+/// What is known by now.
 #[derive(Default)]
-struct Seen {
+struct State {
+    /// Where the last usable URL led.
+    place: Option<Arc<Place>>,
+    /// When the file with the URL was looked at while connections were used again.
     looked: Option<Instant>,
-    /// The last URL that could be used, and the server, database and user that it names.
-    url: Option<Secret>,
-    place: String,
-    generation: u64,
-    /// The content cannot be used, and that was told.
+    /// The file's content cannot be used, and a warning said so.
     told: bool,
-}
-
-/// What one connection is made with.
-pub(super) struct Route {
-    pub(super) options: PgConnectOptions,
-    /// Grows when the URL's file names another server, database or user than before.
-    pub(super) generation: u64,
-}
-
-impl Route {
-    /// Host, port and database, for error texts.
-    pub(super) fn endpoint(&self) -> String {
-        endpoint(&self.options)
-    }
-
-    /// Turns an error of connecting into ours.
-    pub(super) fn error(&self, error: &sqlx::Error) -> LockError {
-        LockError::from_connecting(error, &self.endpoint())
-    }
 }
 
 impl Target {
     /// Checks the settings. No I/O.
-    pub(super) fn of(config: &DatabaseConfig) -> Result<Self, LockError> {
+    pub(crate) fn of(config: &DatabaseConfig) -> Result<Self, LockError> {
         config.check()?;
         let source = match &config.url_file {
             Some(file) => Source::File(file.clone()),
-            None => Source::Given(Box::new(config.options(config.url.reveal())?)),
+            None => Source::Given(config.hosts(config.url.reveal())?),
         };
-        Ok(Self { source, config: config.clone(), seen: Mutex::default() })
+        Ok(Self { source, config: config.clone(), state: Mutex::default() })
     }
 
     /// Leads nowhere, and says why each time.
-    pub(super) fn nowhere(error: LockError) -> Self {
-        Self { source: Source::Nowhere(error), config: DatabaseConfig::default(), seen: Mutex::default() }
+    pub(crate) fn nowhere(error: LockError) -> Self {
+        Self { source: Source::Nowhere(error), config: DatabaseConfig::default(), state: Mutex::default() }
+    }
+
+    /// The settings, unless it leads nowhere.
+    pub(crate) fn config(&self) -> Option<&DatabaseConfig> {
+        (!matches!(self.source, Source::Nowhere(_))).then_some(&self.config)
     }
 
     /// What the next connection is made with.
-    pub(super) async fn route(&self) -> Result<Route, LockError> {
-        let mut route = match &self.source {
-            Source::Given(options) => Route { options: (**options).clone(), generation: 0 },
-            Source::File(file) => self.follow(file, self.text("urlFile", "the URL", file).await?)?,
+    pub(crate) async fn route(&self) -> Result<Route, LockError> {
+        let mut hosts = match &self.source {
+            Source::Given(hosts) => hosts.clone(),
+            Source::File(file) => self.url(file).await?,
             Source::Nowhere(error) => return Err(error.clone()),
         };
+        let place = self.arrive(&hosts);
         if let Some(file) = &self.config.password_file {
-            route.options = route.options.password(&self.text("passwordFile", "the password", file).await?);
+            let password = self.text("passwordFile", "the password", file).await?;
+            hosts.each = hosts.each.into_iter().map(|host| host.password(&password)).collect();
         }
         if let Some(file) = &self.config.ca_file {
-            route.options = route.options.ssl_root_cert_from_pem(self.read("caFile", file).await?);
+            let ca = self.read("caFile", file).await?;
+            hosts.each = hosts.each.into_iter().map(|host| host.ssl_root_cert_from_pem(ca.clone())).collect();
         }
-        Ok(route)
+        Ok(Route { hosts: hosts.each, place })
     }
 
-    /// Which place new connections lead to; see [`Route::generation`].
-    pub(super) fn generation(&self) -> u64 {
-        self.seen().generation
+    /// Where new connections lead; `None` before the first one.
+    pub(crate) fn place(&self) -> Option<Arc<Place>> {
+        self.state().place.clone()
     }
 
-    /// Looks from time to time whether the file with the URL names another place. A file that cannot be used is only
-    /// told of: connections to the place it named before are better than none.
-    pub(super) async fn look(&self) {
+    /// Looks from time to time whether the file with the URL names another place. If the file cannot be used, a warning
+    /// says so and nothing else happens: connections to the place that it named before are better than none.
+    pub(crate) async fn look(&self) {
         let Source::File(file) = &self.source else { return };
         {
-            let mut seen = self.seen();
-            // Until there was a connection there is nothing to compare with.
-            if seen.url.is_none() || seen.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            let mut state = self.state();
+            let looked_lately = state.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
+            // Until there was a connection there is none to give up.
+            if state.place.is_none() || looked_lately {
                 return;
             }
-            seen.looked = Some(Instant::now());
+            state.looked = Some(Instant::now());
         }
-        let looked = match self.text("urlFile", "the URL", file).await {
-            Ok(text) if self.seen().url.as_ref().is_some_and(|url| url.reveal() == text) => Ok(()),
-            Ok(text) => self.follow(file, text).map(drop),
-            Err(error) => Err(error),
-        };
-        let told_before = std::mem::replace(&mut self.seen().told, looked.is_err());
-        if let Err(error) = looked
-            && !told_before
-        {
-            tracing::warn!(%error, "the database's URL cannot be used any more; present connections are kept");
+        let url = self.url(file).await;
+        let told_before = std::mem::replace(&mut self.state().told, url.is_err());
+        match url {
+            Ok(hosts) => drop(self.arrive(&hosts)),
+            Err(error) if !told_before => {
+                tracing::warn!(%error, "the database's URL cannot be used any more; present connections are kept");
+            }
+            Err(_) => {}
         }
     }
 
-    /// The route by this content of the file with the URL, which is remembered if it can be used.
-    fn follow(&self, file: &Path, text: String) -> Result<Route, LockError> {
-        let options = self.config.options(&text).map_err(|error| match error {
+    /// What the URL in this file says.
+    async fn url(&self, file: &Path) -> Result<Hosts, LockError> {
+        let url = self.text("urlFile", "the URL", file).await?;
+        self.config.hosts(&url).map_err(|error| match error {
             LockError::Config { key: "url", problem } => unusable("urlFile", file, format!("it {problem}")),
             error => unusable("urlFile", file, error.to_string()),
-        })?;
-        let mut seen = self.seen();
-        let place = format!("{} at {}", options.get_username(), endpoint(&options));
-        if seen.place != place {
-            if seen.url.is_some() {
-                tracing::info!(from = seen.place, to = place, "the database's URL leads elsewhere");
+        })
+    }
+
+    /// The place that these hosts are, from now on the one of new connections. It is the same one as before unless the
+    /// URL names other servers, another database or user: a new password is no reason to give connections up.
+    fn arrive(&self, hosts: &Hosts) -> Arc<Place> {
+        let arrived = Place::of(hosts);
+        let mut state = self.state();
+        match &state.place {
+            Some(place) if place.is_same(&arrived) => return Arc::clone(place),
+            Some(place) => {
+                tracing::info!(
+                    from = place.name(),
+                    to = arrived.name(),
+                    "the database's URL leads elsewhere"
+                );
             }
-            seen.place = place;
-            seen.generation += 1;
+            None => {}
         }
-        seen.url = Some(Secret::from(text));
-        Ok(Route { options, generation: seen.generation })
+        let place = Arc::new(arrived);
+        state.place = Some(Arc::clone(&place));
+        place
+    }
+
+    /// Gives all connections to this place up. Those that are made next try its hosts again.
+    pub(crate) fn give_up(&self, place: &Arc<Place>) {
+        let mut state = self.state();
+        // Many statements may notice the same at the same time.
+        if state.place.as_ref().is_some_and(|present| Arc::ptr_eq(present, place)) {
+            state.place = Some(Arc::new(place.renewed()));
+        }
     }
 
     /// The content of a file that holds one text and nothing else.
@@ -166,9 +173,9 @@ impl Target {
         Err(unusable(key, file, format!("{detail}; make it a file that this program may read")))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while the lock is held.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -176,7 +183,7 @@ impl fmt::Debug for Target {
     /// Not derived: the options contain the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::Given(options) => f.write_str(&endpoint(options)),
+            Source::Given(hosts) => f.write_str(&hosts.endpoints()),
             Source::File(file) => write!(f, "the URL in {}", file.display()),
             Source::Nowhere(_) => f.write_str("nowhere"),
         }
@@ -185,13 +192,4 @@ impl fmt::Debug for Target {
 
 fn unusable(key: &'static str, file: &Path, detail: String) -> LockError {
     LockError::File { key, path: file.display().to_string(), detail }
-}
-
-/// Where the options lead, for error texts.
-fn endpoint(options: &PgConnectOptions) -> String {
-    let database = options.get_database().unwrap_or("?");
-    match options.get_socket() {
-        Some(socket) => format!("{}/{database}", socket.display()),
-        None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
-    }
 }

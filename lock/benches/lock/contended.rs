@@ -164,7 +164,7 @@ async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>)
     Ok(contender)
 }
 
-/// Wish after wish until the time is up; what ends before `from` is not counted. A wish that is not fulfilled in the end counts
+/// AcquireRequest after wish until the time is up; what ends before `from` is not counted. A wish that is not fulfilled in the end counts
 /// with how long it has waited: else whoever starves would not be seen.
 async fn contend(
     mut contender: Contender,

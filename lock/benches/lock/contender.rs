@@ -48,7 +48,7 @@ impl Kind {
 
 const TABLES: &str = "
     create table baseline (
-        key text, owner text, lock_timestamp timestamp not null, ttl interval not null, primary key (key, owner)
+        key text, owner text, lock_timestamp timestamp not null, ttl interval not null, primary key (key, holder)
     );
     create table upsert (key text primary key, owner text not null, expires_at timestamptz not null)
         with (fillfactor = 50)";
@@ -77,23 +77,23 @@ pub(crate) enum Outcome {
 pub(crate) enum Contender {
     Ours { client: Client, queues: bool, guard: Option<Guard> },
     Task { client: Client, guard: Option<Guard> },
-    Rival { kind: Kind, connection: PgConnection, owner: String },
+    Rival { kind: Kind, connection: PgConnection, holder: String },
 }
 
 impl Contender {
-    pub(crate) async fn new(database: &Database, kind: Kind, owner: String) -> Result<Self> {
+    pub(crate) async fn new(database: &Database, kind: Kind, holder: String) -> Result<Self> {
         ensure!(kind != Kind::Tasks, "a task needs its program");
         if !matches!(kind, Kind::Try | Kind::Queue) {
-            return Ok(Self::Rival { kind, connection: connect(database).await?, owner });
+            return Ok(Self::Rival { kind, connection: connect(database).await?, holder });
         }
         // One for work, one for heartbeats, one for hints.
-        let client = program(database, 3, owner).await?;
+        let client = program(database, 3, holder).await?;
         Ok(Self::Ours { client, queues: kind == Kind::Queue, guard: None })
     }
 
     /// One of a program's tasks.
-    pub(crate) fn task(program: &Client, owner: &str) -> Self {
-        Self::Task { client: program.another_owner(owner), guard: None }
+    pub(crate) fn task(program: &Client, holder: &str) -> Self {
+        Self::Task { client: program.another_holder(holder), guard: None }
     }
 
     /// Takes the key, or finds out that it is held; whoever queues comes back with it.
@@ -111,11 +111,11 @@ impl Contender {
                 *guard = client.try_lock(key).await?;
                 Ok(if guard.is_some() { Outcome::Taken } else { Outcome::Held })
             }
-            Self::Rival { kind, connection, owner } => {
+            Self::Rival { kind, connection, holder } => {
                 let owner = owner.as_str();
                 match kind {
-                    Kind::Baseline => baseline(connection, key.as_str(), owner).await,
-                    Kind::Upsert => upsert(connection, key.as_str(), owner).await,
+                    Kind::Baseline => baseline(connection, key.as_str(), holder).await,
+                    Kind::Upsert => upsert(connection, key.as_str(), holder).await,
                     _ => advisory(connection, key.as_str()).await,
                 }
             }
@@ -123,12 +123,12 @@ impl Contender {
     }
 
     pub(crate) async fn release(&mut self, key: &Key) -> Result<()> {
-        let (kind, connection, owner) = match self {
+        let (kind, connection, holder) = match self {
             Self::Ours { guard, .. } | Self::Task { guard, .. } => {
                 guard.take().context("released without being held")?.release().await?;
                 return Ok(());
             }
-            Self::Rival { kind, connection, owner } => (kind, connection, owner),
+            Self::Rival { kind, connection, holder } => (kind, connection, holder),
         };
         let sql = match kind {
             Kind::Baseline => "delete from baseline where key = $1 and owner = $2",
@@ -160,11 +160,11 @@ pub(crate) async fn program(database: &Database, connections: u32, name: String)
 }
 
 /// One round of the protocol, statement by statement as it is published, with a key column for many groups.
-pub(crate) async fn baseline(connection: &mut PgConnection, key: &str, owner: &str) -> Result<Outcome> {
+pub(crate) async fn baseline(connection: &mut PgConnection, key: &str, holder: &str) -> Result<Outcome> {
     let mut transaction = connection.begin().await?;
     transaction.execute("lock table baseline in access exclusive mode").await?;
     let found: Option<(String, i64)> = match sqlx::query_as(
-        "select owner, (extract(epoch from lock_timestamp + ttl) * 1000000)::bigint \
+        "select holder, (extract(epoch from lock_timestamp + ttl) * 1000000)::bigint \
          from baseline where key = $1 limit 1 for update nowait",
     )
     .bind(key)
@@ -187,7 +187,7 @@ pub(crate) async fn baseline(connection: &mut PgConnection, key: &str, owner: &s
                 "update baseline set lock_timestamp = now() at time zone 'utc' where key = $1 and owner = $2",
             )
             .bind(key)
-            .bind(owner)
+            .bind(holder)
             .execute(&mut *transaction)
             .await?;
             Outcome::Kept
@@ -202,11 +202,11 @@ pub(crate) async fn baseline(connection: &mut PgConnection, key: &str, owner: &s
                     .await?;
             }
             sqlx::query(
-                "insert into baseline (key, owner, lock_timestamp, ttl) \
+                "insert into baseline (key, holder, lock_timestamp, ttl) \
                  values ($1, $2, now() at time zone 'utc', interval '5 s')",
             )
             .bind(key)
-            .bind(owner)
+            .bind(holder)
             .execute(&mut *transaction)
             .await?;
             Outcome::Taken
@@ -217,14 +217,14 @@ pub(crate) async fn baseline(connection: &mut PgConnection, key: &str, owner: &s
 }
 
 /// Takes or refreshes a lease.
-pub(crate) async fn upsert(connection: &mut PgConnection, key: &str, owner: &str) -> Result<Outcome> {
+pub(crate) async fn upsert(connection: &mut PgConnection, key: &str, holder: &str) -> Result<Outcome> {
     let taken = sqlx::query(
-        "insert into upsert as u (key, owner, expires_at) values ($1, $2, now() + interval '5 s') \
-         on conflict (key) do update set owner = excluded.owner, expires_at = excluded.expires_at \
-         where u.expires_at < now() or u.owner = excluded.owner",
+        "insert into upsert as u (key, holder, expires_at) values ($1, $2, now() + interval '5 s') \
+         on conflict (key) do update set owner = excluded.holder, expires_at = excluded.expires_at \
+         where u.expires_at < now() or u.holder = excluded.holder",
     )
     .bind(key)
-    .bind(owner)
+    .bind(holder)
     .execute(connection)
     .await?;
     Ok(if taken.rows_affected() == 1 { Outcome::Taken } else { Outcome::Held })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use leadergroup_lock::{
-    Claim, Grant, GrantId, Granted, Key, Observer, Owner, SessionId, Store, Token, monotonic,
+    Claim, FailureDetector, Grant, GrantId, Granted, Holder, Key, SessionId, Store, Token, monotonic,
 };
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -181,7 +181,7 @@ async fn keep(
     from: Instant,
     end: Instant,
 ) -> Result<Beats> {
-    let mut observer = Observer::new(INTERVAL);
+    let mut observer = FailureDetector::new(INTERVAL);
     let mut beats = Beats { due: 0, missed: 0, expired: 0 };
     while due < end {
         let counts = u64::from(due >= from);
@@ -191,7 +191,7 @@ async fn keep(
         } else {
             sleep_until(due).await;
             let sent_at = monotonic();
-            let beat = store.beat(session).await?;
+            let beat = store.beat(session, &[]).await?;
             anyhow::ensure!(beat.alive, "the session was marked dead");
             beats.expired += observer.observe(monotonic(), sent_at, &beat).len() as u64;
         }
@@ -241,7 +241,11 @@ pub(crate) fn grant(key: &Key, expected: Token, to: &str) -> Grant {
         key: key.clone(),
         expected,
         floor: expected,
-        owner: Owner { uid: GrantId::new().as_uuid().to_string(), namespace: "shop".into(), name: to.into() },
+        holder: Holder {
+            uid: GrantId::new().as_uuid().to_string(),
+            namespace: "shop".into(),
+            name: to.into(),
+        },
         grant: GrantId::new(),
         reason: "benchmark".into(),
     }
@@ -298,8 +302,8 @@ async fn rival(bench: &Bench, database: &Database, kind: Kind, groups: usize) ->
                 let key = format!("group-{}", number % groups);
                 let owner = format!("c{}", number / groups % CANDIDATES);
                 let outcome = match kind {
-                    Kind::Baseline => baseline(&mut connection, &key, &owner).await?,
-                    _ => upsert(&mut connection, &key, &owner).await?,
+                    Kind::Baseline => baseline(&mut connection, &key, &holder).await?,
+                    _ => upsert(&mut connection, &key, &holder).await?,
                 };
                 lost += u64::from(outcome == Outcome::Taken && owner != "c0") * counts;
             }

@@ -8,14 +8,17 @@ select current_setting('server_version') as server_version,
        array(
            select p.privilege || ' on ' || c.relname
            from (values ('schema_version', 'SELECT'), ('meta', 'SELECT'), ('meta', 'UPDATE'),
-                        ('settled', 'SELECT'), ('settled', 'UPDATE'), ('unsettled', 'SELECT'),
                         ('session', 'SELECT'), ('session', 'INSERT'), ('session', 'UPDATE'), ('session', 'DELETE'),
-                        ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'),
-                        ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'UPDATE'), ('term', 'DELETE'), ('terms', 'SELECT'),
-                        ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'DELETE'),
-                        ('present', 'SELECT')) as p (relation, privilege)
+                        ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'), ('lock', 'DELETE'),
+                        ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'DELETE'), ('terms', 'SELECT'),
+                        ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'DELETE')) as p (relation, privilege)
            join pg_class as c on c.relname = p.relation and c.relnamespace = to_regnamespace('leadergroup')
            where not has_table_privilege(c.oid, p.privilege)
+       )
+       || array(
+           select 'EXECUTE on function ' || f.oid::regprocedure
+           from pg_proc as f
+           where f.pronamespace = to_regnamespace('leadergroup') and not has_function_privilege(f.oid, 'EXECUTE')
        )
        || case
               when to_regnamespace('leadergroup') is null

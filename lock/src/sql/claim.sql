@@ -24,7 +24,7 @@ seen as materialized (
                     and (a.supersedes is distinct from l.group_id or (s.id <> $1 and not s.dead)) then 'foreign'
                when l.group_id <> a.group_id then 'revive'
                when l.session = $1 then 'ours'
-               when not s.dead then 'charged'
+               when not s.dead then 'claimed'
                else 'take'
            end as verdict
     from asked as a
@@ -45,9 +45,11 @@ changed as (
     set session = own.id,
         group_id = t.group_id,
         tombstone = false,
-        owner_uid = case when t.verdict = 'take' then l.owner_uid end,
-        owner_namespace = case when t.verdict = 'take' then l.owner_namespace end,
-        owner_name = case when t.verdict = 'take' then l.owner_name end
+        holder_uid = case when t.verdict = 'take' then l.holder_uid end,
+        holder_namespace = case when t.verdict = 'take' then l.holder_namespace end,
+        holder_name = case when t.verdict = 'take' then l.holder_name end,
+        lock_timestamp = case when t.verdict = 'take' then l.lock_timestamp else clock_timestamp() end,
+        end_reason = case when t.verdict = 'take' then l.end_reason else 'its group was replaced' end
     from taken as t cross join own
     where l.key = t.key
     returning t.place
@@ -71,7 +73,7 @@ select v.place,
            when v.verdict in ('take', 'revive', 'create') then 'busy'
            else v.verdict
        end as verdict,
-       case when v.verdict = 'charged' then v.session end as session,
+       case when v.verdict = 'claimed' then v.session end as session,
        case when v.verdict in ('foreign', 'tombstone') then v.old_group end as group_id,
        case when v.verdict = 'newer' then v.protocol end as protocol
 from seen as v

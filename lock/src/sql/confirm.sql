@@ -1,4 +1,4 @@
--- $1 own session, $2 protocol, $3 keys, $4 tokens. The holder's term was carried out.
+-- $1 own session, $2 protocol, $3 keys, $4 tokens. Everything was done to make the holder of this term act.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share
@@ -6,12 +6,12 @@ with own as materialized (
 asked as materialized (
     select * from unnest($3::text[], $4::bigint[]) with ordinality as a (key, token, place)
 ),
-held as materialized (
+claimed as materialized (
     select a.place, l.key, l.token,
            case
                when l.protocol > $2 then 'newer'
                when l.tombstone then 'tombstone'
-               when l.token <> a.token or l.owner_uid is null then 'changed'
+               when l.token <> a.token or l.holder_uid is null then 'changed'
                else 'done'
            end as verdict
     from asked as a join leadergroup.lock as l on l.key = a.key
@@ -19,15 +19,11 @@ held as materialized (
     for no key update of l skip locked
 ),
 judged as materialized (
-    select h.* from held as h cross join own
+    select c.* from claimed as c cross join own
 ),
 changed as (
     update leadergroup.lock as l set confirmed_token = j.token
     from judged as j where l.key = j.key and j.verdict = 'done' and l.confirmed_token < j.token
-),
-recorded as (
-    update leadergroup.term as t set confirmed_at = now()
-    from judged as j where t.key = j.key and t.token = j.token and j.verdict = 'done' and t.confirmed_at is null
 )
 select a.place,
        case
@@ -35,7 +31,7 @@ select a.place,
            when j.verdict is not null then j.verdict
            when l.key is null then 'missing'
            when l.protocol > $2 then 'newer'
-           when l.session is distinct from $1 then 'not-ours'
+           when l.session is distinct from $1 then 'unclaimed'
            else 'busy'
        end as verdict,
        l.session, l.group_id, l.protocol

@@ -1,8 +1,8 @@
 -- $1 key, $2 at most. The latest terms first.
-select t.token as term_token, t.grant_id as term_grant_id, t.owner_uid as term_owner_uid,
-       t.owner_namespace as term_owner_namespace, t.owner_name as term_owner_name, t.reason as term_reason,
+select t.token as term_token, t.grant_id as term_grant_id, t.holder_uid as term_holder_uid,
+       t.holder_namespace as term_holder_namespace, t.holder_name as term_holder_name, t.reason as term_reason,
        (extract(epoch from t.granted_at) * 1000000)::bigint as term_granted_at_us,
-       t.confirmed_at is not null as term_confirmed,
+       t.confirmed as term_confirmed,
        t.session, t.end_reason, (extract(epoch from t.ended_at) * 1000000)::bigint as ended_at_us
 from leadergroup.terms as t
 where t.key = $1

@@ -1,12 +1,12 @@
 -- $1 keys. Each row once for each of its pending terms: the last confirmed one and all after it.
-select l.key, l.group_id, l.session, l.token, l.grant_id, l.owner_uid, l.owner_namespace, l.owner_name,
+select l.key, l.group_id, l.session, l.token, l.grant_id, l.holder_uid, l.holder_namespace, l.holder_name,
        l.confirmed_token > 0 and l.confirmed_token = l.token as confirmed,
        l.tombstone, l.protocol, (extract(epoch from l.lock_timestamp) * 1000000)::bigint as lock_timestamp_us,
-       t.token as term_token, t.grant_id as term_grant_id, t.owner_uid as term_owner_uid,
-       t.owner_namespace as term_owner_namespace, t.owner_name as term_owner_name, t.reason as term_reason,
+       t.token as term_token, t.grant_id as term_grant_id, t.holder_uid as term_holder_uid,
+       t.holder_namespace as term_holder_namespace, t.holder_name as term_holder_name, t.reason as term_reason,
        (extract(epoch from t.granted_at) * 1000000)::bigint as term_granted_at_us,
        t.token = l.confirmed_token as term_confirmed
 from leadergroup.lock as l
-left join leadergroup.term as t on t.key = l.key and t.token >= l.confirmed_token
+left join leadergroup.terms as t on t.key = l.key and t.token >= l.confirmed_token
 where l.key = any($1)
 order by l.key, t.token

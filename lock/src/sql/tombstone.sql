@@ -1,6 +1,6 @@
--- $1 own session, $2 protocol, $3 keys, $4 groups, $5 floors. The group is gone; the row stays with its token. Nobody in
--- charge, or nobody living, is as good as the own session: the group's end must not wait for an adoption. A row that was
--- lost is made again, so that whoever uses the key next continues above the floor. Fenced transactions do not matter here; the
+-- $1 own session, $2 protocol, $3 keys, $4 groups, $5 floors. The group is gone; the row stays with its token. A key
+-- that no living session has claimed is as good as one of the own session: the group's end must not wait for a claim. A row that was
+-- lost is made again, so that the next user of the key continues above the floor. Open fenced transactions do not delay it: the
 -- next grant waits for them.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
@@ -17,7 +17,7 @@ seen as materialized (
                when l.protocol > $2 then 'newer'
                when l.group_id <> a.group_id then 'foreign'
                when l.tombstone and l.token >= a.floor then 'done'
-               when l.session <> $1 and not s.dead then 'not-ours'
+               when l.session <> $1 and not s.dead then 'unclaimed'
                else 'bury'
            end as verdict
     from asked as a
@@ -25,7 +25,7 @@ seen as materialized (
     left join leadergroup.session as s on s.id = l.session
 ),
 taken as materialized (
-    select v.place, v.floor, l.key, l.token, l.owner_uid
+    select v.place, v.floor, l.key
     from seen as v
     join leadergroup.lock as l
         on l.key = v.key and l.group_id = v.group_id and l.session is not distinct from v.session
@@ -38,14 +38,11 @@ judged as materialized (
 ),
 changed as (
     update leadergroup.lock as l
-    set tombstone = true, session = null, owner_uid = null, owner_namespace = null, owner_name = null,
-        token = greatest(l.token, j.floor), grant_id = null, lock_timestamp = now()
+    set tombstone = true, session = null, holder_uid = null, holder_namespace = null, holder_name = null,
+        token = greatest(l.token, j.floor), grant_id = null,
+        lock_timestamp = clock_timestamp(), end_reason = 'group deleted'
     from judged as j where l.key = j.key
     returning j.place
-),
-recorded as (
-    update leadergroup.term as t set ended_at = now(), end_reason = 'group deleted'
-    from judged as j where t.key = j.key and t.token = j.token and j.owner_uid is not null and t.ended_at is null
 ),
 wanted as materialized (
     select v.place, v.key, v.group_id, v.floor from seen as v

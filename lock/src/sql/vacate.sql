@@ -1,6 +1,5 @@
 -- $1 own session, $2 protocol, $3 keys, $4 tokens, $5 grant ids, $6 reasons. Nobody holds the key any more; the token
--- stays. FOR NO KEY UPDATE: the old holder's fenced transactions keep nobody from taking its right to begin new ones; the next
--- grant waits for them.
+-- stays. FOR NO KEY UPDATE: the old holder's open fenced transactions do not delay it; the next grant waits for them.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share
@@ -9,13 +8,13 @@ asked as materialized (
     select * from unnest($3::text[], $4::bigint[], $5::uuid[], $6::text[])
         with ordinality as a (key, token, grant_id, reason, place)
 ),
-held as materialized (
-    select a.place, l.key, l.token, a.grant_id, a.reason,
+claimed as materialized (
+    select a.place, l.key, a.grant_id, a.reason,
            case
                when l.protocol > $2 then 'newer'
                when l.tombstone then 'tombstone'
                when l.token <> a.token then 'changed'
-               when l.owner_uid is null then 'done'
+               when l.holder_uid is null then 'done'
                else 'vacate'
            end as verdict
     from asked as a join leadergroup.lock as l on l.key = a.key
@@ -23,16 +22,13 @@ held as materialized (
     for no key update of l skip locked
 ),
 judged as materialized (
-    select h.* from held as h cross join own
+    select c.* from claimed as c cross join own
 ),
 changed as (
     update leadergroup.lock as l
-    set owner_uid = null, owner_namespace = null, owner_name = null, grant_id = j.grant_id, lock_timestamp = now()
+    set holder_uid = null, holder_namespace = null, holder_name = null, grant_id = j.grant_id,
+        lock_timestamp = clock_timestamp(), end_reason = j.reason
     from judged as j where l.key = j.key and j.verdict = 'vacate'
-),
-recorded as (
-    update leadergroup.term as t set ended_at = now(), end_reason = j.reason
-    from judged as j where t.key = j.key and t.token = j.token and j.verdict = 'vacate' and t.ended_at is null
 )
 select a.place,
        case
@@ -41,7 +37,7 @@ select a.place,
            when j.verdict is not null then j.verdict
            when l.key is null then 'missing'
            when l.protocol > $2 then 'newer'
-           when l.session is distinct from $1 then 'not-ours'
+           when l.session is distinct from $1 then 'unclaimed'
            else 'busy'
        end as verdict,
        l.session, l.group_id, l.protocol

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use leadergroup_lock::{Client, ClientConfig, Observer, SessionId, Store, Token, monotonic};
+use leadergroup_lock::{Client, ClientConfig, FailureDetector, SessionId, Store, Token, monotonic};
 
 use crate::cast::key;
 use crate::pauses::{Holder, with_a_table};
@@ -99,14 +99,14 @@ impl Drop for Timed {
 struct Watcher {
     store: Store,
     own: SessionId,
-    observer: Observer,
+    observer: FailureDetector,
 }
 
 impl Watcher {
     async fn new(database: &Database) -> Self {
         let store = database.store();
-        let own = store.register("watcher", TTL).await.unwrap();
-        Self { store, own, observer: Observer::new(RETRY) }
+        let own = store.register("watcher", TTL, None).await.unwrap().0;
+        Self { store, own, observer: FailureDetector::new(RETRY) }
     }
 
     /// Whom it takes for dead.

@@ -27,7 +27,7 @@ async fn a_release_that_a_crash_took_back_is_made_again() {
         assert_eq!(guard.release().await.unwrap(), Released::Done);
         server.kill();
         server.launch();
-        eventually("the key is free", async || row(&store, &key("a")).await.owner.is_none()).await;
+        eventually("the key is free", async || row(&store, &key("a")).await.holder.is_none()).await;
         let terms = store.history(&key("a"), 1).await.unwrap();
         let (_, reason) = terms[0].ended.as_ref().unwrap();
         if reason == "nobody waited any more" {

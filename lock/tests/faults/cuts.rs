@@ -150,7 +150,7 @@ async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     gate.open().await;
     eventually("the key is free again", async || {
         let row = row(&direct, &key("a")).await;
-        (row.token, row.owner) == (Token::new(2), None)
+        (row.token, row.holder) == (Token::new(2), None)
     })
     .await;
 }

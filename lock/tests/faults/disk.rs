@@ -72,7 +72,7 @@ async fn a_full_disk_refuses_changes_and_loses_none() {
     };
     let LockError::Database { statement: "grant", code, message } = &refused else { panic!("{refused}") };
     assert!(code == "53100" && message.contains("No space left on device"), "{refused}");
-    assert!(store.beat(own).await.unwrap().alive, "heartbeats need no room");
+    assert!(store.beat(own, &[]).await.unwrap().alive, "heartbeats need no room");
 
     admin.execute("drop table public.filler").await.unwrap();
     admin.execute("checkpoint").await.unwrap();
@@ -157,7 +157,7 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     let waiting = tokio::spawn(async move { next.lock(&key("held"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("the next one waits", async || database.number(waiters).await == 1).await;
-    let own = store.register("operator", HOUR).await.unwrap();
+    let own = store.register("operator", HOUR, None).await.unwrap().0;
     take(&store, own, &key("a")).await;
 
     disk.fill();

@@ -4,12 +4,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Released, Store, TOKEN_JUMP,
-    Token, Wish,
+    AcquireRequest, Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Released,
+    Store, TOKEN_JUMP, Token, Wait,
 };
 use tokio::time::timeout;
 
-use crate::cast::{grant, grant_one, granted, key, owner, row, session, settled, take};
+use crate::cast::{grant, grant_one, granted, holder, key, row, session, settled, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually};
 
 /// The program's URL is changed in its file, as it would be for a service name that moves.
@@ -48,9 +48,9 @@ async fn failover(primary_dies: bool) {
     take(&store, own, &key("a")).await;
     take(&store, own, &key("fresh")).await;
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
-    let free = Wish::new(key("free"), owner("p"), "test");
+    let free = AcquireRequest::new(key("free"), holder("p"), "test");
     let one = Acquired::Granted { token: Token::new(1) };
-    assert_eq!(store.try_hold(own, &free).await.unwrap(), one);
+    assert_eq!(store.acquire(own, &free, Wait::No).await.unwrap().outcome, one);
     assert_eq!(store.release(own, &key("free"), Token::new(1), "done").await.unwrap(), Changed::Done);
     let standby = primary.standby();
     // It never gets to hear of what is granted from now on.
@@ -63,18 +63,21 @@ async fn failover(primary_dies: bool) {
     let url = MovingUrl::of(&before);
     let config = url.config(&before);
     let moving = Store::new(&config).unwrap();
-    let beat = moving.beat(own).await.unwrap();
+    let beat = moving.beat(own, &[]).await.unwrap();
     assert!(beat.alive && beat.epoch.timeline == 1);
 
     let read_only = after.store();
-    assert_eq!(read_only.beat(own).await.unwrap_err(), LockError::ReadOnly, "a standby decides nothing");
-    let wish = Wish::new(key("held"), owner("p"), "test");
-    assert_eq!(read_only.try_hold(own, &wish).await.unwrap_err(), LockError::ReadOnly);
+    assert_eq!(read_only.beat(own, &[]).await.unwrap_err(), LockError::ReadOnly, "a standby decides nothing");
+    let wish = AcquireRequest::new(key("held"), holder("p"), "test");
+    assert_eq!(
+        read_only.acquire(own, &wish, Wait::No).await.map(|attempt| attempt.outcome).unwrap_err(),
+        LockError::ReadOnly
+    );
     if primary_dies {
         primary.kill();
     }
     standby.psql("select pg_promote()");
-    let early = after.store().try_hold(own, &free).await.unwrap();
+    let early = after.store().acquire(own, &free, Wait::No).await.unwrap().outcome;
     assert_eq!(
         early,
         Acquired::Held,
@@ -82,10 +85,10 @@ async fn failover(primary_dies: bool) {
     );
     url.leads_to(&after);
     eventually("the program has found the new primary", async || {
-        moving.beat(own).await.is_ok_and(|beat| beat.epoch.timeline == 2)
+        moving.beat(own, &[]).await.is_ok_and(|beat| beat.epoch.timeline == 2)
     })
     .await;
-    let beat = moving.beat(own).await.unwrap();
+    let beat = moving.beat(own, &[]).await.unwrap();
     assert!(beat.alive, "sessions that the new primary knows live on");
     let seen = row(&moving, &key("a")).await;
     assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
@@ -93,16 +96,16 @@ async fn failover(primary_dies: bool) {
     assert_eq!(grant_one(&moving, own, next).await, granted(2 * TOKEN_JUMP + 1));
     assert_eq!(grant_one(&moving, own, grant(&key("fresh"), 0, "p1")).await, granted(2 * TOKEN_JUMP + 1));
     // A connection that was open all the time learns it, too.
-    assert_eq!(read_only.beat(own).await.unwrap().epoch, beat.epoch);
+    assert_eq!(read_only.beat(own, &[]).await.unwrap().epoch, beat.epoch);
 
     if !primary_dies {
         // Two databases now, and a program that still uses the old one: it grants, but never what the new one grants.
         for token in 4..8 {
             assert_eq!(grant_one(&store, own, grant(&key("a"), token, "old")).await, granted(token + 1));
         }
-        let tokens = "select coalesce(max(token), 0) from leadergroup.term where owner_name <> 'p1'";
+        let tokens = "select coalesce(max(token), 0) from leadergroup.term where holder_name <> 'p1'";
         assert!(before.number(tokens).await < 2 * TOKEN_JUMP);
-        let late = "select min(token) from leadergroup.term where owner_name = 'p1'";
+        let late = "select min(token) from leadergroup.term where holder_name = 'p1'";
         assert!(after.number(late).await > 2 * TOKEN_JUMP);
     }
 }
@@ -115,6 +118,39 @@ async fn a_standby_that_lacks_the_last_commits_hands_no_token_out_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_primaries_hand_no_token_out_twice() {
     failover(false).await;
+}
+
+/// The URL names both servers, so that nothing has to be changed or restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_new_primary_is_found_by_a_url_that_names_both() {
+    let primary = Server::start(&[]);
+    let (before, migrated) = primary.migrated().await;
+    let standby = primary.standby();
+    standby.launch();
+    let after = standby.database_called(&before.name);
+    let own = session(&migrated).await;
+    let stores = [before.url_with(&after), after.url_with(&before)]
+        .map(|url| Store::new(&DatabaseConfig { url: url.into(), ..before.config() }).unwrap());
+    for store in &stores {
+        let beat = store.beat(own, &[]).await.unwrap();
+        assert!(beat.alive && beat.epoch.timeline == 1);
+        store.check().await.unwrap();
+    }
+    let sessions = "select count(*) from leadergroup.session";
+    eventually("the standby knows the session", async || after.number(sessions).await == 1).await;
+    primary.kill();
+    for store in &stores {
+        let error = store.beat(own, &[]).await.unwrap_err();
+        assert!(matches!(error, LockError::Interrupted { .. } | LockError::NoHost { .. }), "{error}");
+        let error = store.beat(own, &[]).await.unwrap_err();
+        assert!(matches!(error, LockError::NoHost { .. }), "{error}");
+    }
+    standby.psql("select pg_promote()");
+    for store in &stores {
+        let beat = store.beat(own, &[]).await.unwrap();
+        assert!(beat.alive && beat.epoch.timeline == 2);
+        assert!(store.check().await.unwrap().writable);
+    }
 }
 
 /// Programs that hold a lock when the database fails over: of the one the session was lost, with the grant, of the other the
@@ -211,8 +247,8 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
     // In turns: what one holds the next one gets after a release.
     let hold = async || {
-        let wish = Wish::new(key("b"), owner("p"), "test");
-        let Acquired::Granted { token } = store.try_hold(own, &wish).await.unwrap() else {
+        let wish = AcquireRequest::new(key("b"), holder("p"), "test");
+        let Acquired::Granted { token } = store.acquire(own, &wish, Wait::No).await.unwrap().outcome else {
             panic!("the key is free");
         };
         assert_eq!(store.release(own, &key("b"), token, "done").await.unwrap(), Changed::Done);
@@ -232,14 +268,14 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     std::fs::remove_dir_all(server.data()).unwrap();
     copy(&backup, &server.data());
     server.launch();
-    let beat = store.beat(own).await.unwrap();
+    let beat = store.beat(own, &[]).await.unwrap();
     assert!(beat.alive && !beat.epoch_changed, "nothing tells");
     let seen = row(&store, &key("a")).await;
     let next = Grant { expected: seen.token, floor: Token::new(2), ..grant(&key("a"), 1, "p1") };
     assert_eq!(grant_one(&store, own, next).await, granted(3));
     // As docs/database-faults.md tells people to.
     database.sql("update leadergroup.meta set era = era + 1").await;
-    let beat = store.beat(own).await.unwrap();
+    let beat = store.beat(own, &[]).await.unwrap();
     assert!(beat.epoch_changed && !beat.settled);
     settled(&database).await;
     assert_eq!(hold().await, Token::new(TOKEN_JUMP + 2));

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, HandedOver, Heir, Released, Store, Token};
+use leadergroup_lock::{
+    Client, ClientConfig, DatabaseConfig, Released, Store, Successor, Token, Transferred,
+};
 use tokio::time::timeout;
 
 use crate::network::taken;
@@ -50,7 +52,7 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
     assert!(!held.is_lost() && waiters().await == 2);
     assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
 
-    assert!(matches!(held.hand_over_to(Heir::Name("three")).await.unwrap(), HandedOver::Done));
+    assert!(matches!(held.transfer_to(Successor::Name("three")).await.unwrap(), Transferred::Done));
     let third = third.await.unwrap();
     assert_eq!(third.token(), Token::new(2));
     assert_eq!(third.release().await.unwrap(), Released::Done);

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    Acquired, Changed, Claimed, Granted, HandOver, Heir, Key, LockError, Refusal, SessionId, Store, Token,
-    Wish,
+    AcquireRequest, Acquired, Changed, Claimed, Granted, Key, LockError, Refusal, SessionId, Store,
+    Successor, Token, Transfer, Wait,
 };
 use sqlx::postgres::PgConnection;
 
-use crate::cast::{GROUP, TTL, claim, dead_session, grant, key, owner, session, take, tombstone, vacate};
+use crate::cast::{GROUP, TTL, claim, dead_session, grant, holder, key, session, take, tombstone, vacate};
 use crate::postgres::Database;
 
 /// Each operation by its name, and all of them.
@@ -62,19 +62,19 @@ pub struct Scene {
     own: SessionId,
     other: SessionId,
     pub key: Key,
-    wish: Wish,
+    wish: AcquireRequest,
     /// What is asked at the same time.
-    wishes: Vec<Wish>,
+    wishes: Vec<AcquireRequest>,
     grant: leadergroup_lock::Grant,
     vacate: leadergroup_lock::Vacate,
 }
 
-fn wish(key: &Key, name: &str) -> Wish {
-    Wish::new(key.clone(), owner(name), "test")
+fn wish(key: &Key, name: &str) -> AcquireRequest {
+    AcquireRequest::new(key.clone(), holder(name), "test")
 }
 
-async fn hold(store: &Store, own: SessionId, wish: &Wish) {
-    assert!(matches!(store.try_hold(own, wish).await.unwrap(), Acquired::Granted { .. }));
+async fn hold(store: &Store, own: SessionId, wish: &AcquireRequest) {
+    assert!(matches!(store.acquire(own, wish, Wait::No).await.unwrap().outcome, Acquired::Granted { .. }));
 }
 
 impl Operation {
@@ -113,11 +113,17 @@ impl Operation {
             }
             ReleaseToTheNext | Pass => {
                 hold(store, own, &mine).await;
-                assert_eq!(store.queue_for(other, &others).await.unwrap(), Acquired::Waiting);
+                assert_eq!(
+                    store.acquire(other, &others, Wait::InQueue).await.unwrap().outcome,
+                    Acquired::Waiting
+                );
             }
             GiveUp => {
                 hold(store, other, &others).await;
-                assert_eq!(store.queue_for(own, &mine).await.unwrap(), Acquired::Waiting);
+                assert_eq!(
+                    store.acquire(own, &mine, Wait::InQueue).await.unwrap().outcome,
+                    Acquired::Waiting
+                );
             }
             Release | GiveUpWhatWasGranted | ForceReleaseHeld => hold(store, own, &mine).await,
             HoldTogether | ReleaseTogether => {
@@ -163,7 +169,7 @@ impl Operation {
                 Claimed::Ours(_) => "ours".to_owned(),
                 other => format!("{other:?}"),
             },
-            Yield => changed(store.yield_charge(*own, std::slice::from_ref(key)).await?.remove(0)),
+            Yield => changed(store.unclaim(*own, std::slice::from_ref(key)).await?.remove(0)),
             Grant => match store.grant(*own, std::slice::from_ref(&scene.grant)).await?.remove(0) {
                 Granted::Granted { token } => format!("granted {token}"),
                 Granted::Refused(refusal) => format!("{refusal:?}"),
@@ -183,17 +189,19 @@ impl Operation {
                     other => other.to_owned(),
                 }))
             }
-            Hold | HoldAgain | TakeOver => acquired(store.try_hold(*own, wish).await?),
-            Queue => acquired(store.queue_for(*own, wish).await?),
+            Hold | HoldAgain | TakeOver => {
+                acquired(store.acquire(*own, wish, Wait::No).await.map(|attempt| attempt.outcome)?)
+            }
+            Queue => acquired(store.acquire(*own, wish, Wait::InQueue).await.map(|attempt| attempt.outcome)?),
             Release | ReleaseToTheNext => changed(store.release(*own, key, token, "done").await?),
-            Pass => match store.hand_over(*own, key, token, Heir::Name("other's"), "your turn").await? {
-                HandOver::Done => "done".to_owned(),
-                HandOver::NotWaiting => "nobody of this name waits".to_owned(),
-                HandOver::Refused(refusal) => changed(Changed::Refused(refusal)),
+            Pass => match store.transfer(*own, key, token, Successor::Name("other's"), "your turn").await? {
+                Transfer::Done => "done".to_owned(),
+                Transfer::NotWaiting => "nobody of this name waits".to_owned(),
+                Transfer::Refused(refusal) => changed(Changed::Refused(refusal)),
             },
             SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?),
             GiveUp | GiveUpWhatWasGranted => {
-                store.give_up(*own, key, wish.request).await?;
+                store.give_up(*own, key, wish.grant).await?;
                 "gave up".to_owned()
             }
             ForceRelease | ForceReleaseHeld => changed(store.force_release(key, token, "by hand").await?),
@@ -242,7 +250,7 @@ pub async fn outcome(admin: &mut PgConnection, key: &Key) -> (i64, i64, i64, i64
         "select (select count(*) from leadergroup.term where starts_with(key, $1)), \
          (select count(*) from leadergroup.terms where starts_with(key, $1) and ended_at is not null), \
          (select count(*) from leadergroup.waiter where starts_with(key, $1)), \
-         (select count(*) from leadergroup.lock where starts_with(key, $1) and owner_uid is not null)",
+         (select count(*) from leadergroup.lock where starts_with(key, $1) and holder_uid is not null)",
     )
     .bind(key.as_str())
     .fetch_one(admin)

@@ -42,7 +42,7 @@ async fn found_by_strangers(pooler: &PgBouncer, database: &Database) -> Vec<Stri
             .fetch_one(sqlx::raw_sql(
                 "select concat_ws(' ', current_setting('search_path'), current_setting('statement_timeout'), \
                  current_setting('lock_timeout'), current_setting('synchronous_commit'), \
-                 current_setting('leadergroup.system_identifier', true), \
+                 current_setting('leadergroup.system_identifier', true), current_setting('leadergroup.history', true), \
                  current_setting('idle_in_transaction_session_timeout'), \
                  (select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()))",
             ))
@@ -69,7 +69,7 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
         let own = session(&store).await;
         take(&store, own, &key("group")).await;
         assert_eq!(grant_one(&store, own, grant(&key("group"), 0, "p0")).await, granted(1));
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
 
         // No notification comes; the next one gets the key all the same.
         let (one, two) = (client(&config, "one", OFTEN).await, client(&config, "two", OFTEN).await);
@@ -138,6 +138,24 @@ async fn many_programs_share_two_connections_and_never_a_lock() {
     assert!(database.number(backends).await <= 2);
 }
 
+/// A pooler in front of each server: the one that leads to the primary is found.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pooler_of_the_primary_is_found() {
+    let server = Server::start(&[]);
+    let (database, _) = server.migrated().await;
+    let standby = server.standby();
+    standby.launch();
+    for settings in ["", DROPS] {
+        let (wrong, right) = (PgBouncer::start(&standby, settings), PgBouncer::start(&server, settings));
+        let first = format!("127.0.0.1:{}", wrong.port());
+        let url = wrong.url(&database).replace(&first, &format!("{first},127.0.0.1:{}", right.port()));
+        let store = Store::new(&DatabaseConfig { url: url.into(), ..database.config() }).unwrap();
+        let own = session(&store).await;
+        assert!(store.beat(own, &[]).await.unwrap().alive);
+        assert!(store.check().await.unwrap().writable);
+    }
+}
+
 /// Nothing limits how long a COMMIT waits for a synchronous standby. A heartbeat must not.
 #[tokio::test]
 async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
@@ -162,8 +180,10 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
     assert!(hangs(&pooled).await);
     for store in [&straight, &pooled] {
         // Not at the first attempt where the machine is so busy that even connecting takes too long.
-        eventually("a heartbeat gets through", async || store.beat(own).await.is_ok_and(|beat| beat.alive))
-            .await;
+        eventually("a heartbeat gets through", async || {
+            store.beat(own, &[]).await.is_ok_and(|beat| beat.alive)
+        })
+        .await;
     }
 }
 
@@ -211,7 +231,7 @@ async fn a_pooler_that_works_by_the_statement_is_refused() {
             store.migrate().await.unwrap_err(),
             store.check().await.unwrap_err(),
             store.register("replica", DEADLINE).await.unwrap_err(),
-            store.beat(own).await.unwrap_err(),
+            store.beat(own, &[]).await.unwrap_err(),
             store.grant(own, &[grant(&key("a"), 0, "p0")]).await.unwrap_err(),
             connected.unwrap_err(),
         ] {

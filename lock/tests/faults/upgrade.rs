@@ -92,7 +92,7 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
     // The new one leaves the old one's lock alone until that session ends, and goes on with its tokens.
     let session = session(&new).await;
     assert!(new.unclaimed(None, 10).await.unwrap().is_empty());
-    assert!(new.beat(session).await.unwrap().sessions.iter().any(|seen| seen.id == own && !seen.dead));
+    assert!(new.beat(session, &[]).await.unwrap().sessions.iter().any(|seen| seen.id == own && !seen.dead));
     new.close(own).await.unwrap();
     take(&new, session, &key("a")).await;
     assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(3 * TOKEN_JUMP + 1));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Claim, Claimed, Grant, GrantId, Granted, Key, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
+    Claim, Claimed, Grant, GrantId, Granted, Holder, Key, LockRow, SessionId, Store, Token, Tombstone, Vacate,
 };
 use sqlx::Executor;
 
@@ -21,8 +21,8 @@ pub fn keys(count: usize) -> Vec<Key> {
     (0..count).map(|number| key(&format!("key-{number:05}"))).collect()
 }
 
-pub fn owner(name: &str) -> Owner {
-    Owner { uid: format!("uid-{name}"), namespace: "default".into(), name: name.into() }
+pub fn holder(name: &str) -> Holder {
+    Holder { uid: format!("uid-{name}"), namespace: "default".into(), name: name.into() }
 }
 
 pub fn claim(key: &Key) -> Claim {
@@ -34,7 +34,7 @@ pub fn grant(key: &Key, expected: i64, to: &str) -> Grant {
         key: key.clone(),
         expected: Token::new(expected),
         floor: Token::ZERO,
-        owner: owner(to),
+        holder: holder(to),
         grant: GrantId::new(),
         reason: "test".into(),
     }
@@ -53,7 +53,7 @@ pub fn granted(token: i64) -> Granted {
 }
 
 pub async fn session(store: &Store) -> SessionId {
-    store.register("replica", TTL).await.unwrap()
+    store.register("replica", TTL, None).await.unwrap().0
 }
 
 /// A session that others have marked dead.
@@ -134,5 +134,5 @@ impl<'a> Gate<'a> {
 
 /// As if the time had passed in which somebody may believe in a grant that the database has lost.
 pub async fn settled(database: &Database) {
-    database.sql("update leadergroup.settled set era = (select era from leadergroup.meta)").await;
+    database.sql("update leadergroup.meta set quarantine = false").await;
 }

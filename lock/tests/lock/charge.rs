@@ -7,7 +7,7 @@ use leadergroup_lock::{Changed, Claim, Claimed, Held, Key, Refusal, Token};
 use sqlx::{Connection, Executor};
 
 use crate::cast::{
-    GROUP, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, owner, row, session, take,
+    GROUP, claim, claim_one, dead_session, grant, grant_one, granted, holder, key, keys, row, session, take,
     vacate,
 };
 use crate::postgres::{eventually, migrated};
@@ -31,7 +31,7 @@ async fn a_living_session_keeps_its_charge() {
     let other = session(&store).await;
     let key = key("a");
     take(&store, other, &key).await;
-    assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::Charged { session: other });
+    assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::By { session: other });
     assert_eq!(row(&store, &key).await.session, Some(other));
 }
 
@@ -50,7 +50,7 @@ async fn adoption_changes_neither_holder_nor_token() {
     let second = session(&store).await;
     let adopted = take(&store, second, &key).await;
     assert_eq!(adopted.session, Some(second));
-    assert_eq!(adopted.owner, Some(owner("p0")));
+    assert_eq!(adopted.holder, Some(holder("p0")));
     assert_eq!(
         (adopted.token, adopted.grant, adopted.confirmed),
         (before.token, before.grant, before.confirmed)
@@ -59,10 +59,10 @@ async fn adoption_changes_neither_holder_nor_token() {
     assert_eq!(store.close(second).await.unwrap(), 1);
     let third = session(&store).await;
     take(&store, third, &key).await;
-    assert_eq!(store.yield_charge(third, std::slice::from_ref(&key)).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.unclaim(third, std::slice::from_ref(&key)).await.unwrap(), [Changed::Done]);
     let fourth = session(&store).await;
     let adopted = take(&store, fourth, &key).await;
-    assert_eq!((adopted.owner, adopted.token, adopted.grant), (before.owner, before.token, before.grant));
+    assert_eq!((adopted.holder, adopted.token, adopted.grant), (before.holder, before.token, before.grant));
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn another_group_s_row_is_foreign_unless_that_group_is_gone() {
 
     let Claimed::Ours(inherited) = claim_one(&store, own, heir).await else { panic!() };
     assert_eq!(
-        (inherited.owner, inherited.token, inherited.group.as_str()),
+        (inherited.holder, inherited.token, inherited.group.as_str()),
         (None, Token::new(1), "group-2")
     );
     assert_eq!(inherited.pending.len(), 1, "the old holder may still have to be stripped");
@@ -119,7 +119,7 @@ async fn a_newer_program_s_row_is_left_alone() {
     assert_eq!(row(&store, &key).await.session, None);
     database.sql(&format!("update leadergroup.lock set session = '{own}'")).await;
     let newer = [Changed::Refused(Refusal::ProtocolNewer { protocol: 99 })];
-    assert_eq!(store.yield_charge(own, std::slice::from_ref(&key)).await.unwrap(), newer);
+    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), newer);
     assert_eq!(store.confirm(own, &[(key.clone(), Token::ZERO)]).await.unwrap(), newer);
     assert_eq!(store.vacate(own, &[vacate(&key, 0)]).await.unwrap(), newer);
 }
@@ -193,7 +193,7 @@ async fn adopters_at_once_share_the_rows_and_none_is_taken_twice() {
                 for (claim, answer) in answers {
                     match answer {
                         Claimed::Ours(row) => assert!(mine.insert(row.key)),
-                        Claimed::Charged { .. } => {}
+                        Claimed::By { .. } => {}
                         Claimed::Busy => open.push(claim),
                         other => panic!("{other:?}"),
                     }
@@ -221,7 +221,7 @@ async fn a_session_younger_than_the_snapshot_is_not_taken_for_a_dead_one() {
     let key = key("a");
     let first = session(&store).await;
     take(&store, first, &key).await;
-    store.yield_charge(first, std::slice::from_ref(&key)).await.unwrap();
+    store.unclaim(first, std::slice::from_ref(&key)).await.unwrap();
 
     let slow = session(&store).await;
     let mut admin = database.admin().await;
@@ -259,7 +259,7 @@ async fn what_nobody_is_in_charge_of_is_listed_page_by_page() {
     for key in &keys {
         take(&store, own, key).await;
     }
-    store.yield_charge(own, &keys[..5]).await.unwrap();
+    store.unclaim(own, &keys[..5]).await.unwrap();
     store.tombstone(own, &[crate::cast::tombstone(&keys[0], GROUP)]).await.unwrap();
     let first = store.unclaimed(None, 3).await.unwrap();
     assert_eq!(first.iter().map(|row| &row.key).collect::<Vec<_>>(), [&keys[1], &keys[2], &keys[3]]);
@@ -267,11 +267,11 @@ async fn what_nobody_is_in_charge_of_is_listed_page_by_page() {
     let rest = store.unclaimed(Some(&keys[3]), 3).await.unwrap();
     assert_eq!(rest.iter().map(|row| &row.key).collect::<Vec<_>>(), [&keys[4]]);
     let charged = store.rows_of(own).await.unwrap();
-    let held = |key: &Key| Held { key: key.clone(), token: Token::ZERO, owner: None };
+    let held = |key: &Key| Held { key: key.clone(), token: Token::ZERO, holder: None };
     assert_eq!(charged, [held(&keys[5]), held(&keys[6])]);
     assert_eq!(grant_one(&store, own, grant(&keys[5], 0, "p0")).await, granted(1));
     let charged = store.rows_of(own).await.unwrap();
-    assert_eq!((charged[0].token, charged[0].owner.as_deref()), (Token::new(1), Some("uid-p0")));
+    assert_eq!((charged[0].token, charged[0].holder.as_deref()), (Token::new(1), Some("uid-p0")));
 }
 
 #[tokio::test]
@@ -285,13 +285,13 @@ async fn yielding_says_what_it_found() {
     let keys = [ours, theirs, missing];
     let expected = [
         Changed::Done,
-        Changed::Refused(Refusal::NotOurs { session: Some(other) }),
+        Changed::Refused(Refusal::Unclaimed { session: Some(other) }),
         Changed::Refused(Refusal::Missing),
     ];
     for _ in 0..2 {
-        assert_eq!(store.yield_charge(own, &keys).await.unwrap(), expected);
+        assert_eq!(store.unclaim(own, &keys).await.unwrap(), expected);
     }
     let dead = dead_session(&store).await;
     let refused = vec![Changed::Refused(Refusal::SessionDead); 3];
-    assert_eq!(store.yield_charge(dead, &keys).await.unwrap(), refused);
+    assert_eq!(store.unclaim(dead, &keys).await.unwrap(), refused);
 }

@@ -26,19 +26,19 @@ async fn waiters(database: &Database) -> i64 {
 }
 
 async fn free(store: &Store) -> bool {
-    row(store, &key("a")).await.owner.is_none()
+    row(store, &key("a")).await.holder.is_none()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone() {
     let (database, store) = migrated().await;
     let one = client(&database, "one", NEVER).await;
-    let other = one.another_owner("other");
+    let other = one.another_holder("other");
     let first = one.try_lock(&key("a")).await.unwrap().unwrap();
     let again = one.clone().try_lock(&key("a")).await.unwrap().unwrap();
     let third = taken(&one).await;
     assert_eq!((first.token(), again.token(), third.token()), (Token::new(1), Token::new(1), Token::new(1)));
-    assert!(other.try_lock(&key("a")).await.unwrap().is_none(), "another owner, though in the same process");
+    assert!(other.try_lock(&key("a")).await.unwrap().is_none(), "another holder, though in the same process");
     assert_eq!(first.release().await.unwrap(), Released::StillHeld);
     drop(again);
     assert!(!third.is_lost() && other.try_lock(&key("a")).await.unwrap().is_none());
@@ -111,7 +111,7 @@ async fn after_a_shutdown_clones_get_an_error_at_once() {
     let (database, _store) = migrated().await;
     let one = client(&database, "one", NEVER).await;
     let held = taken(&one).await;
-    let other = one.another_owner("other");
+    let other = one.another_holder("other");
     let waiting = tokio::spawn({
         let other = other.clone();
         async move { other.lock(&key("a"), NEVER).await }
@@ -145,7 +145,7 @@ async fn when_a_holder_dies_the_next_one_follows_and_the_old_guard_knew_it_befor
     assert!(!next.is_lost());
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     assert!(!next.is_lost(), "the old one's release changed nothing");
-    assert!(two.another_owner("x").try_lock(&key("a")).await.unwrap().is_none());
+    assert!(two.another_holder("x").try_lock(&key("a")).await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -92,7 +92,7 @@ async fn other_work_never_holds_a_heartbeat_up() {
         take(&store, own, key).await;
     }
     let busy = Store::new(&DatabaseConfig { max_open_connections: 4, ..database.config() }).unwrap();
-    assert!(busy.beat(own).await.unwrap().alive);
+    assert!(busy.beat(own, &[]).await.unwrap().alive);
     let mut gate = Gate::close(&database).await;
     let calls: Vec<_> = keys
         .iter()
@@ -102,7 +102,7 @@ async fn other_work_never_holds_a_heartbeat_up() {
         })
         .collect();
     eventually("both connections for work are occupied", async || database.waiting().await == 2).await;
-    assert!(busy.beat(own).await.unwrap().alive);
+    assert!(busy.beat(own, &[]).await.unwrap().alive);
     assert_eq!(database.waiting().await, 2, "they were occupied all the time");
     gate.open().await;
     for call in calls {
@@ -135,7 +135,7 @@ async fn there_are_never_more_connections_than_allowed() {
                 tokio::spawn(async move { store.grant(own, &[grant]).await })
             })
             .collect();
-        store.beat(own).await.unwrap();
+        store.beat(own, &[]).await.unwrap();
         eventually("all connections for work are at work", async || database.waiting().await == 4).await;
         assert_eq!(connections(&database).await, 5, "one of the six is reserved for hints");
         let at_work = database.number(last).await;
@@ -147,7 +147,7 @@ async fn there_are_never_more_connections_than_allowed() {
         gate.close_again().await;
     }
     eventually("superfluous ones are closed", async || {
-        store.beat(own).await.unwrap();
+        store.beat(own, &[]).await.unwrap();
         connections(&database).await == 1 + 2
     })
     .await;
@@ -181,7 +181,7 @@ async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     let kept = |answer: &&Result<_, _>| matches!(answer, Err(LockError::Timeout { .. }));
     assert!(!waited.is_empty() && waited.iter().all(kept), "{answers:?}");
     // The heartbeat does not wait for them, and nobody has to wait any more.
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     gate.open().await;
     for key in &all {
         assert_eq!(grant_one(&store, own, grant(key, 0, "p0")).await, granted(1));
@@ -202,12 +202,12 @@ async fn connections_are_renewed_when_old_and_closed_when_idle() {
     let store = Store::new(&config).unwrap();
     store.read(&[]).await.unwrap();
     store.check().await.unwrap();
-    store.beat(own).await.unwrap();
+    store.beat(own, &[]).await.unwrap();
     let born = "select (extract(epoch from max(backend_start)) * 1000000)::bigint from pg_stat_activity \
                 where datname = current_database() and application_name = 'leadergroup'";
     let first = database.number(born).await;
     eventually("the heartbeat's connection was replaced and the idle one is gone", async || {
-        store.beat(own).await.unwrap();
+        store.beat(own, &[]).await.unwrap();
         connections(&database).await == 1 && database.number(born).await > first
     })
     .await;
@@ -220,7 +220,7 @@ async fn connections_that_were_cut_while_idle_are_not_noticed_by_the_caller() {
     let key = key("a");
     take(&store, own, &key).await;
     for token in 0..3 {
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
         assert!(connections(&database).await >= 2);
         database
             .sql(
@@ -230,7 +230,7 @@ async fn connections_that_were_cut_while_idle_are_not_noticed_by_the_caller() {
             .await;
         eventually("they are gone", async || connections(&database).await == 0).await;
         assert_eq!(grant_one(&store, own, grant(&key, token, "p0")).await, granted(token + 1));
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
     }
 }
 
@@ -256,7 +256,7 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_statement_is_reported() {
     let (answer, ()) = tokio::join!(call, cut);
     assert!(matches!(answer, Err(LockError::Interrupted { statement: "grant", .. })), "{answer:?}");
     gate.open().await;
-    assert_eq!(row(&fresh, &key).await.owner, None, "a statement that was cut off has no effect");
+    assert_eq!(row(&fresh, &key).await.holder, None, "a statement that was cut off has no effect");
     assert_eq!(fresh.grant(own, &grants).await.unwrap(), [granted(1)], "and is repeated without harm");
 }
 
@@ -269,10 +269,10 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
     take(&store, own, &key).await;
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
     for (token, stop) in [(1, Server::stop as fn(&_)), (2, Server::kill)] {
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
         stop(&server);
         for error in [
-            store.beat(own).await.unwrap_err(),
+            store.beat(own, &[]).await.unwrap_err(),
             store.grant(own, &[grant(&key, token, "p1")]).await.unwrap_err(),
             store.check().await.unwrap_err(),
         ] {
@@ -282,7 +282,7 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
             );
         }
         server.launch();
-        assert!(store.beat(own).await.unwrap().alive, "sessions outlive the server");
+        assert!(store.beat(own, &[]).await.unwrap().alive, "sessions outlive the server");
         assert_eq!(grant_one(&store, own, grant(&key, token, "p1")).await, granted(token + 1));
     }
     assert_eq!(row(&store, &key).await.session, Some(own));
@@ -292,7 +292,7 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
 #[tokio::test]
 async fn an_open_transaction_of_somebody_else_costs_one_key_and_ends_by_itself() {
     let (database, store) = migrated().await;
-    let own: SessionId = store.register("replica", TTL).await.unwrap();
+    let own: SessionId = store.register("replica", TTL, None).await.unwrap().0;
     let key = key("a");
     take(&store, own, &key).await;
     // As a connection of the program would, if it ever left a transaction open.

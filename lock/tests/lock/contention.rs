@@ -17,10 +17,10 @@ const DEATHS: usize = 3;
 
 /// All grants that clients were told of, and all that the history knows, in the order of the tokens.
 async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Database) {
-    let mut told: Vec<_> = told.into_iter().map(|(token, owner)| (token.get(), owner)).collect();
+    let mut told: Vec<_> = told.into_iter().map(|(token, holder)| (token.get(), holder)).collect();
     told.sort();
     let recorded: Vec<(i64, String)> =
-        sqlx::query_as("select token, owner_name from leadergroup.term where key = 'a' order by token")
+        sqlx::query_as("select token, holder_name from leadergroup.term where key = 'a' order by token")
             .fetch_all(&mut database.admin().await)
             .await
             .unwrap();
@@ -36,7 +36,7 @@ async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Dat
     assert_eq!(out_of_order, 0);
     let last = recorded.last().unwrap();
     let row = row(store, &key("a")).await;
-    assert_eq!((row.token.get(), row.owner.unwrap().name), *last);
+    assert_eq!((row.token.get(), row.holder.unwrap().name), *last);
 }
 
 /// One program, many tasks: each expects the token that it has read last.
@@ -145,8 +145,8 @@ async fn fight(
         round += 1;
         let row = match store.claim(own, &[claim(&key("a"))]).await.map(|mut answers| answers.remove(0)) {
             Ok(Claimed::Ours(row)) => row,
-            Ok(Claimed::Charged { session: charged }) if (round + client).is_multiple_of(3) => {
-                let beat = store.beat(own).await.unwrap();
+            Ok(Claimed::By { session: charged }) if (round + client).is_multiple_of(3) => {
+                let beat = store.beat(own, &[]).await.unwrap();
                 let Some(seen) = beat.sessions.iter().find(|seen| seen.id == charged) else { continue };
                 if store.mark_dead(&[(charged, seen.beat)]).await.unwrap() == [charged] {
                     let terms = sqlx::query_scalar(AssertSqlSafe(terms_of(charged)));
@@ -155,7 +155,7 @@ async fn fight(
                 }
                 continue;
             }
-            Ok(Claimed::Busy | Claimed::Charged { .. }) => continue,
+            Ok(Claimed::Busy | Claimed::By { .. }) => continue,
             Err(LockError::SessionDead) => {
                 own = session(store).await;
                 continue;
@@ -170,11 +170,11 @@ async fn fight(
                 left.granted();
             }
             Granted::Refused(Refusal::SessionDead) => own = session(store).await,
-            Granted::Refused(Refusal::NotOurs { .. } | Refusal::Busy | Refusal::TokenChanged { .. }) => {}
+            Granted::Refused(Refusal::Unclaimed { .. } | Refusal::Busy | Refusal::TokenChanged { .. }) => {}
             other @ Granted::Refused(_) => panic!("{other:?}"),
         }
         if round % 2 == 0 {
-            store.yield_charge(own, &[key("a")]).await.unwrap();
+            store.unclaim(own, &[key("a")]).await.unwrap();
         }
     }
     (told, killed)

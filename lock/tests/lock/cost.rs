@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Acquired, Changed, Token};
+use leadergroup_lock::{Acquired, Changed, Token, Wait};
 
 use crate::cast::{claim, grant, granted, keys, session};
 use crate::holders::{self, release, wish};
@@ -59,24 +59,24 @@ async fn taking_looking_again_and_giving_up_are_one_statement_each() {
     let (database, store) = migrated().await;
     let (own, other) = (session(&store).await, session(&store).await);
     let rival = database.store();
-    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), holders::granted(1));
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, holders::granted(1));
     assert_eq!(release(&store, own, 1).await, Changed::Done);
-    rival.try_hold(other, &wish("p1")).await.unwrap();
+    rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome;
 
     count_statements(&database).await;
     assert_eq!(release(&rival, other, 2).await, Changed::Done);
-    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), holders::granted(3));
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, holders::granted(3));
     assert_eq!(statements(&database).await, 2);
-    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), Acquired::Held);
+    assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
     assert_eq!(statements(&database).await, 4, "the first time it could have been free");
     for _ in 0..3 {
-        assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), Acquired::Held);
+        assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
     }
     assert_eq!(statements(&database).await, 7);
     assert_eq!(release(&store, own, 3).await, Changed::Done);
-    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), holders::granted(4));
+    assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, holders::granted(4));
     assert_eq!(release(&rival, other, 4).await, Changed::Done);
-    assert_eq!(rival.try_hold(other, &wish("p1")).await.unwrap(), holders::granted(5));
+    assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, holders::granted(5));
     assert_eq!(statements(&database).await, 12, "it is taken for free again");
 }
 
@@ -86,10 +86,10 @@ async fn a_heartbeat_is_one_statement_however_many_locks() {
     let own = session(&store).await;
     let claims: Vec<_> = keys(2_000).iter().map(claim).collect();
     store.claim(own, &claims).await.unwrap();
-    store.beat(own).await.unwrap();
+    store.beat(own, &[]).await.unwrap();
     count_statements(&database).await;
     for _ in 0..50 {
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
     }
     assert_eq!(statements(&database).await, 50);
 }
@@ -104,7 +104,7 @@ async fn no_change_touches_an_index() {
     let claims: Vec<_> = keys.iter().map(claim).collect();
     store.claim(own, &claims).await.unwrap();
     for _ in 0..200 {
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
     }
     for token in 0..20 {
         let grants: Vec<_> = keys.iter().map(|key| grant(key, token, "p0")).collect();
@@ -196,6 +196,6 @@ async fn the_server_knows_the_limits() {
     assert_eq!(found("transaction_isolation").await, ["read committed"]);
     assert_eq!(found("synchronous_commit").await, ["on"], "what a session is known by is durable");
     database.sql("truncate leadergroup.found").await;
-    store.beat(own).await.unwrap();
+    store.beat(own, &[]).await.unwrap();
     assert_eq!(found("synchronous_commit").await, ["local"]);
 }

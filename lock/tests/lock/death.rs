@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Acquired, Changed, Claimed, DatabaseConfig, Granted, HandOver, Heir, Key, LockError, Refusal, SessionId,
-    Store, Token, Wish,
+    AcquireRequest, Acquired, Changed, Claimed, DatabaseConfig, Granted, Key, LockError, Refusal, SessionId,
+    Store, Successor, Token, Transfer, Wait,
 };
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use crate::cast::{
-    GROUP, Gate, claim, grant, grant_one, granted, key, owner, session, take, tombstone, vacate,
+    GROUP, Gate, claim, grant, grant_one, granted, holder, key, session, take, tombstone, vacate,
 };
 use crate::postgres::{eventually, migrated};
 
@@ -58,8 +58,11 @@ impl Change {
             Self::Queue => drop(hold(store, session(store).await, key).await),
             Self::ReleaseToTheNext | Self::Pass => {
                 hold(store, own, key).await;
-                let next = Wish::new(key.clone(), owner("next"), "test");
-                assert_eq!(store.queue_for(session(store).await, &next).await.unwrap(), Acquired::Waiting);
+                let next = AcquireRequest::new(key.clone(), holder("next"), "test");
+                assert_eq!(
+                    store.acquire(session(store).await, &next, Wait::InQueue).await.unwrap().outcome,
+                    Acquired::Waiting
+                );
             }
             Self::Adopt => {
                 let before = session(store).await;
@@ -90,7 +93,7 @@ impl Change {
                 Granted::Granted { .. } => return Outcome::Done,
                 Granted::Refused(refusal) => Changed::Refused(refusal),
             },
-            Self::Yield => store.yield_charge(own, std::slice::from_ref(key)).await.unwrap().remove(0),
+            Self::Yield => store.unclaim(own, std::slice::from_ref(key)).await.unwrap().remove(0),
             Self::Confirm => store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap().remove(0),
             Self::Vacate => store.vacate(own, &[vacate(key, 1)]).await.unwrap().remove(0),
             Self::Bury | Self::BuryMissing => {
@@ -102,7 +105,12 @@ impl Change {
                 other => panic!("{self:?}: {other:?}"),
             },
             Self::Queue => {
-                match store.queue_for(own, &Wish::new(key.clone(), owner("late"), "test")).await.unwrap() {
+                match store
+                    .acquire(own, &AcquireRequest::new(key.clone(), holder("late"), "test"), Wait::InQueue)
+                    .await
+                    .unwrap()
+                    .outcome
+                {
                     Acquired::Waiting => return Outcome::Done,
                     Acquired::Refused(refusal) => Changed::Refused(refusal),
                     other => panic!("{self:?}: {other:?}"),
@@ -110,10 +118,11 @@ impl Change {
             }
             Self::ReleaseToTheNext => store.release(own, key, Token::new(1), "done").await.unwrap(),
             Self::Pass => {
-                match store.hand_over(own, key, Token::new(1), Heir::Name("next"), "yours").await.unwrap() {
-                    HandOver::Done => return Outcome::Done,
-                    HandOver::Refused(refusal) => Changed::Refused(refusal),
-                    HandOver::NotWaiting => panic!("{self:?}: nobody waits"),
+                match store.transfer(own, key, Token::new(1), Successor::Name("next"), "yours").await.unwrap()
+                {
+                    Transfer::Done => return Outcome::Done,
+                    Transfer::Refused(refusal) => Changed::Refused(refusal),
+                    Transfer::NotWaiting => panic!("{self:?}: nobody waits"),
                 }
             }
         };
@@ -126,7 +135,11 @@ impl Change {
 }
 
 async fn hold(store: &Store, own: SessionId, key: &Key) -> Acquired {
-    store.try_hold(own, &Wish::new(key.clone(), owner("holder"), "test")).await.unwrap()
+    store
+        .acquire(own, &AcquireRequest::new(key.clone(), holder("holder"), "test"), Wait::No)
+        .await
+        .unwrap()
+        .outcome
 }
 
 /// The change was there first: the mark cannot be set until it is committed, so it cannot take effect afterwards.
@@ -191,17 +204,18 @@ async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
     for lock_delay in [Duration::ZERO, delay] {
         let (database, store) = migrated().await;
         let key = key("a");
-        let wish = |name| Wish { lock_delay, ..Wish::new(key.clone(), owner(name), "test") };
+        let wish =
+            |name| AcquireRequest { lock_delay, ..AcquireRequest::new(key.clone(), holder(name), "test") };
         let (own, other) = (session(&store).await, session(&store).await);
         // The short way is for keys that were given up before.
         hold(&store, own, &key).await;
         assert_eq!(store.release(own, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
         let mut gate = Gate::close(&database).await;
         let (mine, others) = (wish("mine"), wish("other's"));
-        let (taken, ()) = tokio::join!(store.try_hold(own, &mine), async {
-            gate.somebody_waits().await;
+        let (taken, ()) = tokio::join!(store.acquire(own, &mine), async {
+            gate.somebody_waits(, Wait::No).await.map(|attempt| attempt.outcome);
             assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
-            assert_eq!(store.try_hold(other, &others).await.unwrap(), Acquired::Refused(Refusal::Busy));
+            assert_eq!(store.acquire(other, &others, Wait::No).await.unwrap().outcome, Acquired::Refused(Refusal::Busy));
             gate.open().await;
         });
         assert_eq!(taken.unwrap(), Acquired::Granted { token: Token::new(2) });
@@ -210,7 +224,7 @@ async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
         } else {
             Acquired::Delayed { token: Token::new(2), delay }
         };
-        assert_eq!(store.try_hold(other, &others).await.unwrap(), expected);
+        assert_eq!(store.acquire(other, &others, Wait::No).await.unwrap().outcome, expected);
         let late = store.release(own, &key, Token::new(2), "done").await.unwrap();
         assert_eq!(late, Changed::Refused(Refusal::SessionDead));
     }
@@ -221,10 +235,12 @@ async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
     let (database, store) = migrated().await;
     let key = key("a");
     let (own, other) = (session(&store).await, session(&store).await);
-    let delayed =
-        Wish { lock_delay: Duration::from_hours(1), ..Wish::new(key.clone(), owner("mine"), "test") };
+    let delayed = AcquireRequest {
+        lock_delay: Duration::from_hours(1),
+        ..AcquireRequest::new(key.clone(), holder("mine"), "test")
+    };
     let granted = |token| Acquired::Granted { token: Token::new(token) };
-    assert_eq!(store.try_hold(own, &delayed).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(own, &delayed, Wait::No).await.unwrap().outcome, granted(1));
     let mut gate = Gate::close_for(&database, "update of end_reason on leadergroup.lock").await;
     let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
         gate.somebody_waits().await;

@@ -16,20 +16,20 @@ async fn tokens_jump_when_the_history_is_another_one() {
     take(&store, own, &old).await;
     take(&store, own, &fresh).await;
     assert_eq!(grant_one(&store, own, grant(&old, 0, "p0")).await, granted(1));
-    let before = store.beat(own).await.unwrap();
+    let before = store.beat(own, &[]).await.unwrap();
     assert!(!before.epoch_changed);
     assert_eq!(before.epoch.era, 0);
-    assert!(!other.beat(own).await.unwrap().epoch_changed);
+    assert!(!other.beat(own, &[]).await.unwrap().epoch_changed);
 
     // As after a switch to another server: the recorded history is not the present one.
     database.sql("update leadergroup.meta set system_identifier = 42").await;
-    let after = store.beat(own).await.unwrap();
+    let after = store.beat(own, &[]).await.unwrap();
     assert!(after.epoch_changed && after.alive);
     assert_eq!(after.epoch.era, 1);
     assert_eq!(after.epoch.system_identifier, before.epoch.system_identifier);
-    assert!(!store.beat(own).await.unwrap().epoch_changed, "said once");
+    assert!(!store.beat(own, &[]).await.unwrap().epoch_changed, "said once");
     // The other program was not the one to notice, yet it has to know.
-    let heard: Beat = other.beat(own).await.unwrap();
+    let heard: Beat = other.beat(own, &[]).await.unwrap();
     assert!(heard.epoch_changed);
     assert_eq!(heard.epoch, after.epoch);
 
@@ -70,7 +70,7 @@ async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
     let key = key("a");
     take(&store, own, &key).await;
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
-    assert_eq!(store.beat(own).await.unwrap().epoch.timeline, 1);
+    assert_eq!(store.beat(own, &[]).await.unwrap().epoch.timeline, 1);
 
     server.stop();
     let backup = server.data().with_file_name("backup");
@@ -89,7 +89,7 @@ async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
 
     let seen = row(&store, &key).await;
     assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
-    let beat = store.beat(own).await.unwrap();
+    let beat = store.beat(own, &[]).await.unwrap();
     assert!(beat.epoch_changed && beat.alive);
     assert_eq!((beat.epoch.timeline, beat.epoch.era), (2, 2), "the era is not below the timeline");
     let next = Grant { expected: seen.token, ..grant(&key, 1, "p1") };

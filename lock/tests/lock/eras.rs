@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Acquired, Changed, Client, ClientConfig, HandOver, Heir, Refusal, Released, SessionId, Store, TOKEN_JUMP,
-    Token, Wish,
+    AcquireRequest, Acquired, Changed, Client, ClientConfig, Refusal, Released, SessionId, Store, Successor,
+    TOKEN_JUMP, Token, Transfer, Wait,
 };
 use tokio::time::timeout;
 
-use crate::cast::{Gate, grant, grant_one, granted as granted_to, key, owner, row, session, settled, take};
+use crate::cast::{Gate, grant, grant_one, granted as granted_to, holder, key, row, session, settled, take};
 use crate::holders::granted;
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const NEW_HISTORY: &str = "update leadergroup.meta set system_identifier = 42";
 
-fn wish(name: &str, who: &str) -> Wish {
-    Wish::new(key(name), owner(who), "work to do")
+fn wish(name: &str, who: &str) -> AcquireRequest {
+    AcquireRequest::new(key(name), holder(who), "work to do")
 }
 
 async fn release(store: &Store, own: SessionId, name: &str, token: i64) -> Changed {
@@ -32,53 +32,54 @@ async fn until_the_era_has_settled_only_its_holder_has_a_key() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
     let [first, second] = [wish("a", "p0"), wish("b", "p0")];
-    assert_eq!(store.try_hold(one, &first).await.unwrap(), granted(1));
-    assert_eq!(store.try_hold(one, &second).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &first, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(store.acquire(one, &second, Wait::No).await.unwrap().outcome, granted(1));
     let next = wish("a", "p1");
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     database.sql(NEW_HISTORY).await;
 
     // The first to notice is one that asks for a key that nobody seems to hold.
     let fresh = wish("fresh", "p1");
-    assert_eq!(store.try_hold(two, &fresh).await.unwrap(), Acquired::Held);
-    assert!(!store.beat(two).await.unwrap().settled);
-    assert_eq!(store.queue_for(two, &fresh).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.try_hold(one, &first).await.unwrap(), granted(1), "the row says so");
+    assert_eq!(store.acquire(two, &fresh, Wait::No).await.unwrap().outcome, Acquired::Held);
+    assert!(!store.beat(two, &[]).await.unwrap().settled);
+    assert_eq!(store.acquire(two, &fresh, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(one, &first, Wait::No).await.unwrap().outcome, granted(1), "the row says so");
     // What looks like the present holder's release may be the repetition of one that was lost.
-    let heir = store.hand_over(one, &key("a"), Token::new(1), Heir::Name("p1"), "your turn").await.unwrap();
-    assert_eq!(heir, HandOver::Refused(Refusal::Busy));
+    let heir =
+        store.transfer(one, &key("a"), Token::new(1), Successor::Name("p1"), "your turn").await.unwrap();
+    assert_eq!(heir, Transfer::Refused(Refusal::Busy));
     assert_eq!(release(&store, one, "a", 1).await, Changed::Done);
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     assert_eq!(store.force_release(&key("b"), Token::new(1), "stuck").await.unwrap(), Changed::Done);
-    assert_eq!(store.try_hold(two, &wish("b", "p1")).await.unwrap(), Acquired::Held);
+    assert_eq!(store.acquire(two, &wish("b", "p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
     for name in ["a", "b", "fresh"] {
-        assert_eq!(row(&store, &key(name)).await.owner, None);
+        assert_eq!(row(&store, &key(name)).await.holder, None);
     }
     // The operator decides by Kubernetes, not by belief.
     take(&store, two, &key("pods")).await;
     assert_eq!(grant_one(&store, two, grant(&key("pods"), 0, "p0")).await, granted_to(TOKEN_JUMP + 1));
 
     settled(&database).await;
-    assert!(store.beat(two).await.unwrap().settled);
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), granted(TOKEN_JUMP + 2));
-    assert_eq!(store.queue_for(two, &fresh).await.unwrap(), granted(TOKEN_JUMP + 1));
+    assert!(store.beat(two, &[]).await.unwrap().settled);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 2));
+    assert_eq!(store.acquire(two, &fresh, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 1));
 }
 
 #[tokio::test]
 async fn who_waits_keeps_its_place_through_a_change_of_history() {
     let (database, store) = migrated().await;
     let (one, two, three) = (session(&store).await, session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(one, &wish("a", "p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("a", "p0"), Wait::No).await.unwrap().outcome, granted(1));
     let (first, second) = (wish("a", "p1"), wish("a", "p2"));
-    assert_eq!(store.queue_for(two, &first).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.queue_for(three, &second).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &first, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(three, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     store.close(one).await.unwrap();
     database.sql(NEW_HISTORY).await;
     // It was its turn, and the history is found to be another one in the middle of that.
-    assert_eq!(store.queue_for(two, &first).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &first, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     settled(&database).await;
-    assert_eq!(store.queue_for(three, &second).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.queue_for(two, &first).await.unwrap(), granted(TOKEN_JUMP + 2));
+    assert_eq!(store.acquire(three, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(two, &first, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 2));
 }
 
 /// It was given up in order, and nobody waits for it: else the most ordinary thing.
@@ -88,18 +89,22 @@ async fn a_free_key_is_taken_in_a_new_history_only_once_that_has_settled() {
     let own = session(&store).await;
     let wish = || wish("a", "p0");
     for token in 1..=2 {
-        assert_eq!(store.try_hold(own, &wish()).await.unwrap(), granted(token));
+        assert_eq!(store.acquire(own, &wish(), Wait::No).await.unwrap().outcome, granted(token));
         assert_eq!(release(&store, own, "a", token).await, Changed::Done);
     }
     database.sql(NEW_HISTORY).await;
-    assert_eq!(store.try_hold(own, &wish()).await.unwrap(), Acquired::Held, "nobody has seen it yet");
+    assert_eq!(
+        store.acquire(own, &wish(), Wait::No).await.unwrap().outcome,
+        Acquired::Held,
+        "nobody has seen it yet"
+    );
     for _ in 0..2 {
-        assert!(!store.beat(own).await.unwrap().settled);
-        assert_eq!(store.try_hold(own, &wish()).await.unwrap(), Acquired::Held);
+        assert!(!store.beat(own, &[]).await.unwrap().settled);
+        assert_eq!(store.acquire(own, &wish(), Wait::No).await.unwrap().outcome, Acquired::Held);
     }
     settled(&database).await;
     for token in [TOKEN_JUMP + 3, TOKEN_JUMP + 4] {
-        assert_eq!(store.try_hold(own, &wish()).await.unwrap(), granted(token));
+        assert_eq!(store.acquire(own, &wish(), Wait::No).await.unwrap().outcome, granted(token));
         assert_eq!(release(&store, own, "a", token).await, Changed::Done);
     }
 }
@@ -108,18 +113,18 @@ async fn a_free_key_is_taken_in_a_new_history_only_once_that_has_settled() {
 async fn only_the_history_that_was_watched_is_settled() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
-    let former = store.beat(own).await.unwrap();
+    let former = store.beat(own, &[]).await.unwrap();
     assert!(former.settled);
     database.sql("update leadergroup.meta set era = era + 1").await;
-    let present = store.beat(own).await.unwrap();
+    let present = store.beat(own, &[]).await.unwrap();
     store.settle(former.epoch).await.unwrap();
-    assert!(!store.beat(own).await.unwrap().settled, "it was another one");
+    assert!(!store.beat(own, &[]).await.unwrap().settled, "it was another one");
     for _ in 0..2 {
         store.settle(present.epoch).await.unwrap();
-        assert!(store.beat(own).await.unwrap().settled);
+        assert!(store.beat(own, &[]).await.unwrap().settled);
     }
     store.settle(former.epoch).await.unwrap();
-    assert!(store.beat(own).await.unwrap().settled, "too late to matter");
+    assert!(store.beat(own, &[]).await.unwrap().settled, "too late to matter");
 }
 
 /// Two clients with nobody else there: what one of them holds is free once they have settled the era between themselves.

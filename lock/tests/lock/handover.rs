@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, GrantId, HOLD_GROUP, HandOver,
-    HandedOver, Heir, MOST_WAITERS, Overrun, PROTOCOL, Refusal, Released, SessionId, Store, TOKEN_JUMP,
-    Token, Wish,
+    AcquireRequest, Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, GrantId, HOLD_GROUP,
+    MOST_WAITERS, Overrun, PROTOCOL, Refusal, Released, SessionId, Store, Successor, TOKEN_JUMP, Token,
+    Transfer, Transferred, Wait,
 };
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
@@ -19,22 +19,22 @@ use crate::postgres::{DEADLINE, Database, eventually, migrated};
 /// Long enough that nothing in a test happens because of a poll.
 const NEVER: Duration = Duration::from_mins(10);
 
-async fn queue(store: &Store, own: SessionId, names: &[&str]) -> Vec<Wish> {
+async fn queue(store: &Store, own: SessionId, names: &[&str]) -> Vec<AcquireRequest> {
     let mut wishes = Vec::new();
     for name in names {
         let wish = wish(name);
-        assert_eq!(store.queue_for(own, &wish).await.unwrap(), Acquired::Waiting);
+        assert_eq!(store.acquire(own, &wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
         wishes.push(wish);
     }
     wishes
 }
 
-async fn hand_over(store: &Store, own: SessionId, token: i64, heir: Heir<'_>) -> HandOver {
-    store.hand_over(own, &key("a"), Token::new(token), heir, "your turn").await.unwrap()
+async fn hand_over(store: &Store, own: SessionId, token: i64, heir: Successor<'_>) -> Transfer {
+    store.transfer(own, &key("a"), Token::new(token), heir, "your turn").await.unwrap()
 }
 
 async fn holder(store: &Store) -> String {
-    row(store, &key("a")).await.owner.map_or_else(String::new, |owner| owner.name)
+    row(store, &key("a")).await.holder.map_or_else(String::new, |owner| owner.name)
 }
 
 /// A death mark that is under way, and comes to nothing: whose session that is must not wait, nor be waited for.
@@ -42,45 +42,45 @@ async fn holder(store: &Store) -> String {
 async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
     let (database, store) = migrated().await;
     let [holder, doubted, next] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.try_hold(holder, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(holder, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let first = queue(&store, doubted, &["p1"]).await.remove(0);
     queue(&store, next, &["p2", "p3"]).await;
     let mut mark = database.admin().await;
     let lock = format!("begin; select from leadergroup.session where id = '{doubted}' for update");
     sqlx::Executor::execute(&mut mark, sqlx::AssertSqlSafe(lock)).await.unwrap();
     assert_eq!(store.release(holder, &key("a"), Token::new(1), "done").await.unwrap(), Changed::Done);
-    assert_eq!(row(&store, &key("a")).await.owner.map(|owner| owner.name).as_deref(), Some("p2"));
+    assert_eq!(row(&store, &key("a")).await.holder.map(|owner| owner.name).as_deref(), Some("p2"));
     sqlx::Executor::execute(&mut mark, "rollback").await.unwrap();
     assert_eq!(store.release(next, &key("a"), Token::new(2), "done").await.unwrap(), Changed::Done);
-    assert_eq!(store.queue_for(doubted, &first).await.unwrap(), granted(3), "before p3");
+    assert_eq!(store.acquire(doubted, &first, Wait::InQueue).await.unwrap().outcome, granted(3), "before p3");
 }
 
 #[tokio::test]
 async fn an_heir_goes_first_and_the_others_keep_their_places() {
     let (database, store) = migrated().await;
     let [one, two, dying] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let waiting = queue(&store, two, &["p1", "p2", "p3", "p4"]).await;
     queue(&store, dying, &["gone"]).await;
     assert_eq!(store.mark_dead(&[(dying, 1)]).await.unwrap(), [dying]);
-    for heir in [Heir::Name("nobody"), Heir::Uid("p3"), Heir::Name("gone")] {
-        assert_eq!(hand_over(&store, one, 1, heir).await, HandOver::NotWaiting);
+    for heir in [Successor::Name("nobody"), Successor::Uid("p3"), Successor::Name("gone")] {
+        assert_eq!(hand_over(&store, one, 1, heir).await, Transfer::NotWaiting);
     }
     assert_eq!((holder(&store).await, row(&store, &key("a")).await.token), ("p0".to_owned(), Token::new(1)));
     for (own, token) in [(two, 1), (one, 2)] {
-        let refused = hand_over(&store, own, token, Heir::Name("p3")).await;
-        assert!(matches!(refused, HandOver::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
+        let refused = hand_over(&store, own, token, Successor::Name("p3")).await;
+        assert!(matches!(refused, Transfer::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
     }
-    assert_eq!(hand_over(&store, one, 1, Heir::Name("p3")).await, HandOver::Done);
-    assert_eq!(store.queue_for(two, &waiting[2]).await.unwrap(), granted(2));
-    assert_eq!(hand_over(&store, two, 2, Heir::Uid("uid-p2")).await, HandOver::Done);
+    assert_eq!(hand_over(&store, one, 1, Successor::Name("p3")).await, Transfer::Done);
+    assert_eq!(store.acquire(two, &waiting[2], Wait::InQueue).await.unwrap().outcome, granted(2));
+    assert_eq!(hand_over(&store, two, 2, Successor::Uid("uid-p2")).await, Transfer::Done);
     assert_eq!(store.history(&key("a"), 10).await.unwrap()[1].ended.as_ref().unwrap().1, "your turn");
     // Again in order.
     for (token, next) in [(3, "p1"), (4, "p4")] {
         store.release(two, &key("a"), Token::new(token), "done").await.unwrap();
         assert_eq!(holder(&store).await, next);
     }
-    let left = database.number("select count(*) from leadergroup.waiter where owner_name <> 'gone'").await;
+    let left = database.number("select count(*) from leadergroup.waiter where holder_name <> 'gone'").await;
     assert_eq!(left, 0, "all but the dead one had their turn");
 }
 
@@ -88,14 +88,17 @@ async fn an_heir_goes_first_and_the_others_keep_their_places() {
 async fn an_heir_s_token_jumps_with_the_database_s_history() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let waiting = queue(&store, two, &["p1"]).await;
     database.sql("update leadergroup.meta set system_identifier = 42").await;
-    let busy = HandOver::Refused(Refusal::Busy);
-    assert_eq!(hand_over(&store, one, 1, Heir::Name("p1")).await, busy, "the era has not settled");
+    let busy = Transfer::Refused(Refusal::Busy);
+    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, busy, "the era has not settled");
     settled(&database).await;
-    assert_eq!(hand_over(&store, one, 1, Heir::Name("p1")).await, HandOver::Done);
-    assert_eq!(store.queue_for(two, &waiting[0]).await.unwrap(), granted(TOKEN_JUMP + 2));
+    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
+    assert_eq!(
+        store.acquire(two, &waiting[0], Wait::InQueue).await.unwrap().outcome,
+        granted(TOKEN_JUMP + 2)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,15 +107,15 @@ async fn nothing_is_handed_over_past_a_fenced_transaction() {
     let patience = FencePolicy { patience: Duration::from_millis(50), overrun: Overrun::Wait };
     let store = store.with_fence_policy(patience);
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     queue(&store, two, &["p1"]).await;
     let mut bank = application(&database).await.connect().await;
     begin(&mut bank, "read committed").await;
     run(&mut bank, "select leadergroup.fence('a', 1)").await.unwrap();
-    assert_eq!(hand_over(&store, one, 1, Heir::Name("p1")).await, HandOver::Refused(Refusal::Busy));
+    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Refused(Refusal::Busy));
     assert_eq!(holder(&store).await, "p0");
     run(&mut bank, "commit").await.unwrap();
-    assert_eq!(hand_over(&store, one, 1, Heir::Name("p1")).await, HandOver::Done);
+    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
     bank.close_hard().await.unwrap();
 }
 
@@ -127,11 +130,11 @@ async fn a_guard_is_handed_over_or_comes_back() {
     let (database, _store) = migrated().await;
     let (one, two) = (client(&database, "one").await, client(&database, "two").await);
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
-    let HandedOver::NotWaiting(held) = held.hand_over_to(Heir::Name("two")).await.unwrap() else {
+    let Transferred::NotWaiting(held) = held.transfer_to(Successor::Name("two")).await.unwrap() else {
         panic!("nobody waits")
     };
     let again = one.try_lock(&key("a")).await.unwrap().expect("still held, and the guard is counted");
-    let HandedOver::StillHeld(held) = held.hand_over_to(Heir::Name("two")).await.unwrap() else {
+    let Transferred::StillHeld(held) = held.transfer_to(Successor::Name("two")).await.unwrap() else {
         panic!("held twice")
     };
     assert_eq!(again.release().await.unwrap(), Released::StillHeld);
@@ -141,22 +144,22 @@ async fn a_guard_is_handed_over_or_comes_back() {
     });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("it waits", async || database.number(waiters).await == 1).await;
-    let handed = held.hand_over_to(Heir::Uid(&two.owner().uid)).await.unwrap();
-    assert!(matches!(handed, HandedOver::Done), "{handed:?}");
+    let handed = held.transfer_to(Successor::Uid(&two.holder().uid)).await.unwrap();
+    assert!(matches!(handed, Transferred::Done), "{handed:?}");
     assert!(one.try_lock(&key("a")).await.unwrap().is_none());
     let heir = timeout(DEADLINE, waiting).await.expect("woken").unwrap();
     assert_eq!((heir.token(), heir.is_lost()), (Token::new(2), false));
     two.shutdown().await.unwrap();
-    let lost = heir.hand_over_to(Heir::Name("one")).await.unwrap();
-    assert!(matches!(lost, HandedOver::WasLost), "{lost:?}");
+    let lost = heir.transfer_to(Successor::Name("one")).await.unwrap();
+    assert!(matches!(lost, Transferred::WasLost), "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     let (database, store) = migrated().await;
-    let holder = Wish { lock_delay: NEVER, ..wish("p0") };
+    let holder = AcquireRequest { lock_delay: NEVER, ..wish("p0") };
     let one = session(&store).await;
-    assert_eq!(store.try_hold(one, &holder).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &holder, Wait::No).await.unwrap().outcome, granted(1));
     let next = client(&database, "next").await;
     let waiting = tokio::spawn(async move { next.lock(&key("a"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
@@ -175,17 +178,20 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     // Nobody waits now, and its session is dead: the delay that it asked for is not kept.
     assert_eq!(force(2).await, Changed::Done);
     assert_eq!(force(2).await, Changed::Done, "nobody holds it");
-    assert_eq!(store.try_hold(one, &holder).await.unwrap(), granted(3));
+    assert_eq!(store.acquire(one, &holder, Wait::No).await.unwrap().outcome, granted(3));
     assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
     assert_eq!(force(3).await, Changed::Done);
-    assert_eq!(store.try_hold(session(&store).await, &wish("p1")).await.unwrap(), granted(4));
+    assert_eq!(
+        store.acquire(session(&store).await, &wish("p1"), Wait::No).await.unwrap().outcome,
+        granted(4)
+    );
     // The operator's rows are as before: nobody holds them, and nobody is in charge.
     let operator = session(&store).await;
     take(&store, operator, &key("b")).await;
     grant_one(&store, operator, grant(&key("b"), 0, "p0")).await;
     assert_eq!(store.force_release(&key("b"), Token::new(1), "stuck").await.unwrap(), Changed::Done);
     let freed = row(&store, &key("b")).await;
-    assert_eq!((freed.owner, freed.session, freed.token), (None, None, Token::new(1)));
+    assert_eq!((freed.holder, freed.session, freed.token), (None, None, Token::new(1)));
     let missing = store.force_release(&key("c"), Token::new(1), "x").await.unwrap();
     assert_eq!(missing, Changed::Refused(Refusal::Missing));
 }
@@ -195,10 +201,10 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     let (database, store) = migrated().await;
     let (one, dead) = (session(&store).await, dead_session(&store).await);
     let last = client(&database, "last").await;
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let fill = async |count: u32, session: SessionId| {
         let rows = format!(
-            "insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
+            "insert into leadergroup.waiter (key, request, session, holder_uid, holder_namespace, holder_name, reason)
              select 'a', gen_random_uuid(), '{session}', 'u', 'n', 'n', 'r' from generate_series(1, {count})"
         );
         database.sql(&rows).await;
@@ -209,8 +215,12 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     // Full, but for the dead one.
     let waiting = queue(&store, one, &["p2"]).await;
     assert_eq!(database.number("select count(*) from leadergroup.waiter").await, i64::from(MOST_WAITERS));
-    assert_eq!(store.queue_for(one, &wish("p3")).await.unwrap(), Acquired::QueueFull);
-    assert_eq!(store.queue_for(one, &waiting[0]).await.unwrap(), Acquired::Waiting, "it has its place");
+    assert_eq!(store.acquire(one, &wish("p3"), Wait::InQueue).await.unwrap().outcome, Acquired::QueueFull);
+    assert_eq!(
+        store.acquire(one, &waiting[0], Wait::InQueue).await.unwrap().outcome,
+        Acquired::Waiting,
+        "it has its place"
+    );
     let error = last.lock(&key("a"), NEVER).await.unwrap_err();
     assert!(matches!(error, ClientError::QueueFull { .. }) && error.to_string().contains("try again later"));
 }
@@ -220,13 +230,13 @@ async fn places_of_the_dead_are_tidied_up_even_where_nobody_asks() {
     let (database, store) = migrated().await;
     let (one, dead) = (session(&store).await, session(&store).await);
     for (own, name) in [(dead, "p0"), (dead, "p1"), (one, "p2")] {
-        assert_ne!(store.queue_for(own, &wish(name)).await.unwrap(), Acquired::Held);
+        assert_ne!(store.acquire(own, &wish(name), Wait::InQueue).await.unwrap().outcome, Acquired::Held);
     }
     assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
     // The session itself is still remembered by the row that it held.
     let pruned = store.prune(10, Duration::ZERO).await.unwrap();
     assert_eq!((pruned.waiters, pruned.sessions), (1, 0));
-    assert_eq!(database.number("select count(*) from leadergroup.waiter where owner_name = 'p2'").await, 1);
+    assert_eq!(database.number("select count(*) from leadergroup.waiter where holder_name = 'p2'").await, 1);
 }
 
 /// The answer to the first time was lost, and nobody was told: whoever repeats it has to know whom it concerns.
@@ -235,7 +245,7 @@ async fn a_release_by_force_that_is_repeated_tells_the_same() {
     let (database, store) = migrated().await;
     let (old, new) = (session(&store).await, session(&store).await);
     let first = wish("p0");
-    assert_eq!(store.try_hold(old, &first).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(old, &first, Wait::No).await.unwrap().outcome, granted(1));
     let waiting = queue(&store, new, &["p1"]).await;
     let release = format!(
         "select verdict, next_request, next_session, old_request, old_session from leadergroup.release(
@@ -247,8 +257,8 @@ async fn a_release_by_force_that_is_repeated_tells_the_same() {
             .fetch_one(&mut database.admin().await)
             .await
             .unwrap();
-        let next = (waiting[0].request.as_uuid(), new.as_uuid());
-        let before = (first.request.as_uuid(), old.as_uuid());
+        let next = (waiting[0].grant.as_uuid(), new.as_uuid());
+        let before = (first.grant.as_uuid(), old.as_uuid());
         assert_eq!(told, ("done".to_owned(), next.0, next.1, before.0, before.1), "time {time}");
     }
 }

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId, TOKEN_JUMP, Token, Wish,
+    AcquireRequest, Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId,
+    TOKEN_JUMP, Token, Wait,
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;
 use tokio::time::timeout;
 
-use crate::cast::{Gate, claim, claim_one, dead_session, key, owner, row, session, settled, take};
+use crate::cast::{Gate, claim, claim_one, dead_session, holder, key, row, session, settled, take};
 use crate::fence::{application, begin, run};
 use crate::holders::{granted, release, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
@@ -25,20 +26,32 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
     let (_database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
     let first = wish("p0");
-    assert_eq!(store.try_hold(one, &first).await.unwrap(), granted(1));
-    assert_eq!(store.try_hold(one, &first).await.unwrap(), granted(1), "the same wish again");
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), Acquired::Held, "another wish of the same");
-    assert_eq!(store.try_hold(two, &wish("p1")).await.unwrap(), Acquired::Held);
+    assert_eq!(store.acquire(one, &first, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(
+        store.acquire(one, &first, Wait::No).await.unwrap().outcome,
+        granted(1),
+        "the same wish again"
+    );
+    assert_eq!(
+        store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome,
+        Acquired::Held,
+        "another wish of the same"
+    );
+    assert_eq!(store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
     let held = row(&store, &key("a")).await;
-    assert_eq!((held.owner, held.session, held.confirmed), (Some(owner("p0")), Some(one), true));
+    assert_eq!((held.holder, held.session, held.confirmed), (Some(holder("p0")), Some(one), true));
 
     for (own, token) in [(two, 1), (one, 0), (one, 2)] {
         let refused = release(&store, own, token).await;
         assert!(matches!(refused, Changed::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
     }
-    assert_eq!(store.try_hold(two, &wish("p1")).await.unwrap(), Acquired::Held, "nothing was changed");
+    assert_eq!(
+        store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome,
+        Acquired::Held,
+        "nothing was changed"
+    );
     assert_eq!(release(&store, one, 1).await, Changed::Done);
-    assert_eq!(store.try_hold(two, &wish("p1")).await.unwrap(), granted(2));
+    assert_eq!(store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome, granted(2));
     let late = release(&store, one, 1).await;
     assert!(
         matches!(late, Changed::Refused(Refusal::TokenChanged { .. })),
@@ -58,12 +71,18 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
 async fn a_dead_session_holds_nothing_and_gets_nothing() {
     let (_database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), Acquired::Refused(Refusal::SessionDead));
-    assert_eq!(store.queue_for(one, &wish("p0")).await.unwrap(), Acquired::Refused(Refusal::SessionDead));
+    assert_eq!(
+        store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome,
+        Acquired::Refused(Refusal::SessionDead)
+    );
+    assert_eq!(
+        store.acquire(one, &wish("p0"), Wait::InQueue).await.unwrap().outcome,
+        Acquired::Refused(Refusal::SessionDead)
+    );
     assert_eq!(release(&store, one, 1).await, Changed::Refused(Refusal::SessionDead));
-    assert_eq!(store.try_hold(two, &wish("p1")).await.unwrap(), granted(2));
+    assert_eq!(store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome, granted(2));
 }
 
 #[tokio::test]
@@ -73,11 +92,15 @@ async fn those_who_wait_are_served_in_order_and_before_those_who_try() {
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    assert_eq!(store.queue_for(sessions[0], &wish("p0")).await.unwrap(), granted(1), "free: no need to wait");
+    assert_eq!(
+        store.acquire(sessions[0], &wish("p0"), Wait::InQueue).await.unwrap().outcome,
+        granted(1),
+        "free: no need to wait"
+    );
     let wishes = ["p1", "p2", "p3"].map(wish);
     for _ in 0..2 {
         for (own, wish) in sessions[1..].iter().zip(&wishes) {
-            assert_eq!(store.queue_for(*own, wish).await.unwrap(), Acquired::Waiting);
+            assert_eq!(store.acquire(*own, wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
         }
     }
     assert_eq!(waiters(&database).await, 3, "asking again is not queueing again");
@@ -85,9 +108,15 @@ async fn those_who_wait_are_served_in_order_and_before_those_who_try() {
         let token = i64::try_from(place).unwrap() + 1;
         assert_eq!(release(&store, sessions[place], token).await, Changed::Done);
         // Handed over in the same moment: nobody else had a chance.
-        assert_eq!(row(&store, &key("a")).await.owner, Some(wish.owner.clone()));
-        assert_eq!(store.try_hold(sessions[0], &self::wish("p9")).await.unwrap(), Acquired::Held);
-        assert_eq!(store.queue_for(sessions[place + 1], wish).await.unwrap(), granted(token + 1));
+        assert_eq!(row(&store, &key("a")).await.holder, Some(wish.holder.clone()));
+        assert_eq!(
+            store.acquire(sessions[0], &self::wish("p9"), Wait::No).await.unwrap().outcome,
+            Acquired::Held
+        );
+        assert_eq!(
+            store.acquire(sessions[place + 1], wish, Wait::InQueue).await.unwrap().outcome,
+            granted(token + 1)
+        );
     }
     assert_eq!(waiters(&database).await, 0);
 }
@@ -97,25 +126,29 @@ async fn the_dead_are_passed_over_and_removed() {
     let (database, store) = migrated().await;
     let [holder, dying, living, last] =
         [session(&store).await, session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.try_hold(holder, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(holder, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let (first, second) = (wish("p2"), wish("p3"));
-    assert_eq!(store.queue_for(dying, &wish("p1")).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.queue_for(living, &first).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.queue_for(last, &second).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(dying, &wish("p1"), Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(living, &first, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(last, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     // The holder dies without a word: whoever is first takes the key when it looks, and nobody else does.
     assert_eq!(store.mark_dead(&[(dying, 1), (holder, 1)]).await.unwrap().len(), 2);
-    assert_eq!(store.queue_for(last, &second).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.try_hold(last, &wish("p4")).await.unwrap(), Acquired::Held, "others wait for it");
-    assert_eq!(store.queue_for(living, &first).await.unwrap(), granted(2));
+    assert_eq!(store.acquire(last, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(
+        store.acquire(last, &wish("p4"), Wait::No).await.unwrap().outcome,
+        Acquired::Held,
+        "others wait for it"
+    );
+    assert_eq!(store.acquire(living, &first, Wait::InQueue).await.unwrap().outcome, granted(2));
     assert_eq!(waiters(&database).await, 1, "the dead one's place is gone");
     assert_eq!(release(&store, living, 2).await, Changed::Done);
-    assert_eq!(store.queue_for(last, &second).await.unwrap(), granted(3));
+    assert_eq!(store.acquire(last, &second, Wait::InQueue).await.unwrap().outcome, granted(3));
 
     // Whoever died in the queue for a key that nobody asks for any more is forgotten with its session.
     let forgotten = dead_session(&store).await;
     database
         .sql(&format!(
-            "insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
+            "insert into leadergroup.waiter (key, request, session, holder_uid, holder_namespace, holder_name, reason)
              values ('z', gen_random_uuid(), '{forgotten}', 'u', 'n', 'n', 'r')"
         ))
         .await;
@@ -127,21 +160,25 @@ async fn the_dead_are_passed_over_and_removed() {
 async fn whoever_gives_up_is_not_waited_for() {
     let (database, store) = migrated().await;
     let [one, two, three] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let (impatient, unlucky, next) = (wish("p1"), wish("p2"), wish("p3"));
     for (own, wish) in [(two, &impatient), (two, &unlucky), (three, &next)] {
-        assert_eq!(store.queue_for(own, wish).await.unwrap(), Acquired::Waiting);
+        assert_eq!(store.acquire(own, wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     }
-    store.give_up(two, &key("a"), impatient.request).await.unwrap();
-    store.give_up(two, &key("a"), impatient.request).await.unwrap();
+    store.give_up(two, &key("a"), impatient.grant).await.unwrap();
+    store.give_up(two, &key("a"), impatient.grant).await.unwrap();
     assert_eq!(waiters(&database).await, 2);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     // Its turn came before it could say that it does not want it any more.
-    assert_eq!(row(&store, &key("a")).await.owner, Some(unlucky.owner.clone()));
-    store.give_up(two, &key("a"), unlucky.request).await.unwrap();
-    assert_eq!(store.queue_for(three, &next).await.unwrap(), granted(3));
-    store.give_up(three, &key("b"), next.request).await.unwrap();
-    assert_eq!(store.queue_for(three, &next).await.unwrap(), granted(3), "another key's");
+    assert_eq!(row(&store, &key("a")).await.holder, Some(unlucky.holder.clone()));
+    store.give_up(two, &key("a"), unlucky.grant).await.unwrap();
+    assert_eq!(store.acquire(three, &next, Wait::InQueue).await.unwrap().outcome, granted(3));
+    store.give_up(three, &key("b"), next.grant).await.unwrap();
+    assert_eq!(
+        store.acquire(three, &next, Wait::InQueue).await.unwrap().outcome,
+        granted(3),
+        "another key's"
+    );
 }
 
 #[tokio::test]
@@ -150,10 +187,10 @@ async fn the_operator_s_keys_are_its_own_and_the_other_way_round() {
     let (operator, program) = (session(&store).await, session(&store).await);
     take(&store, operator, &key("a")).await;
     let foreign = Acquired::Refused(Refusal::Foreign { group: crate::cast::GROUP.into() });
-    assert_eq!(store.try_hold(program, &wish("p0")).await.unwrap(), foreign);
-    assert_eq!(store.queue_for(program, &wish("p0")).await.unwrap(), foreign);
-    let elsewhere = Wish { key: key("b"), ..wish("p0") };
-    assert_eq!(store.try_hold(program, &elsewhere).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(program, &wish("p0"), Wait::No).await.unwrap().outcome, foreign);
+    assert_eq!(store.acquire(program, &wish("p0"), Wait::InQueue).await.unwrap().outcome, foreign);
+    let elsewhere = AcquireRequest { key: key("b"), ..wish("p0") };
+    assert_eq!(store.acquire(program, &elsewhere, Wait::No).await.unwrap().outcome, granted(1));
     let refused = claim_one(&store, operator, claim(&key("b"))).await;
     assert_eq!(refused, Claimed::Foreign { group: HOLD_GROUP.into() });
 }
@@ -162,18 +199,18 @@ async fn the_operator_s_keys_are_its_own_and_the_other_way_round() {
 async fn tokens_jump_with_the_database_s_history_here_too() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let next = wish("p1");
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     database.sql("update leadergroup.meta set system_identifier = 42").await;
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(
-        store.queue_for(two, &next).await.unwrap(),
+        store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome,
         Acquired::Waiting,
         "somebody may believe in a lost grant"
     );
     settled(&database).await;
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), granted(TOKEN_JUMP + 2));
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 2));
 }
 
 /// The next one holds the key only once the last one's fenced transactions have ended.
@@ -184,22 +221,22 @@ async fn fenced_transactions_end_before_the_next_term() {
         let overrun = if terminate { Overrun::Terminate } else { Overrun::Wait };
         let store = store.with_fence_policy(FencePolicy { patience: Duration::from_millis(50), overrun });
         let (one, two) = (session(&store).await, session(&store).await);
-        assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+        assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
         let next = wish("p1");
-        assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
+        assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
         let mut bank = application(&database).await.connect().await;
         begin(&mut bank, "repeatable read").await;
         run(&mut bank, "select leadergroup.fence('a', 1)").await.unwrap();
         assert_eq!(release(&store, one, 1).await, Changed::Done, "releasing does not wait");
-        assert_eq!(row(&store, &key("a")).await.owner, None, "but nobody follows yet");
-        let looked = store.queue_for(two, &next).await.unwrap();
+        assert_eq!(row(&store, &key("a")).await.holder, None, "but nobody follows yet");
+        let looked = store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome;
         if terminate {
             assert_eq!(looked, granted(2));
             assert!(run(&mut bank, "commit").await.is_err());
         } else {
             assert_eq!(looked, Acquired::Refused(Refusal::Busy));
             assert_eq!(run(&mut bank, "commit").await, Ok(()));
-            assert_eq!(store.queue_for(two, &next).await.unwrap(), granted(2));
+            assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, granted(2));
         }
         bank.close_hard().await.unwrap();
     }
@@ -212,21 +249,21 @@ async fn a_try_does_not_wait_for_another_one_that_is_under_way() {
         let (database, store) = migrated().await;
         let (one, two) = (session(&store).await, session(&store).await);
         if known {
-            assert_eq!(store.try_hold(two, &wish("p0")).await.unwrap(), granted(1));
+            assert_eq!(store.acquire(two, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
             assert_eq!(release(&store, two, 1).await, Changed::Done);
         }
         let mut gate = Gate::close(&database).await;
         let first = tokio::spawn({
             let store = store.clone();
-            async move { store.try_hold(one, &wish("p1")).await.unwrap() }
+            async move { store.acquire(one, &wish("p1"), Wait::No).await.unwrap().outcome }
         });
         gate.somebody_waits().await;
-        let other = store.try_hold(two, &wish("p2")).await.unwrap();
+        let other = store.acquire(two, &wish("p2"), Wait::No).await.unwrap().outcome;
         assert_eq!(other, Acquired::Refused(Refusal::Busy), "known: {known}");
         assert_eq!(database.waiting().await, 1, "only the first one, at the gate");
         gate.open().await;
         assert_eq!(first.await.unwrap(), granted(1 + i64::from(known)));
-        assert_eq!(store.try_hold(two, &wish("p2")).await.unwrap(), Acquired::Held);
+        assert_eq!(store.acquire(two, &wish("p2"), Wait::No).await.unwrap().outcome, Acquired::Held);
     }
 }
 
@@ -238,15 +275,15 @@ async fn only_the_next_one_is_woken() {
     let mut listener = PgListener::connect(&database.url()).await.unwrap();
     let channel = |of: SessionId| format!("leadergroup_turn_{}", of.as_uuid().simple());
     listener.listen_all([channel(one).as_str(), channel(two).as_str()]).await.unwrap();
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let (next, after) = (wish("p1"), wish("p2"));
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.queue_for(two, &after).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(two, &after, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
     for woken in [next, after] {
         let heard = timeout(DEADLINE, listener.recv()).await.expect("nobody is woken").unwrap();
-        assert_eq!((heard.channel(), heard.payload()), (&*channel(two), &*woken.request.to_string()));
+        assert_eq!((heard.channel(), heard.payload()), (&*channel(two), &*woken.grant.to_string()));
     }
 }
 
@@ -277,7 +314,7 @@ async fn of_many_clients_one_holds_the_key_at_a_time_and_nobody_jumps_the_queue(
                     let (asked, mut told_to_wait) = (Instant::now(), None);
                     let token = loop {
                         assert!(asked.elapsed() < DEADLINE, "the queue does not move");
-                        match store.queue_for(own, &wish).await.unwrap() {
+                        match store.acquire(own, &wish, Wait::InQueue).await.unwrap().outcome {
                             Acquired::Granted { token } => break token,
                             Acquired::Waiting => {
                                 told_to_wait.get_or_insert_with(Instant::now);
@@ -315,5 +352,5 @@ async fn of_many_clients_one_holds_the_key_at_a_time_and_nobody_jumps_the_queue(
         assert!(jumped.is_none(), "somebody who asked later was served before");
     }
     assert_eq!(waiters(&database).await, 0);
-    eventually("nothing is held", async || row(&store, &key("a")).await.owner.is_none()).await;
+    eventually("nothing is held", async || row(&store, &key("a")).await.holder.is_none()).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Acquired, GrantId, Owner, Refusal, SessionId, TOKEN_JUMP, Token, Wish};
+use leadergroup_lock::{AcquireRequest, Acquired, GrantId, Holder, Refusal, SessionId, TOKEN_JUMP, Token};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
@@ -16,7 +16,7 @@ pub enum Life {
 pub struct Asked {
     pub session: SessionId,
     pub request: GrantId,
-    pub owner: Owner,
+    pub holder: Holder,
     pub delay: Duration,
 }
 
@@ -24,7 +24,7 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     pub token: i64,
-    pub owner: Owner,
+    pub holder: Holder,
     /// It was given up or taken away. That of a session that ended is ended by the next one alone.
     pub ended: bool,
 }
@@ -85,21 +85,21 @@ impl Contract {
         let jump = if lock.era == era { 0 } else { TOKEN_JUMP };
         lock.token = 1 + (lock.token + jump).max(era * TOKEN_JUMP);
         lock.era = era;
-        lock.terms.push(Ran { token: lock.token, owner: next.owner.clone(), ended: false });
+        lock.terms.push(Ran { token: lock.token, holder: next.holder.clone(), ended: false });
         lock.holder = Some(next);
         lock.token
     }
 
-    pub fn ask(&mut self, own: SessionId, key: usize, wish: &Wish, queue: bool) -> Acquired {
+    pub fn ask(&mut self, own: SessionId, key: usize, wish: &AcquireRequest, queue: bool) -> Acquired {
         if !self.lives(own) {
             return Acquired::Refused(Refusal::SessionDead);
         }
         self.locks[key].row = true;
         let lock = &self.locks[key];
         let asked =
-            Asked { session: own, request: wish.request, owner: wish.owner.clone(), delay: wish.lock_delay };
+            Asked { session: own, request: wish.grant, holder: wish.holder.clone(), delay: wish.lock_delay };
         let holder = lock.holder.as_ref().filter(|holder| self.lives(holder.session));
-        if holder.is_some_and(|holder| holder.session == own && holder.request == wish.request) {
+        if holder.is_some_and(|holder| holder.session == own && holder.grant == wish.grant) {
             return Acquired::Granted { token: Token::new(lock.token) };
         }
         // It may be held by one that the database has forgotten.
@@ -110,12 +110,12 @@ impl Contract {
         let token = Token::new(lock.token);
         let unclean = lock.holder.as_ref().filter(|holder| self.life(holder.session) == Life::Killed);
         let delay = unclean.map_or(Duration::ZERO, |holder| holder.delay);
-        let delayed = !held && !delay.is_zero() && wish.delay_over != Some(token);
+        let delayed = !held && !delay.is_zero() && wish.sat_out != Some(token);
         let told = if delayed { Acquired::Delayed { token, delay } } else { Acquired::Waiting };
         if delayed && !queue {
             return told;
         }
-        let place = lock.queue.iter().position(|waiter| waiter.request == wish.request);
+        let place = lock.queue.iter().position(|waiter| waiter.grant == wish.grant);
         let before = &lock.queue[..place.unwrap_or(lock.queue.len())];
         let first = !before.iter().any(|waiter| self.lives(waiter.session));
         if !held && !delayed && first {
@@ -161,7 +161,7 @@ impl Contract {
             return Err("busy");
         }
         let lock = &self.locks[key];
-        let fits = |waiter: &Asked| self.lives(waiter.session) && waiter.owner.name == heir;
+        let fits = |waiter: &Asked| self.lives(waiter.session) && waiter.holder.name == heir;
         let Some(place) = lock.queue.iter().position(fits) else { return Ok(false) };
         let lock = &mut self.locks[key];
         if let Some(term) = lock.terms.last_mut() {

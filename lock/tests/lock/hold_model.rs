@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, FencePolicy, HandOver, Heir, Key, Overrun, Refusal, SessionId, Store, Token, Wish,
+    AcquireRequest, Changed, FencePolicy, Key, Overrun, Refusal, SessionId, Store, Successor, Token,
+    Transfer, Wait,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sqlx::postgres::PgConnection;
 
-use crate::cast::{TTL, key, owner, settled};
+use crate::cast::{TTL, holder, key, settled};
 use crate::hold_contract::{Contract, Life, Ran};
 use crate::postgres::{Database, migrated};
 
@@ -36,7 +37,7 @@ enum Step {
         key: usize,
         behind: i64,
     },
-    HandOver {
+    Transfer {
         by: usize,
         key: usize,
         behind: i64,
@@ -86,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(by, key, again, queue, delay, over)| Step::Ask { by, key, again, queue, delay, over }),
         10 => (by(), flag(0.7), key(), behind())
             .prop_map(|(by, holder, key, behind)| Step::Release { by, holder, key, behind }),
-        4 => (by(), key(), behind(), by()).prop_map(|(by, key, behind, to)| Step::HandOver { by, key, behind, to }),
+        4 => (by(), key(), behind(), by()).prop_map(|(by, key, behind, to)| Step::Transfer { by, key, behind, to }),
         2 => (key(), behind()).prop_map(|(key, behind)| Step::Force { key, behind }),
         2 => (by(), key()).prop_map(|(by, key)| Step::GiveUp { by, key }),
         5 => (key(), behind(), flag(0.6), isolation)
@@ -111,7 +112,7 @@ struct Stage {
     contract: Contract,
     slots: Vec<SessionId>,
     /// Each slot's last wish for each key.
-    last: Vec<[Option<Wish>; KEYS.len()]>,
+    last: Vec<[Option<AcquireRequest>; KEYS.len()]>,
 }
 
 fn refused(changed: Changed) -> Result<(), &'static str> {
@@ -165,7 +166,7 @@ impl Stage {
     }
 
     async fn register(&mut self, slot: usize) {
-        let session = self.store.register("model", TTL).await.unwrap();
+        let session = self.store.register("model", TTL, None).await.unwrap().0;
         self.contract.begin(session);
         self.slots[slot] = session;
         // Requests are not taken from one session to the next.
@@ -196,16 +197,16 @@ impl Stage {
                     self.store.release(own, &self.keys[key], Token::new(token), "model").await.unwrap();
                 assert_eq!(refused(found), expected, "{step:?}");
             }
-            Step::HandOver { by, key, behind, to } => {
+            Step::Transfer { by, key, behind, to } => {
                 let (own, token, heir) = (self.slots[by], self.token(key, behind), format!("p{to}"));
                 let allowed = self.contract.check(own, key, token);
-                let expected = allowed.and_then(|()| self.contract.hand_over(key, &heir));
-                let (token, heir) = (Token::new(token), Heir::Name(&heir));
-                let found = self.store.hand_over(own, &self.keys[key], token, heir, "model").await.unwrap();
+                let expected = allowed.and_then(|()| self.contract.transfer(key, &heir));
+                let (token, heir) = (Token::new(token), Successor::Name(&heir));
+                let found = self.store.transfer(own, &self.keys[key], token, heir, "model").await.unwrap();
                 let found = match &found {
-                    HandOver::Done => Ok(true),
-                    HandOver::NotWaiting => Ok(false),
-                    HandOver::Refused(refusal) => Err(word(refusal)),
+                    Transfer::Done => Ok(true),
+                    Transfer::NotWaiting => Ok(false),
+                    Transfer::Refused(refusal) => Err(word(refusal)),
                 };
                 assert_eq!(found, expected, "{step:?}");
             }
@@ -228,14 +229,14 @@ impl Stage {
                 let own = self.slots[by];
                 let Some(wish) = self.last[by][key].clone() else { return };
                 let lock = &mut self.contract.locks[key];
-                lock.queue.retain(|waiter| waiter.request != wish.request);
+                lock.queue.retain(|waiter| waiter.grant != wish.grant);
                 let holder = lock.holder.as_ref();
-                if holder.is_some_and(|holder| holder.session == own && holder.request == wish.request)
+                if holder.is_some_and(|holder| holder.session == own && holder.grant == wish.grant)
                     && self.contract.lives(own)
                 {
                     self.contract.let_go(key);
                 }
-                self.store.give_up(own, &self.keys[key], wish.request).await.unwrap();
+                self.store.give_up(own, &self.keys[key], wish.grant).await.unwrap();
             }
             Step::Fence { key, behind, announce, isolation } => {
                 self.fence(key, behind, announce, isolation).await;
@@ -279,16 +280,16 @@ impl Stage {
         let own = self.slots[by];
         let mut wish = match self.last[by][key].clone() {
             Some(wish) if again => wish,
-            _ => Wish::new(self.keys[key].clone(), owner(&format!("p{by}")), "model"),
+            _ => AcquireRequest::new(self.keys[key].clone(), holder(&format!("p{by}")), "model"),
         };
         wish.lock_delay = if delay { DELAY } else { Duration::ZERO };
-        wish.delay_over = over.then_some(Token::new(self.token(key, 0)));
+        wish.sat_out = over.then_some(Token::new(self.token(key, 0)));
         self.last[by][key] = Some(wish.clone());
         let expected = self.contract.ask(own, key, &wish, queue);
         let found = if queue {
-            self.store.queue_for(own, &wish).await
+            self.store.acquire(own, &wish, Wait::InQueue).await.map(|attempt| attempt.outcome)
         } else {
-            self.store.try_hold(own, &wish).await
+            self.store.acquire(own, &wish, Wait::No).await.map(|attempt| attempt.outcome)
         };
         assert_eq!(found.unwrap(), expected, "{step:?}");
     }
@@ -325,20 +326,20 @@ impl Stage {
             if let Some(row) = row {
                 let holder = lock.holder.as_ref();
                 assert_eq!((row.token.get(), row.session), (lock.token, holder.map(|holder| holder.session)));
-                let expected = holder.map(|holder| (holder.owner.clone(), holder.request)).unzip();
-                assert_eq!((row.owner, row.grant), expected);
+                let expected = holder.map(|holder| (holder.holder.clone(), holder.grant)).unzip();
+                assert_eq!((row.holder, row.grant), expected);
             }
             let waiting = self.store.waiters(key, 100).await.unwrap();
-            let found: Vec<_> = waiting.into_iter().map(|waiter| (waiter.session, waiter.owner)).collect();
+            let found: Vec<_> = waiting.into_iter().map(|waiter| (waiter.session, waiter.holder)).collect();
             let living = lock.queue.iter().filter(|waiter| self.contract.lives(waiter.session));
             assert_eq!(
                 found,
-                living.map(|waiter| (waiter.session, waiter.owner.clone())).collect::<Vec<_>>()
+                living.map(|waiter| (waiter.session, waiter.holder.clone())).collect::<Vec<_>>()
             );
             let history = self.store.history(key, 100).await.unwrap();
             let ran = history.into_iter().rev().map(|info| Ran {
                 token: info.term.token.get(),
-                owner: info.term.owner,
+                holder: info.term.holder,
                 ended: info.ended.is_some(),
             });
             assert_eq!(ran.collect::<Vec<_>>(), lock.terms);

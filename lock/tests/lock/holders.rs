@@ -1,11 +1,11 @@
 //! Programs that hold the key `a` themselves: what they ask, and what they are answered.
 
-use leadergroup_lock::{Acquired, Changed, SessionId, Store, Token, Wish};
+use leadergroup_lock::{AcquireRequest, Acquired, Changed, SessionId, Store, Token};
 
-use crate::cast::{key, owner};
+use crate::cast::{holder, key};
 
-pub fn wish(who: &str) -> Wish {
-    Wish::new(key("a"), owner(who), "work to do")
+pub fn wish(who: &str) -> AcquireRequest {
+    AcquireRequest::new(key("a"), holder(who), "work to do")
 }
 
 pub fn granted(token: i64) -> Acquired {

@@ -22,8 +22,10 @@ mod hold;
 mod hold_contract;
 mod hold_model;
 mod holders;
+mod hosts;
 mod model;
 mod obstacles;
+mod opening;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use leadergroup_lock::{
-    Changed, Claim, Claimed, Grant, GrantId, Granted, Key, LockError, LockRow, Owner, Refusal, SessionId,
+    Changed, Claim, Claimed, Grant, GrantId, Granted, Holder, Key, LockError, LockRow, Refusal, SessionId,
     Store, Token, Tombstone, Vacate,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::cast::{TTL, key, owner};
+use crate::cast::{TTL, holder, key};
 use crate::postgres::{Database, migrated};
 
 const SESSIONS: usize = 3;
@@ -64,10 +64,10 @@ struct Row {
     token: i64,
     era: i64,
     grant: Option<GrantId>,
-    owner: Option<Owner>,
+    holder: Option<Holder>,
     confirmed: i64,
     tombstone: bool,
-    terms: Vec<(i64, Owner)>,
+    terms: Vec<(i64, Holder)>,
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ impl Model {
             return Some(Refusal::SessionDead);
         }
         let Some(row) = self.rows.get(&key) else { return Some(Refusal::Missing) };
-        (row.session != Some(own)).then_some(Refusal::NotOurs { session: row.session })
+        (row.session != Some(own)).then_some(Refusal::Unclaimed { session: row.session })
     }
 
     fn claim(
@@ -131,9 +131,9 @@ impl Model {
             if others || supersedes != Some(row.group) {
                 return Verdict::Other(Box::new(Claimed::Foreign { group: group_of(row.group) }));
             }
-            after.owner = None;
+            after.holder = None;
         } else if let (true, Some(session)) = (others, row.session) {
-            return Verdict::Other(Box::new(Claimed::Charged { session }));
+            return Verdict::Other(Box::new(Claimed::By { session }));
         }
         self.rows.insert(key, after);
         Verdict::Ours
@@ -145,7 +145,7 @@ impl Model {
         }
         let era = self.era;
         let row = self.rows.get_mut(&key).unwrap();
-        if row.grant == Some(grant.grant) && row.owner.as_ref() == Some(&grant.owner) {
+        if row.grant == Some(grant.grant) && row.holder.as_ref() == Some(&grant.holder) {
             return Ok(row.token);
         }
         if row.token != grant.expected.get() {
@@ -156,8 +156,8 @@ impl Model {
         row.token = above.max(grant.floor.get()).max(era * jump) + 1;
         row.era = era;
         row.grant = Some(grant.grant);
-        row.owner = Some(grant.owner.clone());
-        row.terms.push((row.token, grant.owner.clone()));
+        row.holder = Some(grant.holder.clone());
+        row.terms.push((row.token, grant.holder.clone()));
         Ok(row.token)
     }
 
@@ -166,7 +166,7 @@ impl Model {
             return Some(refusal);
         }
         let row = self.rows.get_mut(&key).unwrap();
-        if row.token != token || row.owner.is_none() {
+        if row.token != token || row.holder.is_none() {
             return Some(Refusal::TokenChanged { row: None });
         }
         row.confirmed = token;
@@ -181,7 +181,7 @@ impl Model {
         if row.token != token {
             return Some(Refusal::TokenChanged { row: None });
         }
-        if row.owner.take().is_some() {
+        if row.holder.take().is_some() {
             row.grant = Some(grant);
         }
         None
@@ -199,13 +199,13 @@ impl Model {
             return Some(Refusal::Foreign { group: group_of(row.group) });
         }
         if row.session != Some(own) && self.lives(row.session) {
-            return Some(Refusal::NotOurs { session: row.session });
+            return Some(Refusal::Unclaimed { session: row.session });
         }
         let row = self.rows.get_mut(&key).unwrap();
         if row.tombstone && row.token >= floor {
             return None;
         }
-        (row.tombstone, row.session, row.owner, row.grant) = (true, None, None, None);
+        (row.tombstone, row.session, row.holder, row.grant) = (true, None, None, None);
         row.token = row.token.max(floor);
         None
     }
@@ -260,14 +260,14 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
             let own = model.sessions[by];
             let refusal = match model.not_ours(own, key) {
                 // Nobody is in charge: that is what was asked for.
-                Some(Refusal::NotOurs { session: None }) => None,
+                Some(Refusal::Unclaimed { session: None }) => None,
                 None => {
                     model.rows.get_mut(&key).unwrap().session = None;
                     None
                 }
                 other => other,
             };
-            let answer = store.yield_charge(own, &[name_of(key)]).await.unwrap();
+            let answer = store.unclaim(own, &[name_of(key)]).await.unwrap();
             assert_eq!(bare_changed(answer), expected(refusal));
         }
         Step::Grant { by, key, behind, floor, to, again } => {
@@ -277,7 +277,7 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
                 key: name_of(key),
                 expected: Token::new((token - behind).max(0)),
                 floor: Token::new(floor),
-                owner: owner(&format!("p{to}")),
+                holder: holder(&format!("p{to}")),
                 grant: GrantId::new(),
                 reason: "model".into(),
             };
@@ -320,7 +320,7 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
     match *step {
         Step::Beat { by } => {
             let own = model.sessions[by];
-            let beat = store.beat(own).await.unwrap();
+            let beat = store.beat(own, &[]).await.unwrap();
             if let Some(count) = model.living.get_mut(&own) {
                 *count += 1;
             }
@@ -351,7 +351,7 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
         }
         Step::Register { slot } => {
             if !model.lives(Some(model.sessions[slot])) {
-                let session = store.register("model", TTL).await.unwrap();
+                let session = store.register("model", TTL, None).await.unwrap().0;
                 model.living.insert(session, 1);
                 model.sessions[slot] = session;
             }
@@ -378,11 +378,11 @@ async fn compare(store: &Store, model: &Model) {
         assert_eq!(found.session, row.session);
         assert_eq!(found.token.get(), row.token);
         assert_eq!(found.grant, row.grant);
-        assert_eq!(found.owner, row.owner);
+        assert_eq!(found.holder, row.holder);
         assert_eq!(found.tombstone, row.tombstone);
         assert_eq!(found.confirmed, row.confirmed > 0 && row.confirmed == row.token);
         let pending: Vec<_> =
-            found.pending.iter().map(|term| (term.token.get(), term.owner.clone())).collect();
+            found.pending.iter().map(|term| (term.token.get(), term.holder.clone())).collect();
         let expected: Vec<_> =
             row.terms.iter().filter(|(token, _)| *token >= row.confirmed).cloned().collect();
         assert_eq!(pending, expected);
@@ -400,7 +400,7 @@ fn random_operations_do_what_the_contract_says() {
             database.sql(clean).await;
             let mut model = Model::default();
             for _ in 0..SESSIONS {
-                let session = store.register("model", TTL).await.unwrap();
+                let session = store.register("model", TTL, None).await.unwrap().0;
                 model.living.insert(session, 1);
                 model.sessions.push(session);
             }

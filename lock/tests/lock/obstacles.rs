@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Client, ClientConfig, ClientError, DatabaseConfig, FencePolicy, LockError, Obstacle, Overrun, Store,
+    Client, ClientConfig, ClientError, DatabaseConfig, FencePolicy, LockError, Overrun, Reason, Store,
 };
 
 use crate::cast::{Gate, key};
@@ -24,16 +24,16 @@ async fn patient(database: &Database) -> Client {
 }
 
 /// Asks until the waiter had the time to meet it, and makes sure that what is to be done about it is said.
-async fn met(client: &Client, name: &str, expected: impl Fn(&Obstacle) -> bool, remedy: &str) {
+async fn met(client: &Client, name: &str, expected: impl Fn(&Reason) -> bool, remedy: &str) {
     eventually(&format!("the waiter for {name} says {remedy}"), async || {
         match client.lock(&key(name), PATIENCE).await.unwrap_err() {
-            ClientError::Deadline { key, waited, obstacle } => {
+            ClientError::Deadline { key, waited, reason } => {
                 assert_eq!((key.as_str(), waited), (name, PATIENCE));
-                let text = ClientError::Deadline { key, waited, obstacle: obstacle.clone() }.to_string();
-                if expected(&obstacle) {
+                let text = ClientError::Deadline { key, waited, reason: reason.clone() }.to_string();
+                if expected(&reason) {
                     assert!(text.contains(name) && text.contains(remedy), "{text}");
                 }
-                expected(&obstacle)
+                expected(&reason)
             }
             other => panic!("{other}"),
         }
@@ -46,7 +46,7 @@ async fn others_who_hold_it() {
     let (database, _store) = migrated().await;
     let (one, two) = (patient(&database).await, patient(&database).await);
     let _held = one.try_lock(&key("a")).await.unwrap().unwrap();
-    met(&two, "a", |obstacle| *obstacle == Obstacle::Others, "lock show").await;
+    met(&two, "a", |reason| *reason == Reason::Others, "lock show").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,7 @@ async fn a_database_that_takes_no_writes() {
     database.sql(&format!("alter database {} set default_transaction_read_only = on", database.name)).await;
     let connections = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and usename = 'app'";
     database.sql(connections).await;
-    let read_only = |obstacle: &Obstacle| *obstacle == Obstacle::Database(LockError::ReadOnly);
+    let read_only = |reason: &Reason| *reason == Reason::Database(LockError::ReadOnly);
     met(&one, "a", read_only, "let the URL lead to the primary").await;
 }
 
@@ -67,7 +67,7 @@ async fn a_database_that_is_away() {
     database.store().migrate().await.unwrap();
     let one = patient(&database).await;
     server.stop();
-    let away = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Database(LockError::Unreachable { .. }));
+    let away = |reason: &Reason| matches!(reason, Reason::Database(LockError::Unreachable { .. }));
     met(&one, "a", away, "check the URL").await;
 }
 
@@ -77,7 +77,7 @@ async fn a_database_that_has_not_answered() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
     let mut gate = Gate::close(&database).await;
-    met(&one, "a", |obstacle| *obstacle == Obstacle::NoAnswer, "wait for longer").await;
+    met(&one, "a", |reason| *reason == Reason::NoAnswer, "wait for longer").await;
     gate.open().await;
 }
 
@@ -90,9 +90,9 @@ async fn a_delay_after_an_unclean_end() {
     let holder = "update leadergroup.session set dead = true, dead_at = now() \
                   where id = (select session from leadergroup.lock)";
     database.sql(holder).await;
-    met(&two, "a", |obstacle| *obstacle == Obstacle::Delay { delay: HOUR }, "wait longer").await;
+    met(&two, "a", |reason| *reason == Reason::Delay { delay: HOUR }, "wait longer").await;
     let why = two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err();
-    assert_eq!(why, Obstacle::Delay { delay: HOUR });
+    assert_eq!(why, Reason::Delay { delay: HOUR });
 }
 
 /// Nobody holds the key as far as anybody can see.
@@ -101,11 +101,11 @@ async fn a_history_that_has_not_settled() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
     database.sql("update leadergroup.meta set system_identifier = 42").await;
-    met(&one, "a", |obstacle| *obstacle == Obstacle::Unsettled, "failed over").await;
+    met(&one, "a", |reason| *reason == Reason::Quarantine, "failed over").await;
     // One that comes when the others know of it already.
     let beating = client(&database, Duration::from_mins(1), Duration::ZERO).await;
-    met(&beating, "b", |obstacle| *obstacle == Obstacle::Unsettled, "failed over").await;
-    assert_eq!(beating.try_lock_or_why(&key("b")).await.unwrap().unwrap_err(), Obstacle::Unsettled);
+    met(&beating, "b", |reason| *reason == Reason::Quarantine, "failed over").await;
+    assert_eq!(beating.try_lock_or_why(&key("b")).await.unwrap().unwrap_err(), Reason::Quarantine);
 }
 
 /// It is free, but for a transaction of its last holder that may take as long as it wants.
@@ -120,8 +120,8 @@ async fn a_transaction_of_the_last_holder() {
     let mut application = database.admin().await;
     sqlx::raw_sql("begin; select leadergroup.fence('a', 1)").execute(&mut application).await.unwrap();
     held.release().await.unwrap();
-    met(&two, "a", |obstacle| *obstacle == Obstacle::Busy, "try again").await;
-    assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), Obstacle::Busy);
+    met(&two, "a", |reason| *reason == Reason::Busy, "try again").await;
+    assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), Reason::Busy);
     sqlx::raw_sql("commit").execute(&mut application).await.unwrap();
     drop(two.try_lock(&key("a")).await.unwrap().unwrap());
 }
@@ -132,7 +132,7 @@ async fn an_own_session_that_is_gone() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
     database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
-    met(&one, "a", |obstacle| *obstacle == Obstacle::Session, "see why in the log").await;
+    met(&one, "a", |reason| *reason == Reason::Session, "see why in the log").await;
 }
 
 /// The last one counts, not the first.
@@ -153,7 +153,7 @@ async fn what_the_waiter_met_in_the_end() {
     server.stop();
     let error = waiting.await.unwrap();
     assert!(
-        matches!(&error, ClientError::Deadline { obstacle: Obstacle::Database(error), .. } if error.is_temporary()),
+        matches!(&error, ClientError::Deadline { reason: Reason::Database(error), .. } if error.is_temporary()),
         "{error}"
     );
 }

@@ -136,7 +136,7 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
         .sql(
             "create table queued (id bigint, request uuid);
              create function note() returns trigger language plpgsql security definer as
-             'begin insert into public.queued values (new.id, new.request); return new; end';
+             'begin insert into public.queued values (new.id, new.grant); return new; end';
              create trigger note after insert on leadergroup.waiter for each row execute function note();
              create table jumped (token bigint);
              -- Whoever begins a term has the row locked: nobody can queue up at this moment.
@@ -145,7 +145,7 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
                   if exists (
                       select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
                       where w.key = new.key and not s.dead and w.id < coalesce(
-                          (select q.id from public.queued as q where q.request = new.grant_id), w.id + 1
+                          (select q.id from public.queued as q where q.grant = new.grant_id), w.id + 1
                       )
                   ) then
                       insert into public.jumped values (new.token);
@@ -185,6 +185,6 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
         "somebody was served before one that queued up earlier"
     );
     let from_the_queue =
-        "select count(*) from leadergroup.term as t join queued as q on q.request = t.grant_id";
+        "select count(*) from leadergroup.term as t join queued as q on q.grant = t.grant_id";
     assert!(database.number(from_the_queue).await > everybody);
 }

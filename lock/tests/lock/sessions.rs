@@ -16,10 +16,10 @@ fn seen(beat: &Beat, id: SessionId) -> &SessionSeen {
 #[tokio::test]
 async fn a_heartbeat_moves_the_own_counter_and_shows_all() {
     let (_database, store) = migrated().await;
-    let own = store.register("replica-1", Duration::from_millis(3_500)).await.unwrap();
-    let other = store.register("replica-2", TTL).await.unwrap();
+    let own = store.register("replica-1", Duration::from_millis(3_500), None).await.unwrap().0;
+    let other = store.register("replica-2", TTL, None).await.unwrap().0;
     for expected in 2..5 {
-        let beat = store.beat(own).await.unwrap();
+        let beat = store.beat(own, &[]).await.unwrap();
         assert!(beat.alive);
         assert_eq!(beat.own, own);
         let expected = SessionSeen {
@@ -49,12 +49,12 @@ async fn the_death_mark_is_bound_to_the_observed_counter() {
     let (_database, store) = migrated().await;
     let own = session(&store).await;
     let victim = session(&store).await;
-    let observed = seen(&store.beat(own).await.unwrap(), victim).beat;
-    store.beat(victim).await.unwrap();
+    let observed = seen(&store.beat(own, &[]).await.unwrap(), victim).beat;
+    store.beat(victim, &[]).await.unwrap();
     assert_eq!(store.mark_dead(&[(victim, observed)]).await.unwrap(), [], "it has moved on");
-    assert!(store.beat(victim).await.unwrap().alive);
+    assert!(store.beat(victim, &[]).await.unwrap().alive);
 
-    let observed = seen(&store.beat(own).await.unwrap(), victim).beat;
+    let observed = seen(&store.beat(own, &[]).await.unwrap(), victim).beat;
     let already = dead_session(&store).await;
     let unknown = SessionId::new();
     let mut dead = store.mark_dead(&[(victim, observed), (already, 77), (unknown, 1)]).await.unwrap();
@@ -62,8 +62,8 @@ async fn the_death_mark_is_bound_to_the_observed_counter() {
     let mut expected = [victim, already, unknown];
     expected.sort();
     assert_eq!(dead, expected, "those that were dead before, or are gone altogether, count as well");
-    assert!(!store.beat(victim).await.unwrap().alive);
-    let living: Vec<_> = store.beat(own).await.unwrap().sessions.iter().map(|seen| seen.id).collect();
+    assert!(!store.beat(victim, &[]).await.unwrap().alive);
+    let living: Vec<_> = store.beat(own, &[]).await.unwrap().sessions.iter().map(|seen| seen.id).collect();
     assert_eq!(living, [own], "of the dead nobody hears");
 }
 
@@ -81,7 +81,7 @@ async fn the_death_mark_waits_for_a_change_under_way() {
         .await
         .unwrap();
     // Its heartbeats do not wait for it.
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     let marking = tokio::spawn({
         let store = database.store();
         async move { store.mark_dead(&[(own, 2)]).await.unwrap() }
@@ -144,11 +144,11 @@ async fn closing_frees_all_charges_without_writing_a_single_row_of_them() {
     assert_eq!(store.close(own).await.unwrap(), 100);
     assert_eq!(store.close(own).await.unwrap(), 0);
     assert_eq!(database.number("select max(xmin::text::bigint) from leadergroup.lock").await, before);
-    assert!(!store.beat(own).await.unwrap().alive);
+    assert!(!store.beat(own, &[]).await.unwrap().alive);
     let next = session(&store).await;
     assert_eq!(store.unclaimed(None, 1_000).await.unwrap().len(), 100);
     let row = take(&store, next, &keys[3]).await;
-    assert_eq!((row.token, row.owner.unwrap().name), (Token::new(1), "p0".to_owned()));
+    assert_eq!((row.token, row.holder.unwrap().name), (Token::new(1), "p0".to_owned()));
 }
 
 #[tokio::test]
@@ -162,17 +162,17 @@ async fn a_close_is_heard_by_those_who_listen() {
     store.close(nothing).await.unwrap();
     take(&store, own, &key("a")).await;
     store.close(own).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::ChargeFree));
+    assert_eq!(hints.next().await, Some(Hint::Freed));
     let lives = session(&store).await;
     take(&store, lives, &key("b")).await;
-    store.yield_charge(lives, &[key("b")]).await.unwrap();
+    store.unclaim(lives, &[key("b")]).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Yielded));
     // The connection is cut off behind its back.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
     assert_eq!(hints.next().await, Some(Hint::Missed), "made anew by itself");
     let again = session(&store).await;
     store.mark_dead(&[(again, 1)]).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::ChargeFree));
+    assert_eq!(hints.next().await, Some(Hint::Freed));
 }
 
 #[tokio::test]
@@ -225,5 +225,5 @@ async fn a_session_that_was_removed_by_hand_is_as_dead_as_any() {
     let own = session(&store).await;
     assert_eq!(store.unclaimed(None, 10).await.unwrap().len(), 1);
     assert!(matches!(claim_one(&store, own, claim(&key)).await, Claimed::Ours(_)));
-    assert!(!store.beat(gone).await.unwrap().alive);
+    assert!(!store.beat(gone, &[]).await.unwrap().alive);
 }

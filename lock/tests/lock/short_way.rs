@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Acquired, Changed, FencePolicy, Overrun, Refusal, SessionId, Token, Wish};
+use leadergroup_lock::{
+    AcquireRequest, Acquired, Changed, FencePolicy, Overrun, Refusal, SessionId, Token, Wait,
+};
 use sqlx::Connection as _;
 
 use crate::cast::{key, row, session};
@@ -18,7 +20,7 @@ async fn during<T>(database: &Database, waiter: SessionId, action: impl Future<O
         "select from leadergroup.lock where key = 'a' for no key update".to_owned(),
         "update leadergroup.lock set awaited = true where key = 'a' and not awaited".to_owned(),
         format!(
-            "insert into leadergroup.waiter (key, request, session, owner_uid, owner_namespace, owner_name, reason)
+            "insert into leadergroup.waiter (key, request, session, holder_uid, holder_namespace, holder_name, reason)
              values ('a', gen_random_uuid(), '{waiter}', 'uid', 'namespace', 'p1', 'r')"
         ),
     ];
@@ -37,7 +39,7 @@ async fn during<T>(database: &Database, waiter: SessionId, action: impl Future<O
 async fn whoever_queues_up_while_the_key_is_given_up_gets_it() {
     let (database, store) = migrated().await;
     let (holder, waiter) = (session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(holder, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(holder, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     assert_eq!(during(&database, waiter, Box::pin(release(&store, holder, 1))).await, Changed::Done);
     let row = row(&store, &key("a")).await;
     assert_eq!((row.token, row.session), (Token::new(2), Some(waiter)), "the waiter was overlooked");
@@ -48,7 +50,7 @@ async fn whoever_queues_up_while_the_key_is_given_up_gets_it() {
 async fn a_release_that_has_to_wait_for_the_row_keeps_the_death_mark_waiting() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
-    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let mut admin = database.admin().await;
     let mut change = admin.begin().await.unwrap();
     let locks = "select from leadergroup.lock where key = 'a' for no key update";
@@ -69,9 +71,9 @@ async fn a_release_that_has_to_wait_for_the_row_keeps_the_death_mark_waiting() {
 async fn whoever_tries_a_free_key_while_another_one_queues_up_does_not_jump_the_queue() {
     let (database, store) = migrated().await;
     let (late, waiter) = (session(&store).await, session(&store).await);
-    assert_eq!(store.try_hold(late, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(late, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     assert_eq!(release(&store, late, 1).await, Changed::Done);
-    let tried = Box::pin(async { store.try_hold(late, &wish("p0")).await.unwrap() });
+    let tried = Box::pin(async { store.acquire(late, &wish("p0"), Wait::No).await.unwrap().outcome });
     assert_eq!(during(&database, waiter, tried).await, Acquired::Held);
 }
 
@@ -80,20 +82,23 @@ async fn when_the_queue_is_over_the_ways_are_short_again() {
     let (database, store) = migrated().await;
     let [one, two, three] = [session(&store).await, session(&store).await, session(&store).await];
     let awaited = async || database.number("select count(*) from leadergroup.lock where awaited").await;
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(1));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
     let (next, impatient) = (wish("p1"), wish("p2"));
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
-    assert_eq!(store.queue_for(three, &impatient).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(store.acquire(three, &impatient, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
-    assert_eq!((store.queue_for(two, &next).await.unwrap(), awaited().await), (granted(2), 1));
+    assert_eq!(
+        (store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, awaited().await),
+        (granted(2), 1)
+    );
     // Whoever gives up leaves the mark; the next release finds that nobody is there.
-    store.give_up(three, &key("a"), impatient.request).await.unwrap();
+    store.give_up(three, &key("a"), impatient.grant).await.unwrap();
     assert_eq!(awaited().await, 1);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
     assert_eq!(awaited().await, 0);
     // The last of the queue takes the mark with it.
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(3));
-    assert_eq!(store.queue_for(two, &wish("p1")).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(3));
+    assert_eq!(store.acquire(two, &wish("p1"), Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     assert_eq!(release(&store, one, 3).await, Changed::Done);
     assert_eq!(awaited().await, 0);
 }
@@ -107,7 +112,7 @@ async fn a_snapshot_from_before_the_change_does_not_help_whoever_gave_the_key_up
             let (database, store) = migrated().await;
             let application = application(&database).await;
             let (old, new) = (session(&store).await, session(&store).await);
-            assert_eq!(store.try_hold(old, &wish("p0")).await.unwrap(), granted(1));
+            assert_eq!(store.acquire(old, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
             if fenced {
                 database.sql("select leadergroup.fence_enable('a')").await;
             }
@@ -115,7 +120,7 @@ async fn a_snapshot_from_before_the_change_does_not_help_whoever_gave_the_key_up
             begin(&mut bank, level).await;
             assert_eq!(run(&mut bank, "select 1 from pg_class limit 1").await, Ok(()));
             assert_eq!(release(&store, old, 1).await, Changed::Done);
-            assert_eq!(store.try_hold(new, &wish("p1")).await.unwrap(), granted(2));
+            assert_eq!(store.acquire(new, &wish("p1"), Wait::No).await.unwrap().outcome, granted(2));
             let late = run(&mut bank, "select leadergroup.fence('a', 1)").await.expect_err("it may write");
             assert!(late == STALE || late == SERIALIZATION_FAILURE, "{level}, fenced: {fenced}: {late}");
         }
@@ -134,7 +139,7 @@ async fn nobody_takes_a_key_past_a_transaction_of_the_one_who_gave_it_up() {
             };
             let application = application(&database).await;
             let (old, new) = (session(&store).await, session(&store).await);
-            assert_eq!(store.try_hold(old, &wish("p0")).await.unwrap(), granted(1));
+            assert_eq!(store.acquire(old, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
             if fenced {
                 database.sql("select leadergroup.fence_enable('a')").await;
             }
@@ -144,9 +149,10 @@ async fn nobody_takes_a_key_past_a_transaction_of_the_one_who_gave_it_up() {
             assert_eq!(run(&mut bank, "select leadergroup.fence('a', 1)").await, Ok(()), "{context}");
             assert_eq!(run(&mut bank, "insert into bank.account values (1)").await, Ok(()));
             assert_eq!(release(&store, old, 1).await, Changed::Done, "{context}");
-            let patient = policy(Overrun::Wait).try_hold(new, &wish("p1")).await.unwrap();
+            let patient = policy(Overrun::Wait).acquire(new, &wish("p1"), Wait::No).await.unwrap().outcome;
             assert_eq!(patient, Acquired::Refused(Refusal::Busy), "{context}");
-            let strict = policy(Overrun::Terminate).try_hold(new, &wish("p1")).await.unwrap();
+            let strict =
+                policy(Overrun::Terminate).acquire(new, &wish("p1"), Wait::No).await.unwrap().outcome;
             assert_eq!(strict, granted(2), "{context}");
             assert!(run(&mut bank, "commit").await.is_err(), "{context}: a write after the next term began");
             assert_eq!(database.number("select count(*) from bank.account").await, 0, "{context}");
@@ -163,21 +169,21 @@ async fn the_history_says_how_each_term_ended_whichever_way_it_went() {
         assert_eq!(store.release(own, &key("a"), Token::new(token), why).await.unwrap(), Changed::Done);
     };
     for (token, why) in [(1, "first"), (2, "second")] {
-        assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(token));
+        assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(token));
         gives_up(one, token, why).await;
     }
     // The long way takes over what a short one left, and the other way round.
     database.sql("update leadergroup.lock set awaited = true").await;
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(3));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(3));
     let next = wish("p1");
-    assert_eq!(store.queue_for(two, &next).await.unwrap(), Acquired::Waiting);
+    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     gives_up(one, 3, "third").await;
     gives_up(two, 4, "fourth").await;
     for (token, why) in [(5, "fifth"), (6, "sixth")] {
-        assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(token));
+        assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(token));
         gives_up(one, token, why).await;
     }
-    assert_eq!(store.try_hold(one, &wish("p0")).await.unwrap(), granted(7));
+    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(7));
     let ends: Vec<_> =
         store.history(&key("a"), 10).await.unwrap().into_iter().map(|term| term.ended).collect();
     let ends: Vec<_> = ends.iter().map(|end| end.as_ref().map(|(_, why)| why.as_str())).collect();
@@ -196,7 +202,7 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
     for token in 1..=3 {
-        assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(token));
+        assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(token));
         assert_eq!(release(&store, own, token).await, Changed::Done);
     }
     let back = "update leadergroup.lock set token = 1, confirmed_token = 1";
@@ -206,10 +212,14 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     database
         .sql(&format!("set session_replication_role = replica; {back}; reset session_replication_role"))
         .await;
-    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(4));
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(4));
     assert_eq!(release(&store, own, 4).await, Changed::Done);
     let two = wish("other");
-    assert_eq!(store.try_hold(own, &two).await.unwrap(), granted(5), "the short way goes on from there");
+    assert_eq!(
+        store.acquire(own, &two, Wait::No).await.unwrap().outcome,
+        granted(5),
+        "the short way goes on from there"
+    );
     assert_eq!(release(&store, own, 5).await, Changed::Done);
     // So old that the history does not know its next tokens any more.
     database
@@ -219,7 +229,7 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
              insert into leadergroup.lock (key, group_id, token, protocol) values ('a', 'held by programs', 1, 1)",
         )
         .await;
-    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(6));
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(6));
     assert_eq!(release(&store, own, 6).await, Changed::Done);
     // Both: that old, and past the row's guards.
     database
@@ -230,7 +240,7 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
              reset session_replication_role",
         )
         .await;
-    assert_eq!(store.try_hold(own, &wish("p0")).await.unwrap(), granted(7));
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(7));
 }
 
 #[tokio::test]
@@ -238,9 +248,9 @@ async fn a_holder_without_a_session_is_not_taken_for_nobody() {
     let (database, store) = migrated().await;
     let (old, new) = (session(&store).await, session(&store).await);
     let delay = Duration::from_hours(1);
-    let delayed = Wish { lock_delay: delay, ..wish("p0") };
-    assert_eq!(store.try_hold(old, &delayed).await.unwrap(), granted(1));
+    let delayed = AcquireRequest { lock_delay: delay, ..wish("p0") };
+    assert_eq!(store.acquire(old, &delayed, Wait::No).await.unwrap().outcome, granted(1));
     database.sql("update leadergroup.lock set session = null").await;
-    let answer = store.try_hold(new, &wish("p1")).await.unwrap();
+    let answer = store.acquire(new, &wish("p1"), Wait::No).await.unwrap().outcome;
     assert_eq!(answer, Acquired::Delayed { token: Token::new(1), delay });
 }

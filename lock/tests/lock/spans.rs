@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, HandedOver, Heir};
+use leadergroup_lock::{Client, ClientConfig, Successor, Transferred};
 use tracing::field::{Field, Visit};
 use tracing::instrument::WithSubscriber as _;
 use tracing::span::{Attributes, Id, Record};
@@ -99,10 +99,10 @@ async fn tries_waits_releases_and_hand_overs_are_spans() {
         tokio::spawn(async move { two.lock(&key("a"), DEADLINE).await.unwrap() }.with_current_subscriber())
     };
     eventually("it waits", async || waiters().await == 1).await;
-    let HandedOver::NotWaiting(held) = held.hand_over_to(Heir::Name("three")).await.unwrap() else {
+    let Transferred::NotWaiting(held) = held.transfer_to(Successor::Name("three")).await.unwrap() else {
         panic!("there is no such waiter")
     };
-    assert!(matches!(held.hand_over_to(Heir::Name("two")).await.unwrap(), HandedOver::Done));
+    assert!(matches!(held.transfer_to(Successor::Name("two")).await.unwrap(), Transferred::Done));
     let given = spans.of("lock.hand_over", ["key", "owner", "token", "heir", "outcome"]);
     let expected = [("Name(\"three\")", "heir not waiting"), ("Name(\"two\")", "done")];
     assert_eq!(given, expected.map(|(heir, outcome)| ["a", "one", "1", heir, outcome]));
@@ -110,7 +110,7 @@ async fn tries_waits_releases_and_hand_overs_are_spans() {
     assert_eq!(spans.of("lock.wait", ["owner", "token", "outcome"])[1], ["two", "2", "held"]);
 
     // Whoever does not want it any more leaves no span open.
-    let waiting = one.another_owner("another");
+    let waiting = one.another_holder("another");
     let waiting =
         tokio::spawn(async move { waiting.lock(&key("a"), DEADLINE).await }.with_current_subscriber());
     eventually("it waits", async || waiters().await == 1).await;

@@ -8,7 +8,7 @@ use leadergroup_lock::{
 use sqlx::{Connection, Executor};
 
 use crate::cast::{
-    GROUP, Gate, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, owner, row, session,
+    GROUP, Gate, claim, claim_one, dead_session, grant, grant_one, granted, holder, key, keys, row, session,
     take, tombstone, vacate,
 };
 use crate::postgres::{Database, eventually, migrated};
@@ -19,12 +19,12 @@ async fn a_term_from_claim_to_vacancy() {
     let own = session(&store).await;
     let key = key("a");
     let fresh = take(&store, own, &key).await;
-    assert_eq!((fresh.token, fresh.owner.clone(), fresh.session), (Token::ZERO, None, Some(own)));
+    assert_eq!((fresh.token, fresh.holder.clone(), fresh.session), (Token::ZERO, None, Some(own)));
 
     let first = grant(&key, 0, "p0");
     assert_eq!(grant_one(&store, own, first.clone()).await, granted(1));
     let held = row(&store, &key).await;
-    assert_eq!(held.owner, Some(owner("p0")));
+    assert_eq!(held.holder, Some(holder("p0")));
     assert_eq!((held.grant, held.confirmed, held.pending.len()), (Some(first.grant), false, 1));
 
     assert_eq!(store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap(), [Changed::Done]);
@@ -38,14 +38,14 @@ async fn a_term_from_claim_to_vacancy() {
     assert!(!held.confirmed);
     let pending: Vec<_> = held.pending.iter().map(|term| (term.token.get(), term.confirmed)).collect();
     assert_eq!(pending, [(1, true), (41, false), (42, false)]);
-    let owners: Vec<_> = held.pending.iter().map(|term| term.owner.name.as_str()).collect();
+    let owners: Vec<_> = held.pending.iter().map(|term| term.holder.name.as_str()).collect();
     assert_eq!(owners, ["p0", "p1", "p2"]);
 
     assert_eq!(store.confirm(own, &[(key.clone(), Token::new(42))]).await.unwrap(), [Changed::Done]);
     assert_eq!(row(&store, &key).await.pending.len(), 1);
     assert_eq!(store.vacate(own, &[vacate(&key, 42)]).await.unwrap(), [Changed::Done]);
     let vacant = row(&store, &key).await;
-    assert_eq!((vacant.owner, vacant.token), (None, Token::new(42)));
+    assert_eq!((vacant.holder, vacant.token), (None, Token::new(42)));
     assert_eq!(vacant.pending.len(), 1, "the old holder may still act: its term stays pending");
 }
 
@@ -60,7 +60,7 @@ async fn a_grant_is_refused_with_the_reason() {
         take(&store, own, key).await;
     }
     take(&store, other, &theirs).await;
-    store.yield_charge(own, std::slice::from_ref(&nobodys)).await.unwrap();
+    store.unclaim(own, std::slice::from_ref(&nobodys)).await.unwrap();
     store.tombstone(own, &[tombstone(&buried, GROUP)]).await.unwrap();
     database.sql("update leadergroup.lock set protocol = 99 where key = 'newer'").await;
     assert_eq!(grant_one(&store, own, grant(&ours, 0, "p0")).await, granted(1));
@@ -77,11 +77,11 @@ async fn a_grant_is_refused_with_the_reason() {
     let Granted::Refused(Refusal::TokenChanged { row: Some(seen) }) = &answers[0] else {
         panic!("{answers:?}")
     };
-    assert_eq!((seen.token, seen.owner.clone()), (Token::new(1), Some(owner("p0"))));
-    assert_eq!(answers[1], Granted::Refused(Refusal::NotOurs { session: Some(other) }));
-    assert_eq!(answers[2], Granted::Refused(Refusal::NotOurs { session: None }));
+    assert_eq!((seen.token, seen.holder.clone()), (Token::new(1), Some(holder("p0"))));
+    assert_eq!(answers[1], Granted::Refused(Refusal::Unclaimed { session: Some(other) }));
+    assert_eq!(answers[2], Granted::Refused(Refusal::Unclaimed { session: None }));
     // A tombstone is in nobody's charge.
-    assert_eq!(answers[3], Granted::Refused(Refusal::NotOurs { session: None }));
+    assert_eq!(answers[3], Granted::Refused(Refusal::Unclaimed { session: None }));
     assert_eq!(answers[4], Granted::Refused(Refusal::ProtocolNewer { protocol: 99 }));
     assert_eq!(answers[5], Granted::Refused(Refusal::Missing));
     assert_eq!(database.number("select count(*) from leadergroup.term").await, 1, "nothing else was granted");
@@ -102,9 +102,9 @@ async fn changes_of_a_dead_session_have_no_effect() {
     assert_eq!(store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap(), dead);
     assert_eq!(store.vacate(own, &[vacate(&key, 1)]).await.unwrap(), dead);
     assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), dead);
-    assert_eq!(store.yield_charge(own, std::slice::from_ref(&key)).await.unwrap(), dead);
+    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), dead);
     assert_eq!(store.claim(own, &[claim(&key)]).await, Err(LockError::SessionDead));
-    assert!(!store.beat(own).await.unwrap().alive, "a late heartbeat does not bring it back");
+    assert!(!store.beat(own, &[]).await.unwrap().alive, "a late heartbeat does not bring it back");
     assert_eq!(row(&store, &key).await, before);
     assert_eq!(database.number("select count(*) from leadergroup.term").await, 1);
 }
@@ -125,8 +125,8 @@ async fn repeating_a_grant_answers_as_the_first_time() {
     assert_eq!(grant_one(&store, own, first.clone()).await, granted(1));
     assert!(row(&store, &key).await.confirmed);
 
-    // The id stands for the owner, too.
-    let disguised = Grant { owner: owner("p9"), ..first.clone() };
+    // The id stands for the holder, too.
+    let disguised = Grant { holder: holder("p9"), ..first.clone() };
     assert!(matches!(
         grant_one(&store, own, disguised).await,
         Granted::Refused(Refusal::TokenChanged { row: Some(_) })
@@ -143,7 +143,7 @@ async fn repeating_a_grant_answers_as_the_first_time() {
     }
     let second = Grant { expected: Token::new(1), ..grant(&key, 1, "p1") };
     assert!(matches!(grant_one(&store, own, second).await, Granted::Refused(Refusal::TokenChanged { .. })));
-    assert_eq!(row(&store, &key).await.owner, None);
+    assert_eq!(row(&store, &key).await.holder, None);
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn confirm_and_vacate_are_bound_to_the_token() {
         let Changed::Refused(Refusal::TokenChanged { row: Some(row) }) = answer else { panic!("{answer:?}") };
         assert_eq!(row.token, Token::new(2));
     }
-    let not_ours = [Changed::Refused(Refusal::NotOurs { session: Some(own) })];
+    let not_ours = [Changed::Refused(Refusal::Unclaimed { session: Some(own) })];
     assert_eq!(store.confirm(other, &[(key.clone(), Token::new(2))]).await.unwrap(), not_ours);
     assert_eq!(store.vacate(other, &[vacate(&key, 2)]).await.unwrap(), not_ours);
     let missing = [Changed::Refused(Refusal::Missing)];
@@ -189,7 +189,7 @@ async fn a_tombstone_keeps_the_token_and_its_successor_goes_on() {
     }
     let buried = row(&store, &key).await;
     assert_eq!(
-        (buried.tombstone, buried.owner, buried.session, buried.token),
+        (buried.tombstone, buried.holder, buried.session, buried.token),
         (true, None, None, Token::new(1))
     );
     assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::Tombstone { group: GROUP.into() });
@@ -221,7 +221,7 @@ async fn a_tombstone_needs_no_row_and_no_living_session_in_charge() {
         .tombstone(own, &[tombstone(&theirs, GROUP), tombstone(&orphaned, GROUP), lost_stone])
         .await
         .unwrap();
-    assert_eq!(answers[0], Changed::Refused(Refusal::NotOurs { session: Some(other) }));
+    assert_eq!(answers[0], Changed::Refused(Refusal::Unclaimed { session: Some(other) }));
     assert_eq!(answers[1..], [Changed::Done, Changed::Done]);
     let claim = leadergroup_lock::Claim { group: "group-2".into(), ..claim(&lost) };
     assert!(matches!(claim_one(&store, own, claim).await, Claimed::Ours(_)));
@@ -265,7 +265,7 @@ async fn a_row_in_another_transaction_is_busy_and_the_rest_is_done() {
     let busy = [Changed::Refused(Refusal::Busy)];
     assert_eq!(store.vacate(own, &[vacate(&keys[7], 0)]).await.unwrap(), busy);
     assert_eq!(store.tombstone(own, &[tombstone(&keys[7], GROUP)]).await.unwrap(), busy);
-    assert_eq!(store.yield_charge(own, &keys[7..8]).await.unwrap(), busy);
+    assert_eq!(store.unclaim(own, &keys[7..8]).await.unwrap(), busy);
 
     hung.rollback().await.unwrap();
     assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 20], "the same grants, repeated");
@@ -310,7 +310,7 @@ async fn arguments_that_cannot_be_stored_are_refused_before_anything_is_sent() {
     let invalid = |what: &'static str| move |error: &LockError| matches!(error, LockError::Invalid { what: w, .. } if *w == what);
 
     let mut bad = grant(&key, 0, "p0");
-    bad.owner.uid = String::new();
+    bad.holder.uid = String::new();
     assert!(invalid("owner's uid")(&store.grant(own, &[bad]).await.unwrap_err()));
     let bad = Grant { floor: Token::new(-1), ..grant(&key, 0, "p0") };
     assert!(invalid("token")(&store.grant(own, &[bad]).await.unwrap_err()));
@@ -345,7 +345,7 @@ async fn the_history_says_who_held_what_and_why_it_ended() {
     assert_eq!(grant_one(&store, own, grant).await, granted(1));
     store.vacate(own, &[vacate(&key, 1)]).await.unwrap();
     let found = sqlx::query_as::<_, (i64, uuid::Uuid, String, String, String, Option<String>)>(
-        "select token, grant_id, group_id, owner_name, reason, end_reason from leadergroup.term",
+        "select token, grant_id, group_id, holder_name, reason, end_reason from leadergroup.term",
     )
     .fetch_all(&mut database.admin().await)
     .await

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leadergroup_lock::{Acquired, Changed, GrantId, Key, LockError, SessionId, Store, Token, Wish};
+use leadergroup_lock::{
+    AcquireRequest, Acquired, Changed, GrantId, Key, LockError, SessionId, Store, Token, Wait,
+};
 
 use tokio::sync::Notify;
 
-use crate::cast::{GROUP, Gate, key, owner, session, take, tombstone};
+use crate::cast::{GROUP, Gate, holder, key, session, take, tombstone};
 use crate::fence::{application, begin, run};
 use crate::postgres::{Database, eventually, migrated};
 
@@ -47,12 +49,12 @@ const ALL: [Found; 14] = [
     Found::Fenced,
 ];
 
-fn wish(key: &Key) -> Wish {
-    Wish::new(key.clone(), owner("me"), "test")
+fn wish(key: &Key) -> AcquireRequest {
+    AcquireRequest::new(key.clone(), holder("me"), "test")
 }
 
-async fn hold(store: &Store, own: SessionId, wish: &Wish) {
-    let answer = store.try_hold(own, wish).await.unwrap();
+async fn hold(store: &Store, own: SessionId, wish: &AcquireRequest) {
+    let answer = store.acquire(own, wish, Wait::No).await.unwrap().outcome;
     assert!(matches!(answer, Acquired::Granted { .. }), "{answer:?}");
 }
 
@@ -61,7 +63,7 @@ struct Scene {
     store: Store,
     own: SessionId,
     other: SessionId,
-    wishes: Vec<Wish>,
+    wishes: Vec<AcquireRequest>,
     #[allow(dead_code, reason = "a transaction of an application, which ends with the scene")]
     open: Vec<sqlx::postgres::PgConnection>,
 }
@@ -78,8 +80,8 @@ impl Scene {
         for found in ALL {
             let key = key(&format!("{found:?}"));
             let wish = wish(&key);
-            let others = Wish { lock_delay: Duration::from_hours(1), ..wish.clone() };
-            let others = Wish { request: GrantId::new(), ..others };
+            let others = AcquireRequest { lock_delay: Duration::from_hours(1), ..wish.clone() };
+            let others = AcquireRequest { request: GrantId::new(), ..others };
             let given_up = async |by| {
                 hold(&store, by, &others).await;
                 assert_eq!(store.release(by, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
@@ -92,8 +94,11 @@ impl Scene {
                 Found::HeldByMe => hold(&store, own, &others).await,
                 Found::Awaited => {
                     hold(&store, own, &others).await;
-                    let waits = Wish { request: GrantId::new(), ..wish.clone() };
-                    assert_eq!(store.queue_for(other, &waits).await.unwrap(), Acquired::Waiting);
+                    let waits = AcquireRequest { request: GrantId::new(), ..wish.clone() };
+                    assert_eq!(
+                        store.acquire(other, &waits, Wait::InQueue).await.unwrap().outcome,
+                        Acquired::Waiting
+                    );
                 }
                 Found::Dead => hold(&store, dead, &wish).await,
                 Found::DeadWithDelay => hold(&store, dead, &others).await,
@@ -127,7 +132,7 @@ impl Scene {
         }
         assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
         for number in 1..=2 {
-            let way = Wish { key: key(&format!("way-{number}")), ..wish(&key("a")) };
+            let way = AcquireRequest { key: key(&format!("way-{number}")), ..wish(&key("a")) };
             hold(&store, own, &way).await;
             assert_eq!(store.release(own, &way.key, Token::new(1), "done").await.unwrap(), Changed::Done);
         }
@@ -139,8 +144,12 @@ impl Scene {
         self.database.sql(&mark).await;
     }
 
-    async fn ask(&self, own: SessionId, wish: &Wish, queue: bool) -> Result<Acquired, LockError> {
-        if queue { self.store.queue_for(own, wish).await } else { self.store.try_hold(own, wish).await }
+    async fn ask(&self, own: SessionId, wish: &AcquireRequest, queue: bool) -> Result<Acquired, LockError> {
+        if queue {
+            self.store.acquire(own, wish, Wait::InQueue).await.map(|attempt| attempt.outcome)
+        } else {
+            self.store.acquire(own, wish, Wait::No).await.map(|attempt| attempt.outcome)
+        }
     }
 
     /// Does all this while two other statements are under way, so that it has to wait for its turn.
@@ -245,7 +254,7 @@ async fn a_key_is_given_up_together_with_others_as_it_is_alone() {
                 "{found:?}, token {token}, dead: {dead}"
             );
         }
-        let held = "select coalesce(string_agg(key, ' ' order by key), '') from leadergroup.lock where owner_uid is not null";
+        let held = "select coalesce(string_agg(key, ' ' order by key), '') from leadergroup.lock where holder_uid is not null";
         let held = async |scene: &Scene| -> String {
             sqlx::query_scalar(held).fetch_one(&mut scene.database.admin().await).await.unwrap()
         };

@@ -100,7 +100,7 @@ async fn a_read_only_database_is_recognised_everywhere() {
     assert_eq!(health.verdict(), Err(LockError::ReadOnly));
     assert_eq!(store.migrate().await, Err(LockError::ReadOnly));
     assert_eq!(store.register("replica", TTL).await, Err(LockError::ReadOnly));
-    assert_eq!(store.beat(own).await, Err(LockError::ReadOnly));
+    assert_eq!(store.beat(own, &[]).await, Err(LockError::ReadOnly));
     assert_eq!(store.grant(own, &[grant(&key, 0, "p0")]).await, Err(LockError::ReadOnly));
     assert_eq!(store.close(own).await, Err(LockError::ReadOnly));
     assert_eq!(store.read(&[key]).await.unwrap().len(), 1, "reading goes on");
@@ -117,7 +117,7 @@ async fn a_standby_is_read_only_too() {
     std::fs::write(server.data().join("standby.signal"), "").unwrap();
     server.launch();
     assert_eq!(store.check().await.unwrap().verdict(), Err(LockError::ReadOnly));
-    assert_eq!(store.beat(own).await, Err(LockError::ReadOnly));
+    assert_eq!(store.beat(own, &[]).await, Err(LockError::ReadOnly));
     assert_eq!(store.grant(own, &[grant(&key, 0, "p0")]).await, Err(LockError::ReadOnly));
 }
 
@@ -178,7 +178,7 @@ async fn a_role_that_may_not_make_the_schema_is_told_so() {
     // The administrator makes it for the role: that is enough.
     database.sql(&format!("create schema leadergroup authorization {ROLE}")).await;
     store.migrate().await.unwrap();
-    store.register("replica", TTL).await.unwrap();
+    store.register("replica", TTL, None).await.unwrap().0;
 }
 
 #[tokio::test]
@@ -202,7 +202,7 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     let own = session(&store).await;
     database.sql("insert into leadergroup.schema_version values (98, 1)").await;
     store.migrate().await.unwrap();
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     assert_eq!(store.check().await.unwrap().schema_version, Some(98));
 
     database.sql("insert into leadergroup.schema_version values (99, 42)").await;
@@ -211,7 +211,7 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     assert_eq!(store.migrate().await, too_new);
     assert_eq!(store.register("replica", TTL).await.map(|_| ()), too_new);
     // A program that was already at work when the newer one changed the schema.
-    assert_eq!(store.beat(own).await.map(|_| ()), too_new);
+    assert_eq!(store.beat(own, &[]).await.map(|_| ()), too_new);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -264,7 +264,7 @@ fn turn_tls_on(server: &Server, directory: &Path) -> PathBuf {
         let target = server.data().join(name);
         std::fs::copy(directory.join(name), &target).unwrap();
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
-        chown(&target, Some(owner), None).unwrap();
+        chown(&target, Some(holder), None).unwrap();
     }
     server.stop();
     server.set("ssl", "on");

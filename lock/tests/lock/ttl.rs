@@ -34,7 +34,7 @@ async fn another_ttl_comes_with_another_count() {
     let (database, store) = migrated().await;
     let (own, dead) = (session(&store).await, dead_session(&store).await);
     assert!(store.set_ttl(own, TTL * 2).await.unwrap());
-    let beat = store.beat(own).await.unwrap();
+    let beat = store.beat(own, &[]).await.unwrap();
     let seen = beat.sessions.iter().find(|seen| seen.id == own).unwrap();
     assert_eq!((seen.ttl, seen.beat), (TTL * 2, 3));
     assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [], "by the older count nobody can mark it dead");

@@ -66,7 +66,7 @@ async fn a_url_in_a_file_counts_as_soon_as_it_is_right() {
     store.check().await.unwrap();
     store.migrate().await.unwrap();
     let own = session(&store).await;
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
     assert_eq!(hints.next().await, Some(Hint::Missed));
     let own = session(&store).await;
     store.check().await.unwrap();
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     assert_eq!(connections(&from).await, 3, "one each for work, heartbeats and hints");
 
     let born = "select (extract(epoch from max(backend_start)) * 1000000)::bigint from pg_stat_activity \
@@ -100,21 +100,21 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
     let logging = tracing::subscriber::set_default(subscriber);
     std::fs::write(&file, from.url().replacen("//", "/", 1)).unwrap();
     eventually("the wrong URL was noticed", async || {
-        assert!(store.beat(own).await.unwrap().alive);
+        assert!(store.beat(own, &[]).await.unwrap().alive);
         store.check().await.unwrap();
         log.text().contains("present connections are kept")
     })
     .await;
     drop(logging);
     assert!(!log.text().contains(PASSWORD), "{}", log.text());
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     store.check().await.unwrap();
     assert_eq!(from.number(born).await, before, "no connection was made anew");
 
     std::fs::write(&file, to.url()).unwrap();
     eventually("the old connections are given up, that for work without any", async || {
         // Once it leads elsewhere, nobody there knows this session.
-        let _ = store.beat(own).await;
+        let _ = store.beat(own, &[]).await;
         connections(&from).await == 1
     })
     .await;
@@ -124,7 +124,7 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
     gone(&from).await;
     let own = session(&store).await;
     store.check().await.unwrap();
-    assert!(store.beat(own).await.unwrap().alive);
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     assert_eq!(connections(&to).await, 3, "one each for work, heartbeats and hints");
 }
 

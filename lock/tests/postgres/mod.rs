@@ -311,6 +311,11 @@ impl Database {
         format!("postgres://{ROLE}:{PASSWORD}@127.0.0.1:{}/{}", self.port, self.name)
     }
 
+    /// A URL that names this database's server first, and then the other's.
+    pub fn url_with(&self, other: &Self) -> String {
+        format!("postgres://{ROLE}:{PASSWORD}@127.0.0.1:{},127.0.0.1:{}/{}", self.port, other.port, self.name)
+    }
+
     /// Settings for a store. The time limit is generous: tests run on busy machines.
     pub fn config(&self) -> DatabaseConfig {
         DatabaseConfig {

@@ -1,0 +1,400 @@
+//! Terms of keys that a controller grants to others: granted under a new token, confirmed, ended. Each change is a
+//! compare-and-set on the key, its token and the own living session.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::batch::Request;
+use crate::claim::CREATE_CHUNK;
+use crate::fence::{self, Passing};
+use crate::pool::Statement;
+use crate::refusal::{changed, refusal};
+use crate::store::{Bind, CHUNK, all_in_order, check_distinct, get, unexpected};
+use crate::types::check_text;
+use crate::{Changed, GrantId, Holder, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token};
+
+const GRANT: Statement = Statement { name: "grant", sql: include_str!("sql/grant.sql") };
+const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/confirm.sql") };
+const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
+const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
+const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
+
+/// How often a batch is tried again because a new era has begun. A second one in between would be two failovers within
+/// milliseconds.
+const ERA_ATTEMPTS: usize = 3;
+
+/// Most grants in one statement. Each takes a lock from the server's table of locks until the statement has ended.
+const GRANT_CHUNK: usize = 500;
+
+/// A change of holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The key.
+    pub key: Key,
+    /// The token that the row must have now.
+    pub expected: Token,
+    /// The new token will be larger than this, too: the largest token known from elsewhere.
+    pub floor: Token,
+    /// The new holder.
+    pub holder: Holder,
+    /// Names this change; repeat it with the same id when the answer was lost.
+    pub grant: GrantId,
+    /// Kept in the history.
+    pub reason: String,
+}
+
+/// The answer to a [`Grant`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Granted {
+    /// The holder holds the key with this token, by this call or by an earlier one with the same grant id.
+    Granted {
+        /// The new token.
+        token: Token,
+    },
+    /// Nothing was changed.
+    Refused(Refusal),
+}
+
+/// A removal of the holder without a new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vacate {
+    /// The key.
+    pub key: Key,
+    /// The token that the row must have now; it stays.
+    pub token: Token,
+    /// Names this change.
+    pub grant: GrantId,
+    /// Kept in the history.
+    pub reason: String,
+}
+
+/// The end of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tombstone {
+    /// The key.
+    pub key: Key,
+    /// The group that is gone.
+    pub group: String,
+    /// The largest token known from elsewhere: the next user of the key continues above it, even if the row was lost.
+    pub floor: Token,
+}
+
+impl Store {
+    /// Changes holders. One answer for each grant, in their order: the new token, or why nothing was changed. The new token
+    /// is above the row's, above `floor` and above every token in the history.
+    ///
+    /// Repeating a grant with the same id answers as the first time as long as no other change came after it; when the
+    /// first try may still be under way, the answer is [`Refusal::Busy`].
+    ///
+    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. They are waited for, key by key, as
+    /// the [`FencePolicy`](crate::FencePolicy) says, after all other grants were carried out.
+    pub async fn grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let mut answers = self.grant_at_once(own, grants).await?;
+        // Each key waits alone, so that none waits for another one's transactions, and no two are waited for in one
+        // transaction (an application may fence both).
+        let busy = (0..grants.len()).filter(|index| answers[*index] == Granted::Refused(Refusal::Busy));
+        let waiting = busy.map(async |index| Ok((index, self.grant_past_fence(own, &grants[index]).await?)));
+        let waiting: Vec<_> = waiting.collect();
+        let late: Vec<_> = stream::iter(waiting).buffer_unordered(self.fence.places()).try_collect().await?;
+        for (index, answer) in late {
+            answers[index] = answer;
+        }
+        self.finish(answers, grants).await
+    }
+
+    /// As [`grant`](Self::grant), but never waits for fenced transactions: where one is under way, the answer is
+    /// [`Refusal::Busy`].
+    pub async fn try_grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let answers = self.grant_at_once(own, grants).await?;
+        self.finish(answers, grants).await
+    }
+
+    /// As [`grant`](Self::grant) for one key, in one statement with those that other tasks ask for at the same time.
+    pub async fn grant_one(&self, own: SessionId, grant: Grant) -> Result<Granted, LockError> {
+        match self.batches.grant.ask(self, Granting { own, grant: grant.clone() }).await? {
+            // Perhaps the old holder's transactions are in the way. Only this key waits for them.
+            Granted::Refused(Refusal::Busy) => {
+                let answer = self.grant_past_fence(own, &grant).await?;
+                let mut answers = self.finish(vec![answer], &[grant]).await?;
+                answers.pop().ok_or_else(|| unexpected(GRANT.name, "no answer"))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    async fn grant_at_once(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        check_distinct(grants.iter().map(|grant| &grant.key))?;
+        for grant in grants {
+            check_text("holder's uid", &grant.holder.uid)?;
+            check_text("holder's namespace", &grant.holder.namespace)?;
+            check_text("holder's name", &grant.holder.name)?;
+            check_text("reason", &grant.reason)?;
+            check_token(grant.floor)?;
+        }
+        let chunks: Vec<_> =
+            grants.chunks(GRANT_CHUNK).map(|chunk| self.grant_in_parts(own, chunk)).collect();
+        stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
+    }
+
+    /// In one statement, unless the server has no lock left for each of the keys: then in halves.
+    async fn grant_in_parts(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let mut answers = Vec::with_capacity(grants.len());
+        let mut parts = vec![grants];
+        while let Some(part) = parts.pop() {
+            match self.grant_chunk(own, part, None).await {
+                Err(error) if error.is_out_of_locks() && part.len() > 1 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                // Another batch has taken all locks that there are.
+                Err(error) if error.is_out_of_locks() => answers.push(Granted::Refused(Refusal::Busy)),
+                done => answers.extend(done?),
+            }
+        }
+        Ok(answers)
+    }
+
+    /// One grant, which waits for fenced transactions as the policy says.
+    async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
+        let _place = self.fence.place().await;
+        let mut answers = self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await?;
+        answers.pop().ok_or_else(|| unexpected(GRANT.name, "no answer"))
+    }
+
+    /// One statement, which waits for fenced transactions if told so.
+    async fn grant_chunk(
+        &self,
+        own: SessionId,
+        grants: &[Grant],
+        passing: Option<Passing>,
+    ) -> Result<Vec<Granted>, LockError> {
+        let texts = |text: fn(&Grant) -> &str| grants.iter().map(text).collect::<Vec<_>>();
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(PROTOCOL.cast_signed())?
+            .with(texts(|grant| grant.key.as_str()))?
+            .with(grants.iter().map(|grant| grant.expected.get()).collect::<Vec<_>>())?
+            .with(grants.iter().map(|grant| grant.floor.get()).collect::<Vec<_>>())?
+            .with(texts(|grant| &grant.holder.uid))?
+            .with(texts(|grant| &grant.holder.namespace))?
+            .with(texts(|grant| &grant.holder.name))?
+            .with(grants.iter().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
+            .with(texts(|grant| &grant.reason))?
+            .with(passing.map(|passing| passing.patience_ms))?
+            .with(passing.and_then(|passing| passing.force_ms))?;
+        for _ in 0..ERA_ATTEMPTS {
+            let rows = self.rows(GRANT, bind.clone()).await?;
+            let answers = all_in_order(grants.len(), &rows, |row| {
+                Ok(match get::<&str>(row, "verdict")? {
+                    "history" => None,
+                    "grant" | "granted" => Some(Granted::Granted { token: Token::new(get(row, "token")?) }),
+                    verdict => {
+                        let refusal = refusal(row, verdict)?;
+                        Some(Granted::Refused(
+                            refusal.ok_or_else(|| unexpected(GRANT.name, "done without a token"))?,
+                        ))
+                    }
+                })
+            })?;
+            if let (Some(_), [grant], [row]) = (passing, grants, &rows[..]) {
+                fence::report(row, &grant.key)?;
+            }
+            if let Some(answers) = answers.into_iter().collect::<Option<Vec<_>>>() {
+                return Ok(answers);
+            }
+            // The first statement in a new era begins it.
+            self.rows(PRESENT_ERA, Bind::new()).await?;
+        }
+        Err(unexpected(GRANT.name, "the database's history changes again and again"))
+    }
+
+    /// Counts the answers, and reads the rows where the token was another one.
+    async fn finish(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+        let count = |kind: fn(&Granted) -> bool| all.iter().filter(|granted| kind(granted)).count();
+        let won = count(|granted| matches!(granted, Granted::Granted { .. }));
+        let contended = count(|granted| {
+            matches!(granted, Granted::Refused(Refusal::Busy | Refusal::TokenChanged { .. }))
+        });
+        self.counters.granted(all.len(), won, contended);
+        let refusals = all.iter_mut().zip(grants).filter_map(|(granted, grant)| match granted {
+            Granted::Refused(refusal) => Some((&grant.key, refusal)),
+            Granted::Granted { .. } => None,
+        });
+        self.add_rows(refusals).await?;
+        Ok(all)
+    }
+
+    /// Marks terms confirmed: everything was done to make the holder act under this token and nobody else. From then on
+    /// earlier terms are no longer pending.
+    pub async fn confirm(&self, own: SessionId, terms: &[(Key, Token)]) -> Result<Vec<Changed>, LockError> {
+        check_distinct(terms.iter().map(|(key, _)| key))?;
+        let mut all = Vec::with_capacity(terms.len());
+        for chunk in terms.chunks(CHUNK) {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(PROTOCOL.cast_signed())?
+                .with(chunk.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|(_, token)| token.get()).collect::<Vec<_>>())?;
+            all.extend(all_in_order(chunk.len(), &self.rows(CONFIRM, bind).await?, changed)?);
+        }
+        self.add_rows(refused(&mut all, terms.iter().map(|(key, _)| key))).await?;
+        Ok(all)
+    }
+
+    /// As [`confirm`](Self::confirm) for one key, in one statement with those of other tasks.
+    pub async fn confirm_one(&self, own: SessionId, key: Key, token: Token) -> Result<Changed, LockError> {
+        self.batches.confirm.ask(self, Confirming { own, term: (key, token) }).await
+    }
+
+    /// Removes holders without naming new ones. The tokens stay, and the terms stay pending as before: the old holder may
+    /// still act until the next term is confirmed.
+    pub async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
+        check_distinct(vacates.iter().map(|vacate| &vacate.key))?;
+        for vacate in vacates {
+            check_text("reason", &vacate.reason)?;
+        }
+        let mut all = Vec::with_capacity(vacates.len());
+        for chunk in vacates.chunks(CHUNK) {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(PROTOCOL.cast_signed())?
+                .with(chunk.iter().map(|vacate| vacate.key.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|vacate| vacate.token.get()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|vacate| vacate.grant.as_uuid()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|vacate| vacate.reason.as_str()).collect::<Vec<_>>())?;
+            all.extend(all_in_order(chunk.len(), &self.rows(VACATE, bind).await?, changed)?);
+        }
+        self.add_rows(refused(&mut all, vacates.iter().map(|vacate| &vacate.key))).await?;
+        Ok(all)
+    }
+
+    /// As [`vacate`](Self::vacate) for one key, in one statement with those of other tasks.
+    pub async fn vacate_one(&self, own: SessionId, vacate: Vacate) -> Result<Changed, LockError> {
+        self.batches.vacate.ask(self, Vacating { own, vacate }).await
+    }
+
+    /// Leaves tombstones for groups that were deleted: holder and claim go, the row and its token stay, and this group
+    /// can never claim the key again. Another group that claims it continues with its tokens. Works on rows that the own
+    /// session or no living one has claimed, and creates a row that was lost.
+    pub async fn tombstone(
+        &self,
+        own: SessionId,
+        tombstones: &[Tombstone],
+    ) -> Result<Vec<Changed>, LockError> {
+        check_distinct(tombstones.iter().map(|tombstone| &tombstone.key))?;
+        for tombstone in tombstones {
+            check_text("group", &tombstone.group)?;
+            check_token(tombstone.floor)?;
+        }
+        let mut all = Vec::with_capacity(tombstones.len());
+        for chunk in tombstones.chunks(CREATE_CHUNK) {
+            let bind = Bind::new()
+                .with(own.as_uuid())?
+                .with(PROTOCOL.cast_signed())?
+                .with(chunk.iter().map(|tombstone| tombstone.key.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|tombstone| tombstone.group.as_str()).collect::<Vec<_>>())?
+                .with(chunk.iter().map(|tombstone| tombstone.floor.get()).collect::<Vec<_>>())?;
+            all.extend(all_in_order(chunk.len(), &self.rows(TOMBSTONE, bind).await?, changed)?);
+        }
+        Ok(all)
+    }
+
+    /// Reads the rows of the keys whose token was another one, so that the caller can decide again at once.
+    async fn add_rows<'a>(
+        &self,
+        refusals: impl Iterator<Item = (&'a Key, &'a mut Refusal)>,
+    ) -> Result<(), LockError> {
+        let changed: Vec<_> =
+            refusals.filter(|(_, refusal)| matches!(refusal, Refusal::TokenChanged { .. })).collect();
+        let keys: Vec<Key> = changed.iter().map(|(key, _)| (*key).clone()).collect();
+        let mut rows = self.read_map(&keys).await?;
+        for (key, refusal) in changed {
+            *refusal = Refusal::TokenChanged { row: rows.remove(key).map(Box::new) };
+        }
+        Ok(())
+    }
+}
+
+fn refused<'a>(
+    all: &'a mut [Changed],
+    keys: impl Iterator<Item = &'a Key>,
+) -> impl Iterator<Item = (&'a Key, &'a mut Refusal)> {
+    all.iter_mut().zip(keys).filter_map(|(changed, key)| match changed {
+        Changed::Refused(refusal) => Some((key, refusal)),
+        Changed::Done => None,
+    })
+}
+
+/// Tokens must never run out; a number from outside that is absurdly large would use them up.
+fn check_token(token: Token) -> Result<(), LockError> {
+    const LARGEST: i64 = i64::MAX / 2;
+    if (0..=LARGEST).contains(&token.get()) {
+        return Ok(());
+    }
+    Err(LockError::Invalid { what: "token", problem: format!("{token} is out of range (0 to {LARGEST})") })
+}
+
+/// A grant on its way, with those of other tasks.
+#[derive(Debug)]
+pub(crate) struct Granting {
+    own: SessionId,
+    grant: Grant,
+}
+
+impl Request for Granting {
+    type Answer = Granted;
+    const NAME: &'static str = GRANT.name;
+    const MOST: usize = GRANT_CHUNK;
+
+    fn session(&self) -> SessionId {
+        self.own
+    }
+
+    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Granted>, LockError> {
+        let grants: Vec<_> = requests.iter().map(|request| request.grant.clone()).collect();
+        store.try_grant(own, &grants).await
+    }
+}
+
+/// A confirmation on its way.
+#[derive(Debug)]
+pub(crate) struct Confirming {
+    own: SessionId,
+    term: (Key, Token),
+}
+
+impl Request for Confirming {
+    type Answer = Changed;
+    const NAME: &'static str = CONFIRM.name;
+    const MOST: usize = CHUNK;
+
+    fn session(&self) -> SessionId {
+        self.own
+    }
+
+    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
+        let terms: Vec<_> = requests.iter().map(|request| request.term.clone()).collect();
+        store.confirm(own, &terms).await
+    }
+}
+
+/// A removal of a holder on its way.
+#[derive(Debug)]
+pub(crate) struct Vacating {
+    own: SessionId,
+    vacate: Vacate,
+}
+
+impl Request for Vacating {
+    type Answer = Changed;
+    const NAME: &'static str = VACATE.name;
+    const MOST: usize = CHUNK;
+
+    fn session(&self) -> SessionId {
+        self.own
+    }
+
+    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
+        let vacates: Vec<_> = requests.iter().map(|request| request.vacate.clone()).collect();
+        store.vacate(own, &vacates).await
+    }
+}

@@ -1,0 +1,144 @@
+//! For how long a process may believe that its session lives. No I/O.
+
+use std::time::Duration;
+
+use crate::{EraId, SessionId};
+
+/// The session's lease as its own process sees it.
+///
+/// It ends at the *start* of the last successful heartbeat plus the ttl, less a margin for clocks that run at different
+/// rates. Nobody else can have marked the session dead before. See Gray and Cheriton, "Leases" (1989).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) session: SessionId,
+    /// The heartbeats that the database has counted.
+    pub(crate) beat: u64,
+    /// The era in which the session was last heard of.
+    pub(crate) era: EraId,
+    /// Whether all that is held was found in that era. Until then its heartbeats do not renew the lease.
+    pub(crate) reconciled: bool,
+    /// The client was shut down: there will be no other session.
+    pub(crate) closed: bool,
+    lasts: Duration,
+    until: Option<Duration>,
+}
+
+/// What a lease is shorter than the ttl by: clocks that run at different rates, and the time to react. A fifth, and never
+/// less than the grain of the timers.
+pub(crate) fn margin(ttl: Duration) -> Duration {
+    (ttl / 5).max(Duration::from_millis(10))
+}
+
+impl Lease {
+    /// A session whose registration was started at `attempt`.
+    pub(crate) fn begin(session: SessionId, era: EraId, ttl: Duration, attempt: Duration) -> Self {
+        let lasts = ttl.saturating_sub(margin(ttl));
+        let until = Some(attempt + lasts);
+        Self { session, beat: 1, era, reconciled: true, closed: false, lasts, until }
+    }
+
+    /// From the next renewal on it lasts for another ttl. A shorter one shortens the lease at once.
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        let lasts = ttl.saturating_sub(margin(ttl));
+        let less = self.lasts.saturating_sub(lasts);
+        self.until = self.until.map(|until| until.saturating_sub(less));
+        self.lasts = lasts;
+    }
+
+    /// A heartbeat that was *started* at `attempt` was answered in this era. An answer after the lease has ended is too
+    /// late: the guards have said that they are lost. So is one from an era that was not reconciled. Whether it counted.
+    pub(crate) fn renew(&mut self, session: SessionId, attempt: Duration, era: EraId, now: Duration) -> bool {
+        let counts = self.covers(session, now) && self.reconciled && self.era == era;
+        if counts {
+            let until = attempt + self.lasts;
+            self.until = self.until.map(|before| before.max(until));
+        }
+        counts
+    }
+
+    /// How long it lasts from a renewal on.
+    pub(crate) fn lasts(&self) -> Duration {
+        self.lasts
+    }
+
+    /// The session is known to be dead, or was closed.
+    pub(crate) fn end(&mut self) {
+        self.until = None;
+    }
+
+    /// Whether what this session took is surely still held at `now`.
+    pub(crate) fn covers(&self, session: SessionId, now: Duration) -> bool {
+        self.session == session && self.until.is_some_and(|until| now < until)
+    }
+
+    /// Whether keys are to be asked for by this session: it may be gone, but there is no other one.
+    pub(crate) fn serves(&self, session: SessionId) -> bool {
+        self.session == session && !self.closed
+    }
+
+    /// When it ends; `None` once it has.
+    pub(crate) fn until(&self) -> Option<Duration> {
+        self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: fn(u64) -> Duration = Duration::from_secs;
+
+    fn lease(ttl: u64, attempt: u64) -> Lease {
+        Lease::begin(SessionId::new(), EraId::new(), SECOND(ttl), SECOND(attempt))
+    }
+
+    impl Lease {
+        fn renewed(&mut self, attempt: u64) {
+            let at = SECOND(attempt);
+            assert!(self.renew(self.session, at, self.era, at));
+        }
+    }
+
+    #[test]
+    fn it_lasts_from_the_start_of_the_attempt_and_never_shrinks_by_a_late_answer() {
+        let mut lease = lease(5, 10);
+        let covers = |lease: &Lease, millis| lease.covers(lease.session, Duration::from_millis(millis));
+        assert!(covers(&lease, 10_000) && covers(&lease, 13_999) && !covers(&lease, 14_000));
+        lease.renewed(12);
+        lease.renewed(11);
+        assert_eq!(lease.until(), Some(SECOND(16)));
+        lease.end();
+        assert!(!covers(&lease, 12_000));
+        assert!(!lease.covers(SessionId::new(), SECOND(10)), "another session's lease");
+    }
+
+    #[test]
+    fn a_late_answer_another_era_and_another_session_do_not_renew_it() {
+        let lease = lease(5, 10);
+        let renew = |mut lease: Lease, session, era, now| lease.renew(session, SECOND(11), era, SECOND(now));
+        assert!(renew(lease, lease.session, lease.era, 12));
+        assert!(!renew(lease, lease.session, lease.era, 14));
+        assert!(!renew(lease, lease.session, EraId::new(), 12));
+        assert!(!renew(lease, SessionId::new(), lease.era, 12));
+        assert!(!renew(Lease { reconciled: false, ..lease }, lease.session, lease.era, 12));
+    }
+
+    #[test]
+    fn a_shorter_ttl_counts_at_once_and_a_longer_one_from_the_next_renewal() {
+        let mut lease = lease(10, 100);
+        lease.set_ttl(SECOND(5));
+        assert_eq!(lease.until(), Some(SECOND(104)));
+        lease.set_ttl(SECOND(20));
+        assert_eq!(lease.until(), Some(SECOND(104)));
+        lease.renewed(101);
+        assert_eq!(lease.until(), Some(SECOND(117)));
+        lease.set_ttl(SECOND(0));
+        assert!(!lease.covers(lease.session, SECOND(101)));
+    }
+
+    #[test]
+    fn a_ttl_below_the_margin_is_no_lease() {
+        let lease = Lease::begin(SessionId::new(), EraId::new(), Duration::from_millis(9), SECOND(10));
+        assert!(!lease.covers(lease.session, SECOND(10)));
+    }
+}

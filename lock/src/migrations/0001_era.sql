@@ -1,0 +1,90 @@
+-- Which past of the database tokens were granted in. Every statement of this schema names the schema of all that is not
+-- PostgreSQL's own; nothing depends on search_path.
+
+-- The identity of the database's past: the system identifier and the timeline that is being written. The timeline is
+-- taken from the write position, which is right from the first moment after a promotion. Where the role may not read the
+-- system identifier, as on some managed servers, the timeline has to do. SECURITY DEFINER, so that all roles agree.
+create function leadergroup.read_history() returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    system text := 'unknown';
+begin
+    begin
+        system := (pg_control_system()).system_identifier;
+    exception when insufficient_privilege then
+        null;
+    end;
+    return system || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+end
+$$;
+
+comment on function leadergroup.read_history() is
+    'Identifies the past of this database: "<system identifier>/<timeline>".';
+
+-- The same, as noted for this connection. The past of a server that takes writes changes only with a restart, so a
+-- connection that was opened while the server took writes may note it once.
+create function leadergroup.history() returns text
+language sql volatile
+return coalesce(
+    nullif(pg_catalog.current_setting('leadergroup.history', true), ''),
+    leadergroup.read_history()
+);
+
+-- One row. An era begins whenever the database's past turns out to be another one than before (a failover, a restored
+-- backup): commits may have been lost, so tokens jump. Two servers that were promoted from the same past begin eras of
+-- their own: the id tells them apart, and the number grows by a random amount, so that their tokens differ, too.
+create table leadergroup.meta (
+    only_row boolean primary key default true check (only_row),
+    history text collate "C" not null,
+    era bigint not null default 0,
+    era_id uuid not null default gen_random_uuid(),
+    -- A program may believe in a grant of the era before that this database has lost. Until that cannot be any more, keys
+    -- that programs hold go to nobody new.
+    quarantine boolean not null default false,
+    -- New rows begin above this token: at least as large as the token of every row that was deleted.
+    token_floor bigint not null default 0,
+    pruned_at timestamptz not null default '-infinity'
+);
+insert into leadergroup.meta (history) values (leadergroup.read_history());
+
+-- The present era, which begins with this call if the database has another past than at the last one.
+create function leadergroup.present_era(out era bigint, out era_id uuid, out quarantine boolean)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    present constant text := leadergroup.history();
+begin
+    update leadergroup.meta
+    set history = present, era = era + 1 + floor(random() * 1000)::bigint, era_id = gen_random_uuid(), quarantine = true
+    where history <> present;
+    select m.era, m.era_id, m.quarantine into present_era.era, present_era.era_id, present_era.quarantine
+    from leadergroup.meta as m;
+end
+$$;
+
+-- Begins a new era by hand: for files that were put back as they were, which nothing in them tells.
+create function leadergroup.begin_era(token_floor bigint default 0) returns bigint
+language sql volatile
+begin atomic
+    update leadergroup.meta as m
+    set era = m.era + 1 + floor(random() * 1000)::bigint, era_id = gen_random_uuid(), quarantine = true,
+        token_floor = greatest(m.token_floor, begin_era.token_floor)
+    returning m.era;
+end;
+
+comment on function leadergroup.begin_era(bigint) is
+    'Makes all later tokens larger than any that may have been granted and lost. For a database whose files were put '
+    'back as they were; a failover needs no such call.';
+
+-- The quarantine of this era is over. False if another era has begun.
+create function leadergroup.end_quarantine(era_id uuid) returns boolean
+language plpgsql volatile
+as $$
+begin
+    update leadergroup.meta as m set quarantine = false
+    where m.era_id = end_quarantine.era_id and m.quarantine and m.history = leadergroup.history();
+    return found;
+end
+$$;

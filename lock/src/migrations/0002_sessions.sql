@@ -1,0 +1,166 @@
+-- Sessions: one for each running process. Its heartbeat keeps all that it holds.
+
+-- `beat` is what others watch. `seen` and `dead_at` are for people and for cleaning up: whether a session has expired is
+-- never judged by the database's clock. The free space keeps each heartbeat a heap-only update: no index has a column
+-- that a heartbeat changes.
+create table leadergroup.session (
+    id uuid primary key,
+    name text collate "C" not null,
+    -- Sessions with the same value watch each other.
+    peers text collate "C",
+    beat bigint not null default 1,
+    ttl_ms bigint not null check (ttl_ms > 0),
+    -- The number of the session's last change of its ttl: an earlier one that arrives late does not undo it.
+    ttl_change bigint not null default 0,
+    -- How many of its keys were taken away by force.
+    revoked bigint not null default 0,
+    dead boolean not null default false,
+    -- Ended by its own process: no lock delay applies to what it held.
+    closed boolean not null default false,
+    registered_at timestamptz not null default now(),
+    seen timestamptz not null default now(),
+    dead_at timestamptz
+) with (fillfactor = 20);
+create index session_living on leadergroup.session (id) where not dead;
+create index session_peers on leadergroup.session (peers) where not dead and peers is not null;
+
+-- Registers a session. The caller makes the id, so that repeating a call whose answer was lost does no harm.
+create function leadergroup.register(
+    id uuid, name text, ttl_ms bigint, peers text default null, out era_id uuid, out quarantine boolean
+)
+language plpgsql volatile
+as $$
+begin
+    select p.era_id, p.quarantine into register.era_id, register.quarantine from leadergroup.present_era() as p;
+    insert into leadergroup.session (id, name, ttl_ms, peers)
+    values (register.id, register.name, register.ttl_ms, register.peers)
+    on conflict on constraint session_pkey do nothing;
+end
+$$;
+
+comment on function leadergroup.register(uuid, text, bigint, text) is
+    'Registers a session with a new random id. Others may mark it dead when its heartbeat has not moved for ttl_ms.';
+
+-- One heartbeat. The first row is the session's own: `dead` if it was marked dead, closed or never registered. Then come
+-- the sessions that it is to watch: a few neighbours, so that every session is watched by somebody, however many there
+-- are; its peers; and those that it names, such as the holders of keys that it waits for. All rows repeat the values
+-- about the database. `longest_ttl_ms` is the longest ttl of all living sessions, given only in quarantine.
+create function leadergroup.beat(session uuid, watch uuid[] default '{}')
+returns table (
+    id uuid, name text, beat bigint, ttl_ms bigint, dead boolean, peer boolean, revoked bigint,
+    era_id uuid, quarantine boolean, longest_ttl_ms bigint, works_with integer, clock_us bigint
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    own leadergroup.session;
+    era record;
+    longest bigint;
+    works integer;
+    clock constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+begin
+    update leadergroup.session as s set beat = beat + 1, seen = now()
+    where s.id = beat.session and not s.dead
+    returning s.* into own;
+    if not found then
+        select s.* into own from leadergroup.session as s where s.id = beat.session;
+    end if;
+    select p.* into era from leadergroup.present_era() as p;
+    if era.quarantine then
+        longest := (select max(s.ttl_ms) from leadergroup.session as s where not s.dead);
+    end if;
+    works := (select max(v.works_with) from leadergroup.schema_version as v);
+    return query
+    select own.id, own.name, own.beat, own.ttl_ms, coalesce(own.dead, true), true, own.revoked,
+           era.era_id, era.quarantine, longest, works, clock;
+    return query
+    with neighbours as (
+        select n.id, n.name, n.beat, n.ttl_ms, n.dead, n.peers, n.revoked from (
+            (select s.* from leadergroup.session as s
+             where not s.dead and s.id > beat.session order by s.id limit 3)
+            union all
+            (select s.* from leadergroup.session as s
+             where not s.dead and s.id < beat.session order by s.id limit 3)
+        ) as n limit 3
+    )
+    select w.id, w.name, w.beat, w.ttl_ms, w.dead, coalesce(w.peers = own.peers, false), w.revoked,
+           era.era_id, era.quarantine, longest, works, clock
+    from (
+        select * from neighbours
+        union
+        select s.id, s.name, s.beat, s.ttl_ms, s.dead, s.peers, s.revoked
+        from leadergroup.session as s
+        where s.peers = own.peers and s.peers is not null and not s.dead and s.id <> own.id
+        union
+        select s.id, s.name, s.beat, s.ttl_ms, s.dead, s.peers, s.revoked
+        from leadergroup.session as s
+        where s.id = any (beat.watch) and s.id <> beat.session
+    ) as w;
+end
+$$;
+
+comment on function leadergroup.beat(uuid, uuid[]) is
+    'Sends a heartbeat and returns the sessions to watch, the own one first.';
+
+-- Another ttl; counts as a heartbeat, and may be repeated. No row if the session is dead or this is not the latest change.
+create function leadergroup.set_ttl(session uuid, ttl_ms bigint, change bigint)
+returns table (era_id uuid, quarantine boolean)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+    update leadergroup.session as s
+    set ttl_ms = set_ttl.ttl_ms, ttl_change = set_ttl.change, beat = beat + 1, seen = now()
+    where s.id = set_ttl.session and not s.dead and s.ttl_change <= set_ttl.change;
+    if found then
+        return query select p.era_id, p.quarantine from leadergroup.present_era() as p;
+    end if;
+end
+$$;
+
+-- Marks sessions dead whose heartbeat is still the one that was observed, and returns those that are dead now. A session
+-- in the middle of a change is passed over, to be tried again: a change holds FOR KEY SHARE on its own session, which
+-- conflicts with FOR UPDATE, but not with a heartbeat.
+create function leadergroup.mark_dead(sessions uuid[], beats bigint[]) returns table (id uuid, marked boolean)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with observed as materialized (
+        select o.id, o.beat from unnest(mark_dead.sessions, mark_dead.beats) as o (id, beat)
+    ),
+    expired as materialized (
+        select s.id from leadergroup.session as s join observed as o on o.id = s.id
+        where s.beat = o.beat and not s.dead
+        for update of s skip locked
+    ),
+    marked as (
+        update leadergroup.session as s set dead = true, dead_at = now()
+        from expired as e where s.id = e.id
+        returning s.id
+    )
+    select o.id, m.id is not null
+    from observed as o
+    left join marked as m on m.id = o.id
+    left join leadergroup.session as s on s.id = o.id
+    where m.id is not null or s.id is null or s.dead;
+end
+$$;
+
+comment on function leadergroup.mark_dead(uuid[], bigint[]) is
+    'Marks sessions dead whose heartbeat counter did not change while the caller watched it for their ttl on its own '
+    'monotonic clock. Never call it with a counter that was not watched for so long.';
+
+-- Ends the session, in order or not. What it held is free at once: a row whose session is dead may be taken. No lock row
+-- is written, however many there are.
+create function leadergroup.close(session uuid, in_order boolean default true) returns boolean
+language plpgsql volatile
+as $$
+begin
+    update leadergroup.session as s set dead = true, dead_at = now(), closed = close.in_order
+    where s.id = close.session and not s.dead;
+    return found;
+end
+$$;

@@ -1,0 +1,148 @@
+-- Locks, the history of their terms, and the two rules that everything rests on: which token is next, and what is
+-- written when a term ends. Whatever text identifies something is compared byte by byte (collate "C"): an index in the
+-- database's own collation can miss rows after an upgrade of the C library, and a second row for a key is a second holder.
+
+-- One key. No index but the primary key, so that every change of a row is a heap-only update; a page has room for a second
+-- version of each of its rows, even though they get longer with their first holder.
+create table leadergroup.lock (
+    key text collate "C" primary key,
+    -- Whose key it is: a LeaderGroup's, or leadergroup.programs().
+    group_id text collate "C" not null,
+    -- Who may change the row. Expires with the session.
+    session uuid,
+    -- The largest token ever granted.
+    token bigint not null default 0,
+    era bigint not null default 0,
+    -- Names the present term's grant: a repetition is recognised by it.
+    grant_id uuid,
+    holder_uid text collate "C",
+    holder_namespace text collate "C",
+    holder_name text collate "C",
+    reason text collate "C",
+    -- Everything was done to make the holder of this term act. Who may still act is in the terms from this one on.
+    confirmed_token bigint not null default 0,
+    tombstone boolean not null default false,
+    protocol integer not null default 1,
+    -- How long nobody gets the key after the holder's session was marked dead. Those who ask measure it themselves.
+    delay_ms bigint not null default 0,
+    -- Somebody may wait for the key. Set and cleared under the row's lock.
+    awaited boolean not null default false,
+    -- When the holder last changed.
+    lock_timestamp timestamptz not null default clock_timestamp(),
+    -- Why the last term ended.
+    end_reason text collate "C",
+    constraint sound check (
+        (holder_uid is null) = (holder_namespace is null) and (holder_uid is null) = (holder_name is null)
+        and (not tombstone or holder_uid is null)
+    )
+) with (fillfactor = 25);
+
+-- The terms that have ended, until they are pruned. The present term is in the lock's row.
+create table leadergroup.term (
+    key text collate "C" not null,
+    token bigint not null,
+    grant_id uuid,
+    group_id text collate "C" not null,
+    session uuid,
+    holder_uid text collate "C" not null,
+    holder_namespace text collate "C" not null,
+    holder_name text collate "C" not null,
+    reason text collate "C",
+    granted_at timestamptz not null,
+    confirmed boolean not null,
+    ended_at timestamptz not null,
+    end_reason text collate "C",
+    primary key (key, token)
+);
+
+create view leadergroup.terms as
+select key, token, grant_id, group_id, session, holder_uid, holder_namespace, holder_name, reason, granted_at, confirmed,
+       ended_at, end_reason
+from leadergroup.term
+union all
+select key, token, grant_id, group_id, session, holder_uid, holder_namespace, holder_name, reason, lock_timestamp,
+       confirmed_token = token, null, null
+from leadergroup.lock
+where holder_uid is not null;
+
+-- The group of keys that programs hold for themselves.
+create function leadergroup.programs() returns text language sql immutable return 'held by programs';
+
+-- The next token of a key: above the row's, above all in the history, above the caller's floor, in a new era above all that
+-- may have been granted and lost, and for a new row above all rows that were ever deleted.
+create function leadergroup.next_token(
+    token bigint, era bigint, last_in_history bigint, floor bigint, present leadergroup.meta
+) returns bigint
+language sql immutable
+return 1 + greatest(
+    token + case when era <> (present).era then 1000000 else 0 end,
+    (present).era * 1000000,
+    last_in_history,
+    floor,
+    case when token = 0 then (present).token_floor else 0 end
+);
+
+-- Whatever ends a term, whoever does it: the term enters the history.
+create function leadergroup.end_term() returns trigger
+language plpgsql
+as $$
+begin
+    insert into leadergroup.term
+        (key, token, grant_id, group_id, session, holder_uid, holder_namespace, holder_name, reason, granted_at,
+         confirmed, ended_at, end_reason)
+    values
+        (old.key, old.token, old.grant_id, old.group_id, old.session, old.holder_uid, old.holder_namespace,
+         old.holder_name, old.reason, old.lock_timestamp, old.confirmed_token = old.token, new.lock_timestamp,
+         new.end_reason);
+    return null;
+end
+$$;
+
+create trigger end_term after update on leadergroup.lock
+for each row when (old.holder_uid is not null and (new.holder_uid is null or new.token <> old.token))
+execute function leadergroup.end_term();
+
+-- Tokens never go back, not by hand either: what was given out would be given out again.
+create function leadergroup.keep_token() returns trigger
+language plpgsql
+as $$
+begin
+    if tg_op = 'UPDATE' then
+        raise exception 'the token of key "%" must not go back from % to %', old.key, old.token, new.token
+            using errcode = 'check_violation', hint = 'Tokens are never given out twice: leave it, or make it larger.';
+    end if;
+    -- A row that is put back, from a dump for instance.
+    new.token := greatest(
+        new.token,
+        (select max(t.token) from leadergroup.term as t where t.key = new.key),
+        (select m.token_floor from leadergroup.meta as m)
+    );
+    return new;
+end
+$$;
+
+create trigger keep_token_of_row before update of token on leadergroup.lock
+for each row when (new.token < old.token) execute function leadergroup.keep_token();
+
+create trigger keep_token_of_new_row before insert on leadergroup.lock
+for each row when (new.token > 0) execute function leadergroup.keep_token();
+
+create function leadergroup.raise_token_floor() returns trigger
+language plpgsql
+as $$
+begin
+    update leadergroup.meta as m set token_floor = gone.token
+    from (select max(token) as token from deleted) as gone
+    where m.token_floor < gone.token;
+    return null;
+end
+$$;
+
+create trigger raise_token_floor after delete on leadergroup.lock referencing old table as deleted
+for each statement execute function leadergroup.raise_token_floor();
+
+-- Also where replication or a restore would suppress triggers.
+alter table leadergroup.lock enable always trigger end_term;
+alter table leadergroup.lock enable always trigger keep_token_of_row;
+alter table leadergroup.lock enable always trigger keep_token_of_new_row;
+alter table leadergroup.lock enable always trigger raise_token_floor;

@@ -1,0 +1,359 @@
+-- Keys that programs hold for themselves: taken at once or waited for in order.
+
+-- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
+create table leadergroup.waiter (
+    key text collate "C" not null,
+    id bigint generated always as identity,
+    grant_id uuid not null,
+    session uuid not null,
+    holder_uid text collate "C" not null,
+    holder_namespace text collate "C" not null,
+    holder_name text collate "C" not null,
+    reason text collate "C" not null,
+    delay_ms bigint not null default 0,
+    asked_at timestamptz not null default now(),
+    primary key (key, id)
+);
+create index waiter_grant on leadergroup.waiter (grant_id);
+
+-- A word to a session: look at this request. Sent after the commit that it tells of, in a transaction of its own, as a
+-- NOTIFY inside would make the commits of the whole server queue up. Only a hint, so nothing waits for the disk.
+create function leadergroup.wake(session uuid, grant_id uuid) returns void
+language sql volatile
+begin atomic
+    select pg_catalog.set_config('synchronous_commit', 'off', true),
+           pg_catalog.pg_notify('leadergroup_' || replace(wake.session::text, '-', ''), wake.grant_id::text);
+end;
+
+-- The same to all: something may be free (''), or a session gave up claims and lives on ('yielded').
+create function leadergroup.wake_all(word text) returns void
+language sql volatile
+begin atomic
+    select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify('leadergroup', wake_all.word);
+end;
+
+-- The functions below have no search_path of their own, which would cost more than what they do: they run with the
+-- caller's rights, and name the schema of all that is not PostgreSQL's.
+
+-- What a request for a key would meet, without locking anything:
+--   missing, newer, tombstone, foreign: there is no row that it could take
+--   granted: it holds the key already
+--   held: a living session holds the key      quarantine: somebody may, by a grant that the database has lost
+--   delayed: the last holder ended uncleanly, and its delay is not over for this request
+--   behind: free, but others wait for it      free
+create function leadergroup.look(
+    session uuid, key text, grant_id uuid, sat_out bigint, quarantine boolean,
+    out verdict text, out token bigint, out delay_ms bigint, out place bigint, out group_id text, out protocol integer,
+    out holder_session uuid, out holder_ttl_ms bigint, out holder_silent_ms bigint
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+    select case
+               when l.key is null then 'missing'
+               when l.protocol > 1 then 'newer'
+               when l.tombstone then 'tombstone'
+               when l.group_id <> leadergroup.programs() then 'foreign'
+               when not h.dead and l.session = look.session and l.grant_id = look.grant_id then 'granted'
+               when not h.dead then 'held'
+               when look.quarantine then 'quarantine'
+               when l.holder_uid is not null and not coalesce(h.closed, false) and l.delay_ms > 0
+                    and l.token is distinct from look.sat_out then 'delayed'
+               when l.awaited and exists (
+                   select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
+                   where w.key = look.key and not s.dead and (p.place is null or w.id < p.place)
+               ) then 'behind'
+               else 'free'
+           end,
+           l.token, l.delay_ms, p.place, l.group_id, l.protocol,
+           h.id, h.ttl_ms, case when not h.dead then (extract(epoch from now() - h.seen) * 1000)::bigint end
+    into look.verdict, look.token, look.delay_ms, look.place, look.group_id, look.protocol,
+         look.holder_session, look.holder_ttl_ms, look.holder_silent_ms
+    from (
+        select min(w.id) as place from leadergroup.waiter as w
+        where w.key = look.key and w.grant_id = look.grant_id
+    ) as p
+    left join leadergroup.lock as l on l.key = look.key
+    left join leadergroup.session as h on h.id = l.session;
+end
+$$;
+
+-- Makes a request of a living session the holder. The row is locked FOR UPDATE, and the fence passed. NULL, and nothing
+-- done, in another history or in quarantine. Should the term before not have ended yet, it ends with this reason.
+create function leadergroup.begin_term(
+    key text, session uuid, grant_id uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
+    end_reason text
+) returns bigint
+language plpgsql volatile
+as $$
+declare
+    granted bigint;
+begin
+    update leadergroup.lock as l
+    set token = f.next, confirmed_token = f.next, era = f.era, session = begin_term.session,
+        grant_id = begin_term.grant_id, holder_uid = begin_term.uid, holder_namespace = begin_term.namespace,
+        holder_name = begin_term.name, reason = begin_term.reason, delay_ms = begin_term.delay_ms, protocol = 1,
+        lock_timestamp = clock_timestamp(), end_reason = begin_term.end_reason
+    from (
+        select m.era, leadergroup.next_token(
+            r.token, r.era, (select max(t.token) from leadergroup.term as t where t.key = r.key), 0, m
+        ) as next
+        from leadergroup.lock as r cross join leadergroup.meta as m
+        where r.key = begin_term.key and m.history = leadergroup.history() and not m.quarantine
+    ) as f
+    where l.key = begin_term.key
+    returning l.token into granted;
+    return granted;
+end
+$$;
+
+-- Notes whether anybody waits for the key. The row is locked.
+create function leadergroup.note_whether_awaited(key text) returns void
+language plpgsql volatile
+as $$
+begin
+    update leadergroup.lock as l set awaited = not l.awaited
+    where l.key = note_whether_awaited.key
+    and l.awaited <> exists (select from leadergroup.waiter as w where w.key = note_whether_awaited.key);
+end
+$$;
+
+-- Takes keys, or looks what has become of requests. `requests` is an array of objects with:
+--   key, reason
+--   uid, namespace, name: the holder
+--   grant_id: a new random UUID for each wish. Repeat it to look again, and when an answer was lost
+--   wait: whether to queue up
+--   delay_ms (optional): for how long nobody gets the key after this session was marked dead
+--   sat_out (optional): the token of the term whose delay the caller has let pass, since its first answer `delayed`
+--   void_after (optional): once the session has sent more heartbeats than this the request has no effect. So a program
+--     knows from when on a statement that it has given up can do nothing any more
+--
+-- Several requests never wait for anything: those that cannot be answered at once have no row in the answer, and are to
+-- be made alone. A single one waits for fenced transactions of the last holder (leadergroup.fence_pass), and is to be all
+-- of its transaction. Verdicts:
+--   granted, with the token           waiting: in the queue           held: others hold it, or wait for it
+--   delayed: as held or waiting, with the token of the term that ended uncleanly, and its delay
+--   quarantine: as held or waiting, as commits may have been lost
+--   fenced: `blockers` did not end in time      forbidden: nor may this role terminate them
+--   busy: somebody else takes it at this moment; ask again            full: too many wait
+--   dead, void: the own session is, or the request
+--   tombstone, foreign, newer: not a key that a program can take
+-- With `held` and `waiting` come the holder's session, its ttl, and for how long its heartbeat has been silent by the
+-- database's clock: a hint to watch it, no proof of anything.
+create function leadergroup.acquire(
+    session uuid, requests jsonb, patience_ms integer default 500, force_ms integer default 250
+)
+returns table (
+    place bigint, verdict text, token bigint, delay_ms bigint, group_id text, protocol integer, blockers text,
+    holder_session uuid, holder_ttl_ms bigint, holder_silent_ms bigint
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    alone constant boolean := jsonb_array_length(acquire.requests) = 1;
+    q record;
+    l record;
+begin
+    for q in
+        select r.* from rows from (jsonb_to_recordset(acquire.requests) as (
+            key text, grant_id uuid, uid text, namespace text, name text, reason text, wait boolean, delay_ms bigint,
+            sat_out bigint, void_after bigint
+        )) with ordinality as r (
+            key, grant_id, uid, namespace, name, reason, wait, delay_ms, sat_out, void_after, place
+        )
+    loop
+        place := q.place;
+        -- A key that was given up, and that nobody waits for. Locks nothing but its row, and the own session not even
+        -- that: a death mark that comes at the same time counts as coming after this, as if it came a moment later; no
+        -- program believes in a grant when its session may be marked dead. FOR UPDATE: the update alone would not conflict
+        -- with a fence that locks the row because its snapshot is older. A row that somebody else has locked is passed
+        -- over: it costs those nothing who ask for others.
+        select m.era, leadergroup.next_token(
+                   l.token, l.era, (select max(t.token) from leadergroup.term as t where t.key = l.key), 0, m
+               ) as token
+        into l
+        from leadergroup.lock as l cross join leadergroup.meta as m
+        where l.key = q.key and l.session is null and l.holder_uid is null and not l.awaited
+        and l.group_id = leadergroup.programs() and not l.tombstone and l.protocol <= 1
+        and m.only_row and m.history = leadergroup.history() and not m.quarantine
+        and exists (
+            select from leadergroup.session as s
+            where s.id = acquire.session and not s.dead
+            and (q.void_after is null or s.beat <= q.void_after)
+        )
+        -- No fenced transaction of the term before is under way. Tried last: for keys that are free.
+        and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
+        for update of l skip locked;
+        if found then
+            update leadergroup.lock as r
+            set token = l.token, confirmed_token = l.token, era = l.era, session = acquire.session,
+                grant_id = q.grant_id, holder_uid = q.uid, holder_namespace = q.namespace, holder_name = q.name,
+                reason = q.reason, delay_ms = coalesce(q.delay_ms, 0), protocol = 1,
+                lock_timestamp = clock_timestamp(), end_reason = null
+            where r.key = q.key;
+            verdict := 'granted';
+            token := l.token;
+            return next;
+            continue;
+        end if;
+        select * into l from leadergroup.look(acquire.session, q.key, q.grant_id, q.sat_out, true) as l;
+        if l.verdict = 'granted' or l.verdict = 'held' and (not q.wait or l.place is not null) then
+            verdict := case when l.verdict = 'held' and q.wait then 'waiting' else l.verdict end;
+            token := l.token;
+            holder_session := l.holder_session;
+            holder_ttl_ms := l.holder_ttl_ms;
+            holder_silent_ms := l.holder_silent_ms;
+            return next;
+        elsif alone then
+            return query select q.place, a.* from leadergroup.acquire_one(
+                acquire.session, acquire.requests -> 0, acquire.patience_ms, acquire.force_ms
+            ) as a;
+        end if;
+    end loop;
+end
+$$;
+
+comment on function leadergroup.acquire(uuid, jsonb, integer, integer) is
+    'Takes keys, queues up for them, and looks what has become of requests; see the protocol''s documentation.';
+
+-- The rest of leadergroup.acquire, for one request that could not be answered at once. First everything that may take
+-- time, then the row's lock, then another look: what was seen before may have changed. The row is locked before anybody
+-- queues up, so that no release overlooks a waiter.
+create function leadergroup.acquire_one(
+    session uuid, request jsonb, patience_ms integer, force_ms integer,
+    out verdict text, out token bigint, out delay_ms bigint, out group_id text, out protocol integer, out blockers text,
+    out holder_session uuid, out holder_ttl_ms bigint, out holder_silent_ms bigint
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_variable
+declare
+    own record;
+    q record;
+    l record;
+    pass record;
+    quarantine boolean;
+    fence bigint;
+    passed boolean := false;
+    queues boolean;
+begin
+    select r.* into q from jsonb_to_record(request) as r (
+        key text, grant_id uuid, uid text, namespace text, name text, reason text, wait boolean, delay_ms bigint,
+        sat_out bigint, void_after bigint
+    );
+    fence := leadergroup.fence_id(q.key);
+    -- Nobody waits for those that only try while somebody else takes the key: of many that try at the same time each would
+    -- wait for all before it, to find the key held. (Those that get past this at the same moment still do.) Fenced
+    -- transactions share the lock, and are waited for.
+    if not q.wait and not (
+        case when pg_try_advisory_lock_shared(fence) then pg_advisory_unlock_shared(fence) else false end
+    ) then
+        verdict := 'busy';
+        blockers := leadergroup.fence_blockers(fence);
+        return;
+    end if;
+    -- A death mark waits for what follows, or this finds the session dead.
+    select s.beat into own from leadergroup.session as s where s.id = session and not s.dead for key share;
+    if not found then
+        verdict := 'dead';
+        return;
+    end if;
+    if own.beat > q.void_after then
+        verdict := 'void';
+        return;
+    end if;
+    quarantine := (select p.quarantine from leadergroup.present_era() as p);
+    l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
+    if l.verdict = 'missing' then
+        insert into leadergroup.lock (key, group_id) values (q.key, leadergroup.programs())
+        on conflict on constraint lock_pkey do nothing;
+        l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
+    end if;
+    queues := q.wait and l.place is null and l.verdict in ('held', 'delayed', 'behind', 'quarantine');
+    if l.verdict = 'free' then
+        passed := pg_try_advisory_xact_lock(fence);
+        if not passed then
+            -- The old holder's fenced transactions end before the row is locked.
+            pass := leadergroup.fence_pass(q.key, patience_ms, force_ms);
+            passed := pass.outcome = 'open';
+            if not passed then
+                verdict := case pass.outcome when 'closed' then 'fenced' else pass.outcome end;
+                blockers := pass.blockers;
+                return;
+            end if;
+        end if;
+        perform from leadergroup.lock as r where r.key = q.key for update;
+    elsif queues then
+        perform from leadergroup.lock as r where r.key = q.key for no key update;
+    end if;
+    if passed or queues then
+        l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
+    end if;
+    verdict := l.verdict;
+    token := l.token;
+    delay_ms := l.delay_ms;
+    group_id := l.group_id;
+    protocol := l.protocol;
+    holder_session := l.holder_session;
+    holder_ttl_ms := l.holder_ttl_ms;
+    holder_silent_ms := l.holder_silent_ms;
+    if l.verdict = 'free' then
+        -- Who has passed the fence may wait for the row that is locked here: tried, not waited for.
+        if not passed and not pg_try_advisory_xact_lock(fence) then
+            verdict := 'busy';
+            return;
+        end if;
+        perform from leadergroup.lock as r where r.key = q.key for update;
+        token := leadergroup.begin_term(
+            q.key, session, q.grant_id, q.uid, q.namespace, q.name, q.reason, coalesce(q.delay_ms, 0),
+            'its session ended'
+        );
+        if token is null then
+            verdict := 'busy';
+            return;
+        end if;
+        verdict := 'granted';
+        delete from leadergroup.waiter as w where w.key = q.key and w.id <= l.place;
+        perform leadergroup.note_whether_awaited(q.key);
+    elsif q.wait and l.place is null and l.verdict in ('held', 'delayed', 'behind', 'quarantine') then
+        if leadergroup.queue_is_full(q.key) then
+            verdict := 'full';
+            return;
+        end if;
+        -- A place that a crash of the server takes away is asked for again: nothing waits for the disk with the row locked.
+        -- This counts for the whole transaction, of which the request is to be all.
+        perform set_config('synchronous_commit', 'off', true);
+        update leadergroup.lock as r set awaited = true where r.key = q.key and not r.awaited;
+        insert into leadergroup.waiter
+            (key, grant_id, session, holder_uid, holder_namespace, holder_name, reason, delay_ms)
+        values
+            (q.key, q.grant_id, session, q.uid, q.namespace, q.name, q.reason, coalesce(q.delay_ms, 0));
+    end if;
+    verdict := case
+        when verdict in ('held', 'behind') then case when q.wait then 'waiting' else 'held' end
+        else verdict
+    end;
+end
+$$;
+
+-- Whether there is no room for one more. Those that died make room. The row is locked.
+create function leadergroup.queue_is_full(key text) returns boolean
+language plpgsql volatile
+as $$
+declare
+    most constant integer := 10000;
+begin
+    for round in 1..2 loop
+        perform from leadergroup.waiter as w where w.key = queue_is_full.key order by w.id offset most - 1 limit 1;
+        if not found then
+            return false;
+        end if;
+        delete from leadergroup.waiter as w
+        where w.key = queue_is_full.key
+        and not exists (select from leadergroup.session as s where s.id = w.session and not s.dead);
+    end loop;
+    return true;
+end
+$$;

@@ -1,0 +1,197 @@
+-- How a key that a program holds becomes free, or goes to the next one.
+
+-- The holder's term ends. The key goes to the first living waiter, or to the successor that is named, whose place does not
+-- matter; the others keep theirs. If nobody can follow at once (a fenced transaction of this term is under way, or the era
+-- is in quarantine) the key is free, and the first waiter will look again. The row is locked; `passed` says whether FOR UPDATE,
+-- with the fence passed. Whom to wake comes back. With a successor nothing is done unless it follows.
+create function leadergroup.hand_on(
+    key text, reason text, passed boolean, successor_uid text, successor_name text,
+    out next_grant uuid, out next_session uuid, out installed boolean
+)
+language plpgsql volatile
+as $$
+declare
+    named constant boolean := hand_on.successor_uid is not null or hand_on.successor_name is not null;
+    w record;
+begin
+    -- A session that is being marked dead at this moment is passed over: its row would have to be waited for.
+    select q.* into w
+    from leadergroup.waiter as q join leadergroup.session as s on s.id = q.session
+    where q.key = hand_on.key and not s.dead
+    and (hand_on.successor_uid is null or q.holder_uid = hand_on.successor_uid)
+    and (hand_on.successor_name is null or q.holder_name = hand_on.successor_name)
+    order by q.id limit 1
+    for key share of s skip locked;
+    next_grant := w.grant_id;
+    next_session := w.session;
+    installed := hand_on.passed and w.grant_id is not null and leadergroup.begin_term(
+        hand_on.key, w.session, w.grant_id, w.holder_uid, w.holder_namespace, w.holder_name, w.reason, w.delay_ms,
+        hand_on.reason
+    ) is not null;
+    if named and not installed then
+        return;
+    end if;
+    if installed then
+        -- Those before it are dead, but for a successor's; or they were passed over, and keep their places.
+        delete from leadergroup.waiter as q
+        where q.key = hand_on.key
+        and (q.id = w.id or q.id < w.id and not named and not exists (
+            select from leadergroup.session as s where s.id = q.session and not s.dead
+        ));
+    else
+        update leadergroup.lock as l
+        set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
+            lock_timestamp = clock_timestamp(), end_reason = hand_on.reason
+        where l.key = hand_on.key;
+    end if;
+    perform leadergroup.note_whether_awaited(hand_on.key);
+end
+$$;
+
+-- Ends a term that a program holds, only with its token: for its own session, or by force (`session` is NULL). By force
+-- a group's key loses its holder, too, and the session that had claimed it. Repeating a call whose answer was lost is
+-- recognised by the reason that the term ended with.
+create function leadergroup.end_hold(
+    session uuid, key text, token bigint, reason text, successor_uid text default null, successor_name text default null,
+    out verdict text, out next_grant uuid, out next_session uuid, out group_id text, out protocol integer,
+    out blockers text
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_variable
+declare
+    named constant boolean := successor_uid is not null or successor_name is not null;
+    forced constant boolean := session is null;
+    fence constant bigint := leadergroup.fence_id(key);
+    l record;
+    passed boolean;
+    next record;
+begin
+    if not forced then
+        perform from leadergroup.session as s where s.id = session and not s.dead for key share;
+        if not found then
+            verdict := 'dead';
+            return;
+        end if;
+    end if;
+    passed := pg_try_advisory_xact_lock(fence);
+    if passed then
+        select r.* into l from leadergroup.lock as r where r.key = end_hold.key for update;
+    else
+        select r.* into l from leadergroup.lock as r where r.key = end_hold.key for no key update;
+    end if;
+    group_id := l.group_id;
+    protocol := l.protocol;
+    verdict := case
+        when l.key is null then 'missing'
+        when l.protocol > 1 then 'newer'
+        when l.tombstone then 'tombstone'
+        when l.group_id <> leadergroup.programs() and not forced then 'foreign'
+        when l.token <> token or l.session is distinct from session and not forced then 'changed'
+        when l.holder_uid is null then case when forced then 'free' else 'changed' end
+        when named and not passed then 'busy'
+        else 'done'
+    end;
+    if verdict in ('changed', 'free') and exists (
+        select from leadergroup.term as t
+        where t.key = end_hold.key and t.token = end_hold.token and t.end_reason = reason
+        and (forced or t.session = end_hold.session)
+    ) then
+        -- A repetition. Those whom it concerns may not have been woken yet.
+        verdict := 'done';
+        next_grant := l.grant_id;
+        next_session := l.session;
+        return;
+    end if;
+    if verdict <> 'done' then
+        blockers := case verdict when 'busy' then leadergroup.fence_blockers(fence) end;
+        return;
+    end if;
+    if forced then
+        -- Told with its next heartbeat.
+        update leadergroup.session as s set revoked = s.revoked + 1 where s.id = l.session;
+    end if;
+    if l.group_id <> leadergroup.programs() then
+        update leadergroup.lock as r
+        set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
+            lock_timestamp = clock_timestamp(), end_reason = reason
+        where r.key = end_hold.key;
+        return;
+    end if;
+    next := leadergroup.hand_on(key, reason, passed, successor_uid, successor_name);
+    next_grant := next.next_grant;
+    next_session := next.next_session;
+    if named and not next.installed then
+        verdict := case when next_grant is null then 'no-successor' else 'busy' end;
+    end if;
+end
+$$;
+
+-- Gives keys up. `releases` is an array of objects with key, token and reason. Of several, those that somebody waits for, or
+-- with which something is the matter, have no row in the answer, and are to be released alone. Verdicts:
+--   done, with the request and the session of the next holder, which is to be woken (leadergroup.wake)
+--   changed: the session does not hold the key under this token      dead: the own session is
+--   missing, tombstone, foreign, newer: not a key that it could hold
+create function leadergroup.release(session uuid, releases jsonb)
+returns table (
+    place bigint, verdict text, next_grant uuid, next_session uuid, group_id text, protocol integer, blockers text
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    alone constant boolean := jsonb_array_length(release.releases) = 1;
+    q record;
+begin
+    for q in
+        select r.* from rows from (jsonb_to_recordset(release.releases) as (key text, token bigint, reason text))
+            with ordinality as r (key, token, reason, place)
+    loop
+        with held as materialized (
+            select l.key from leadergroup.lock as l
+            where l.key = q.key and l.session = release.session and l.token = q.token and l.holder_uid is not null
+            and not l.awaited and l.group_id = leadergroup.programs() and not l.tombstone and l.protocol <= 1
+            and exists (select from leadergroup.session as s where s.id = release.session and not s.dead)
+            for no key update of l skip locked
+        )
+        update leadergroup.lock as l
+        set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
+            lock_timestamp = clock_timestamp(), end_reason = q.reason
+        from held as h
+        where l.key = q.key;
+        if found then
+            return query select q.place, 'done', null::uuid, null::uuid, null::text, null::integer, null::text;
+        elsif alone then
+            return query
+            select q.place, e.* from leadergroup.end_hold(release.session, q.key, q.token, q.reason) as e;
+        end if;
+    end loop;
+end
+$$;
+
+comment on function leadergroup.release(uuid, jsonb) is 'Gives up keys that the session holds under these tokens.';
+
+-- A request is not wanted any more: its place in the queue is removed, and if it was its turn meanwhile the key is
+-- released. Whom to wake comes back. Waits for changes of the key that are under way, so that afterwards, and once the
+-- request is void, nothing of it can come any more.
+create function leadergroup.give_up(
+    session uuid, key text, grant_id uuid, out next_grant uuid, out next_session uuid
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_variable
+declare
+    granted bigint;
+    next record;
+begin
+    perform from leadergroup.lock as l where l.key = give_up.key for no key update;
+    delete from leadergroup.waiter as w where w.key = give_up.key and w.grant_id = give_up.grant_id;
+    select l.token into granted from leadergroup.lock as l
+    where l.key = give_up.key and l.session = give_up.session and l.grant_id = give_up.grant_id;
+    if found then
+        next := leadergroup.end_hold(session, key, granted, 'no longer wanted');
+        next_grant := next.next_grant;
+        next_session := next.next_session;
+    end if;
+end
+$$;

@@ -1,0 +1,162 @@
+//! What one process knows of its own session: its lease, what it holds under it, and what it waits for.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::clock::monotonic;
+use crate::lease::Lease;
+use crate::reconcile::Terms;
+use crate::wait::{Delays, Turns};
+use crate::{LockError, SessionId, Store};
+
+/// How a session is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// What the process is called in tables and in the history.
+    pub name: String,
+    /// Sessions with the same value watch each other, besides a few neighbours.
+    pub peers: Option<String>,
+    /// After this long without a heartbeat others take what the session holds. The process stops believing in it before.
+    pub ttl: Duration,
+    /// Time between two heartbeats; at most a third of `ttl`.
+    pub retry_interval: Duration,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            name: "unnamed".to_owned(),
+            peers: None,
+            ttl: Duration::from_secs(5),
+            retry_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A heartbeat must have three tries within the ttl.
+pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockError> {
+    if !retry_interval.is_zero() && retry_interval.checked_mul(3).is_some_and(|three| three <= ttl) {
+        return Ok(());
+    }
+    let problem = format!(
+        "must be above zero, and at most a third of ttl ({retry_interval:?} with a ttl of {ttl:?}); choose a longer ttl"
+    );
+    Err(LockError::Config { key: "retryInterval", problem })
+}
+
+/// Shared by a client, its guards, its waiters, and the heartbeat.
+pub(crate) struct Process {
+    pub(crate) store: Store,
+    pub(crate) config: SessionConfig,
+    pub(crate) lease: watch::Sender<Lease>,
+    /// The ttl that is wanted; `config` has the first one.
+    pub(crate) ttl: Mutex<Duration>,
+    /// Held while the row's ttl is changed, or a session with it is registered.
+    pub(crate) changing_ttl: tokio::sync::Mutex<()>,
+    pub(crate) terms: Terms,
+    pub(crate) turns: Turns,
+    pub(crate) delays: Delays,
+    pub(crate) watched: Watched,
+    /// Guards may be dropped outside of the runtime.
+    pub(crate) runtime: Handle,
+}
+
+impl Process {
+    /// Registers a session.
+    pub(crate) async fn register(store: Store, config: SessionConfig) -> Result<Self, LockError> {
+        check(config.ttl, config.retry_interval)?;
+        let lease = register(&store, &config, config.ttl).await?;
+        Ok(Self {
+            store,
+            ttl: Mutex::new(config.ttl),
+            changing_ttl: tokio::sync::Mutex::default(),
+            config,
+            lease: watch::Sender::new(lease),
+            terms: Terms::default(),
+            turns: Turns::default(),
+            delays: Delays::default(),
+            watched: Watched::default(),
+            runtime: Handle::current(),
+        })
+    }
+
+    /// Whether what this session took is surely still held.
+    pub(crate) fn covers(&self, session: SessionId) -> bool {
+        self.lease.borrow().covers(session, monotonic())
+    }
+
+    /// Repeats an action until it is done. Once the session is gone, or its lease has ended, there is nothing left to do: it
+    /// is not kept alive then, and whatever it has goes with it.
+    pub(crate) async fn insist<T, F>(&self, session: SessionId, action: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, LockError>>,
+    {
+        while self.lease.borrow().session == session {
+            match action().await {
+                Ok(done) => return Some(done),
+                Err(error) if !self.covers(session) => {
+                    tracing::debug!(%error, "a key was not given up; it goes with the session");
+                    return None;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a key was not given up; trying again");
+                    sleep(self.config.retry_interval).await;
+                }
+            }
+        }
+        None
+    }
+
+    /// There will be no other session.
+    pub(crate) fn close(&self) {
+        self.lease.send_modify(|lease| {
+            lease.end();
+            lease.closed = true;
+        });
+        self.turns.wake_all();
+    }
+}
+
+/// A new session and its lease.
+pub(crate) async fn register(
+    store: &Store,
+    config: &SessionConfig,
+    ttl: Duration,
+) -> Result<Lease, LockError> {
+    let attempt = monotonic();
+    let (session, era) = store.register(&config.name, ttl, config.peers.as_deref()).await?;
+    Ok(Lease::begin(session, era, ttl, attempt))
+}
+
+/// Sessions to be watched besides neighbours and peers: those that hold what is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Watched(Mutex<HashMap<SessionId, usize>>);
+
+impl Watched {
+    pub(crate) fn add(&self, session: SessionId) {
+        *self.all().entry(session).or_default() += 1;
+    }
+
+    pub(crate) fn remove(&self, session: SessionId) {
+        let mut all = self.all();
+        if let Some(count) = all.get_mut(&session) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&session);
+            }
+        }
+    }
+
+    pub(crate) fn list(&self) -> Vec<SessionId> {
+        self.all().keys().copied().collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

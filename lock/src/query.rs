@@ -1,0 +1,301 @@
+//! Reading rows, and the one thing that a person may do to a lock: taking a key away from its holder.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sqlx::postgres::PgRow;
+
+use crate::pool::Statement;
+use crate::refusal::refusal;
+use crate::store::{Bind, CHUNK, FREED, get, unexpected};
+use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
+
+const READ: Statement = Statement { name: "read", sql: include_str!("sql/read.sql") };
+const INFO: Statement =
+    Statement { name: "show", sql: concat!(include_str!("sql/info.sql"), "where l.key = $1") };
+const LIST: Statement = Statement {
+    name: "list",
+    sql: concat!(
+        include_str!("sql/info.sql"),
+        "where l.key > $1 and starts_with(l.key, $2) order by l.key limit $3"
+    ),
+};
+const HISTORY: Statement = Statement { name: "history", sql: include_str!("sql/history.sql") };
+const WAITERS: Statement = Statement { name: "list waiters", sql: include_str!("sql/waiters.sql") };
+const SUMMARY: Statement = Statement { name: "summary", sql: include_str!("sql/summary.sql") };
+
+/// Most rows in one answer of [`Store::list`], [`Store::waiters`] and [`Store::history`].
+pub const LONGEST_LIST: u32 = 1_000;
+
+/// A lock as people want to see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockInfo {
+    /// The key.
+    pub key: Key,
+    /// The group that uses it.
+    pub group: String,
+    /// Who holds it, if anybody.
+    pub holder: Option<Holder>,
+    /// The largest token ever granted for the key.
+    pub token: Token,
+    /// Whether the promotion of the holder was seen through.
+    pub confirmed: bool,
+    /// The group was deleted; the row only keeps the token.
+    pub tombstone: bool,
+    /// When the holder last changed, by the database's clock.
+    pub since: Timestamp,
+    /// The session that has claimed it, or whose program holds it.
+    pub session: Option<SessionInfo>,
+}
+
+/// A session as people want to see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its id.
+    pub id: SessionId,
+    /// What it calls itself.
+    pub name: String,
+    /// It was marked dead or closed.
+    pub dead: bool,
+    /// Its last heartbeat, by the database's clock.
+    pub seen: Timestamp,
+    /// How long ago that was, by the same clock.
+    pub silent: Duration,
+    /// Its ttl.
+    pub ttl: Duration,
+}
+
+impl SessionInfo {
+    /// Whether it has sent no heartbeat for so long that its process probably has ended. It is marked dead once another
+    /// session has watched it for its ttl.
+    pub fn is_silent(&self) -> bool {
+        !self.dead && self.silent >= self.ttl * 2
+    }
+}
+
+/// A term in the history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TermInfo {
+    /// Token, holder, reason, beginning.
+    pub term: Term,
+    /// The session that had claimed the key, in the end.
+    pub session: Option<SessionId>,
+    /// When and why it ended; `None` while it lasts.
+    pub ended: Option<(Timestamp, String)>,
+}
+
+/// A waiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaiterInfo {
+    /// Who is to hold the key.
+    pub holder: Holder,
+    /// The session that waits.
+    pub session: SessionId,
+    /// Since when, by the database's clock.
+    pub since: Timestamp,
+    /// Why, in its own words.
+    pub reason: String,
+}
+
+/// How many there are of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Sessions that nobody has marked dead, and that have not ended.
+    pub living_sessions: u64,
+    /// Locks, free ones included, but not those of deleted groups.
+    pub locks: u64,
+    /// Those with a holder.
+    pub held: u64,
+    /// Places in queues.
+    pub waiting: u64,
+}
+
+impl Store {
+    /// Reads rows, in the order of their keys. Keys without a row are left out. Nothing is locked.
+    pub async fn read(&self, keys: &[Key]) -> Result<Vec<LockRow>, LockError> {
+        let mut rows: Vec<LockRow> = Vec::with_capacity(keys.len());
+        for chunk in keys.chunks(CHUNK) {
+            let keys: Vec<_> = chunk.iter().map(Key::as_str).collect();
+            for row in &self.rows(READ, Bind::new().with(keys)?).await? {
+                let key: &str = get(row, "key")?;
+                if rows.last().is_none_or(|last| last.key.as_str() != key) {
+                    rows.push(lock_row(row, key)?);
+                }
+                if let (Some(last), Some(term)) = (rows.last_mut(), term(row)?) {
+                    last.pending.push(term);
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// As [`read`](Self::read), by key.
+    pub(crate) async fn read_map(&self, keys: &[Key]) -> Result<HashMap<Key, LockRow>, LockError> {
+        Ok(self.read(keys).await?.into_iter().map(|row| (row.key.clone(), row)).collect())
+    }
+
+    /// Who waits for a key, the next one first; at most `limit` and at most [`LONGEST_LIST`].
+    pub async fn waiters(&self, key: &Key, limit: u32) -> Result<Vec<WaiterInfo>, LockError> {
+        let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
+        let waiter = |row: &PgRow| {
+            Ok(WaiterInfo {
+                holder: Holder {
+                    uid: get(row, "holder_uid")?,
+                    namespace: get(row, "holder_namespace")?,
+                    name: get(row, "holder_name")?,
+                },
+                session: get::<uuid::Uuid>(row, "session")?.into(),
+                since: timestamp(row, "asked_at_us")?,
+                reason: get(row, "reason")?,
+            })
+        };
+        self.rows(WAITERS, bind).await?.iter().map(waiter).collect()
+    }
+
+    /// Counts everything. Reads whole tables: for people, not for loops.
+    pub async fn summary(&self) -> Result<Summary, LockError> {
+        let rows = self.rows(SUMMARY, Bind::new()).await?;
+        let row = rows.first().ok_or_else(|| unexpected("summary", "no rows"))?;
+        let number = |column| get::<i64>(row, column).map(i64::unsigned_abs);
+        Ok(Summary {
+            living_sessions: number("living_sessions")?,
+            locks: number("locks")?,
+            held: number("held")?,
+            waiting: number("waiting")?,
+        })
+    }
+
+    /// The locks whose keys begin with `prefix`, in the order of their keys, from the one behind `after` on; at most
+    /// `limit` and at most [`LONGEST_LIST`].
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>, LockError> {
+        let after = after.map_or("", Key::as_str);
+        let bind = Bind::new().with(after)?.with(prefix)?.with(i64::from(limit.min(LONGEST_LIST)))?;
+        self.rows(LIST, bind).await?.iter().map(lock_info).collect()
+    }
+
+    /// One lock, if there is a row for the key.
+    pub async fn info(&self, key: &Key) -> Result<Option<LockInfo>, LockError> {
+        let rows = self.rows(INFO, Bind::new().with(key.as_str())?).await?;
+        rows.first().map(lock_info).transpose()
+    }
+
+    /// The terms of a key, the latest first; at most `limit` and at most [`LONGEST_LIST`]. Older ones may have been
+    /// [pruned](Store::prune).
+    pub async fn history(&self, key: &Key, limit: u32) -> Result<Vec<TermInfo>, LockError> {
+        let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
+        self.rows(HISTORY, bind).await?.iter().map(term_info).collect()
+    }
+
+    /// Takes a key away from its holder. The history keeps the reason, which should name who did it. Done only if the token
+    /// is still `token`. What the old holder still does is refused where a fence is in place.
+    ///
+    /// A key that a program held goes to the first living waiter at once, and no delay that the old holder had asked for
+    /// applies. The old holder is told with its next heartbeat, and its guard is [lost](crate::Guard::lost) then, which is
+    /// *after* somebody else may have begun. For a group of the operator the holder and the claim go, and the token stays.
+    pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
+        let row = self.end_hold(None, key, token, reason, None).await?;
+        Ok(match get::<&str>(&row, "verdict")? {
+            "free" => Changed::Done,
+            verdict => match refusal(&row, verdict)? {
+                None => {
+                    self.wake_all(FREED).await;
+                    Changed::Done
+                }
+                Some(Refusal::TokenChanged { .. }) => {
+                    let row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
+                    Changed::Refused(Refusal::TokenChanged { row })
+                }
+                Some(refusal) => Changed::Refused(refusal),
+            },
+        })
+    }
+}
+
+fn lock_info(row: &PgRow) -> Result<LockInfo, LockError> {
+    let session = match get::<Option<uuid::Uuid>>(row, "session")? {
+        Some(id) => {
+            let millis =
+                |column| get::<i64>(row, column).map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+            Some(SessionInfo {
+                id: id.into(),
+                name: get(row, "session_name")?,
+                dead: get(row, "session_dead")?,
+                seen: timestamp(row, "session_seen_us")?,
+                silent: millis("session_silent_ms")?,
+                ttl: millis("session_ttl_ms")?,
+            })
+        }
+        None => None,
+    };
+    Ok(LockInfo {
+        key: Key::stored(get(row, "key")?),
+        group: get(row, "group_id")?,
+        holder: holder(row)?,
+        token: Token::new(get(row, "token")?),
+        confirmed: get(row, "confirmed")?,
+        tombstone: get(row, "tombstone")?,
+        since: timestamp(row, "lock_timestamp_us")?,
+        session,
+    })
+}
+
+fn term_info(row: &PgRow) -> Result<TermInfo, LockError> {
+    let ended = match get::<Option<i64>>(row, "ended_at_us")? {
+        Some(_) => Some((
+            timestamp(row, "ended_at_us")?,
+            get::<Option<String>>(row, "end_reason")?.unwrap_or_default(),
+        )),
+        None => None,
+    };
+    let term = term(row)?.ok_or_else(|| unexpected("history", "a term without a token"))?;
+    Ok(TermInfo { term, session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into), ended })
+}
+
+fn holder(row: &PgRow) -> Result<Option<Holder>, LockError> {
+    let Some(uid) = get::<Option<String>>(row, "holder_uid")? else { return Ok(None) };
+    Ok(Some(Holder { uid, namespace: get(row, "holder_namespace")?, name: get(row, "holder_name")? }))
+}
+
+fn lock_row(row: &PgRow, key: &str) -> Result<LockRow, LockError> {
+    Ok(LockRow {
+        key: Key::stored(key.to_owned()),
+        holder: holder(row)?,
+        token: Token::new(get(row, "token")?),
+        grant: get::<Option<uuid::Uuid>>(row, "grant_id")?.map(Into::into),
+        confirmed: get(row, "confirmed")?,
+        session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into),
+        group: get(row, "group_id")?,
+        protocol: get::<i32>(row, "protocol")?.unsigned_abs(),
+        pending: Vec::new(),
+        lock_timestamp: timestamp(row, "lock_timestamp_us")?,
+        tombstone: get(row, "tombstone")?,
+    })
+}
+
+/// The term in a row's `term_` columns, if any.
+fn term(row: &PgRow) -> Result<Option<Term>, LockError> {
+    let Some(token) = get::<Option<i64>>(row, "term_token")? else { return Ok(None) };
+    Ok(Some(Term {
+        token: Token::new(token),
+        grant: get::<Option<uuid::Uuid>>(row, "term_grant_id")?.unwrap_or_default().into(),
+        holder: Holder {
+            uid: get(row, "term_holder_uid")?,
+            namespace: get(row, "term_holder_namespace")?,
+            name: get(row, "term_holder_name")?,
+        },
+        reason: get::<Option<String>>(row, "term_reason")?.unwrap_or_default(),
+        granted_at: timestamp(row, "term_granted_at_us")?,
+        confirmed: get(row, "term_confirmed")?,
+    }))
+}
+
+/// A column with microseconds since 1970.
+fn timestamp(row: &PgRow, column: &'static str) -> Result<Timestamp, LockError> {
+    Timestamp::from_microsecond(get(row, column)?).map_err(|error| unexpected(column, &error.to_string()))
+}

@@ -1,0 +1,106 @@
+//! What a process believes that it holds, compared with what the database stores.
+//!
+//! Nobody takes a key from a living session, but for two cases: a person does it by force, and a database that lost its
+//! last commits may not know of it. The heartbeat shows both: the session's count of revoked keys has grown, or the era is
+//! another. A slow look at everything comes besides.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::guard::Term;
+use crate::process::Process;
+use crate::{GrantId, LockError, LockRow, Store};
+
+/// The longest time without a look.
+const SLOW_LOOK: Duration = Duration::from_mins(2);
+/// Between two looks, even if there are new doubts.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// The terms that are held, by their grant. Does not keep them alive: their end is the release.
+#[derive(Default)]
+pub(crate) struct Terms {
+    all: Mutex<HashMap<GrantId, Weak<Term>>>,
+    doubt: Notify,
+}
+
+impl Terms {
+    /// From now on it is looked after. It [leaves](Self::leave) by itself.
+    pub(crate) fn enter(&self, grant: GrantId, term: &Arc<Term>) {
+        self.all().insert(grant, Arc::downgrade(term));
+    }
+
+    /// The term is over for its holder.
+    pub(crate) fn leave(&self, grant: GrantId) {
+        self.all().remove(&grant);
+    }
+
+    /// Look soon.
+    pub(crate) fn doubt(&self) {
+        self.doubt.notify_one();
+    }
+
+    /// Ends the terms that the database does not know, or knows to be over. Whether there were any.
+    pub(crate) async fn reconcile(&self, store: &Store) -> Result<bool, LockError> {
+        // All of them were granted, and so committed, before this question is sent.
+        let all: Vec<_> = self.all().values().filter_map(Weak::upgrade).collect();
+        let mut keys: Vec<_> = all.iter().map(|term| term.key.clone()).collect();
+        keys.sort();
+        keys.dedup();
+        let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), Held::of(term))).collect();
+        let rows = store.read_map(&keys).await?;
+        let mut lost = false;
+        for (term, held) in &all {
+            if !rows.get(&held.key).is_some_and(|row| held.is_in(row))
+                && term.upgrade().is_some_and(|term| term.end())
+            {
+                tracing::warn!(key = %held.key, token = %held.token, "the lock was taken away");
+                lost = true;
+            }
+        }
+        Ok(lost)
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, Weak<Term>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a term believes.
+struct Held {
+    key: crate::Key,
+    token: crate::Token,
+    session: crate::SessionId,
+}
+
+impl Held {
+    fn of(term: &Term) -> Self {
+        Self { key: term.key.clone(), token: term.token, session: term.session }
+    }
+
+    fn is_in(&self, row: &LockRow) -> bool {
+        row.token == self.token && row.session == Some(self.session) && row.holder.is_some()
+    }
+}
+
+/// Looks whenever there is a doubt, and now and then without. Runs until it is dropped.
+pub(crate) async fn reconcile(process: Arc<Process>) {
+    loop {
+        let _ = timeout(SLOW_LOOK, process.terms.doubt.notified()).await;
+        loop {
+            match process.terms.reconcile(&process.store).await {
+                // Those that wait for a loss look again.
+                Ok(true) => break process.lease.send_modify(|_| {}),
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "what is held could not be looked at; trying again");
+                    sleep(process.config.retry_interval).await;
+                }
+            }
+        }
+        sleep(BREATH).await;
+    }
+}

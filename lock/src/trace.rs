@@ -1,0 +1,159 @@
+//! What a client does with a key, as spans of `tracing` at the level `debug`: each try, wait, release and transfer, with its
+//! outcome.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use tracing::field::{Empty, display};
+use tracing::{Instrument as _, Span, debug_span};
+
+use crate::guard::Term;
+use crate::{ClientError, Guard, Holder, Key, LockError, Reason, Released, Successor, Transferred};
+
+/// Taking the key if it is free.
+pub(crate) fn trying(key: &Key, holder: &Holder) -> Span {
+    debug_span!("lock.try", %key, holder = holder.name, token = Empty, waited_ms = Empty, outcome = Empty, error = Empty)
+}
+
+/// Waiting for it.
+pub(crate) fn waiting(key: &Key, holder: &Holder) -> Span {
+    debug_span!("lock.wait", %key, holder = holder.name, token = Empty, waited_ms = Empty, outcome = Empty, error = Empty)
+}
+
+/// Releasing it, also in the background.
+pub(crate) fn releasing(term: &Term) -> Span {
+    debug_span!(
+        "lock.release",
+        key = %term.key,
+        holder = term.holder,
+        token = term.token.get(),
+        held_ms = millis(term.since.elapsed()),
+        outcome = Empty,
+        error = Empty
+    )
+}
+
+/// Giving it to a successor.
+pub(crate) fn transferring(term: &Term, successor: Successor<'_>) -> Span {
+    debug_span!(
+        "lock.transfer",
+        key = %term.key,
+        holder = term.holder,
+        token = term.token.get(),
+        held_ms = millis(term.since.elapsed()),
+        ?successor,
+        outcome = Empty,
+        error = Empty
+    )
+}
+
+/// A result to record.
+pub(crate) trait Traced {
+    /// In a word or two.
+    fn outcome(&self) -> &'static str;
+
+    /// The token of the term, if there is one.
+    fn token(&self) -> Option<i64> {
+        None
+    }
+}
+
+impl Traced for Guard {
+    fn outcome(&self) -> &'static str {
+        "held"
+    }
+
+    fn token(&self) -> Option<i64> {
+        Some(self.token().get())
+    }
+}
+
+impl Traced for Result<Guard, Reason> {
+    fn outcome(&self) -> &'static str {
+        self.as_ref().map_or("not free", Traced::outcome)
+    }
+
+    fn token(&self) -> Option<i64> {
+        self.as_ref().ok().and_then(Traced::token)
+    }
+}
+
+impl Traced for Released {
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::StillHeld => "still held",
+            Self::WasLost => "was lost",
+        }
+    }
+}
+
+impl Traced for Transferred {
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::NotWaiting(_) => "successor not waiting",
+            Self::StillHeld(_) => "still held",
+            Self::Busy(_) => "busy",
+            Self::WasLost => "was lost",
+        }
+    }
+}
+
+impl Traced for ClientError {
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Deadline { .. } => "deadline",
+            Self::QueueFull { .. } => "queue full",
+            Self::Refused { .. } => "refused",
+            Self::Lock(error) => error.outcome(),
+        }
+    }
+}
+
+impl Traced for LockError {
+    fn outcome(&self) -> &'static str {
+        "failed"
+    }
+}
+
+/// Does the work within the span, and records its outcome there, also if the work is dropped before its end.
+pub(crate) async fn within<T: Traced, E: Traced + Display>(
+    span: Span,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let mut open = Open { span: span.clone(), begun: Instant::now(), outcome: "dropped" };
+    // Boxed: it holds the whole of a wait, and would be copied from one future into the next.
+    let result = Box::pin(work).instrument(span).await;
+    match &result {
+        Ok(done) => {
+            open.outcome = done.outcome();
+            if let Some(token) = done.token() {
+                open.span.record("token", token);
+            }
+        }
+        Err(error) => {
+            open.outcome = error.outcome();
+            open.span.record("error", display(error));
+        }
+    }
+    result
+}
+
+struct Open {
+    span: Span,
+    begun: Instant,
+    outcome: &'static str,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // Left out where the span has no such field.
+        self.span.record("waited_ms", millis(self.begun.elapsed()));
+        self.span.record("outcome", self.outcome);
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,247 @@
+//! The values of the lock: keys, tokens, sessions, holders, rows.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::LockError;
+
+/// Longest key, session name, group or part of a holder in bytes. Far below what an index page takes (2,704 bytes).
+pub const MAX_TEXT_BYTES: usize = 512;
+
+/// The newest layout of lock rows that this version understands. A row with a larger number was written by a newer version
+/// and is left alone.
+pub const PROTOCOL: u32 = 1;
+
+/// The name of one lock: 1 to [`MAX_TEXT_BYTES`] bytes without control characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key(String);
+
+impl Key {
+    /// Checks the text; the error says what is wrong with it.
+    pub fn new(text: impl Into<String>) -> Result<Self, LockError> {
+        let text = text.into();
+        check_text("key", &text)?;
+        Ok(Self(text))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A key as the database returned it; whatever is stored there was checked when it was written.
+    pub(crate) fn stored(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = LockError;
+
+    fn try_from(text: String) -> Result<Self, LockError> {
+        Self::new(text)
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.0
+    }
+}
+
+/// Refuses what the database could not store or index: empty, too long, or with control characters.
+pub(crate) fn check_text(what: &'static str, text: &str) -> Result<(), LockError> {
+    let problem = if text.is_empty() {
+        "is empty".to_owned()
+    } else if text.len() > MAX_TEXT_BYTES {
+        format!("is {} bytes long; at most {MAX_TEXT_BYTES} are allowed", text.len())
+    } else if text.chars().any(char::is_control) {
+        "contains a control character".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(LockError::Invalid { what, problem })
+}
+
+/// A fencing token: it grows with every change of holder of a key and is never used twice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(i64);
+
+impl Token {
+    /// The token of a key that never had a holder.
+    pub const ZERO: Self = Self(0);
+
+    /// A token by its number, which is zero (never granted) or positive.
+    pub const fn new(number: i64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+macro_rules! uuid_newtype {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new, random one.
+            #[allow(clippy::new_without_default, reason = "a default that differs every time would surprise")]
+            pub fn new() -> Self {
+                Self(Uuid::new_v4())
+            }
+
+            /// The UUID inside.
+            pub const fn as_uuid(self) -> Uuid {
+                self.0
+            }
+        }
+
+        impl From<Uuid> for $name {
+            fn from(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+uuid_newtype! {
+    /// One running process as the database knows it. A session that was marked dead or closed never lives again; the process
+    /// registers a new one.
+    SessionId
+}
+
+uuid_newtype! {
+    /// Names one intended change of a key. Repeating a change under the same id is harmless and answers as the first
+    /// time: this is how a lost answer to COMMIT is resolved.
+    GrantId
+}
+
+uuid_newtype! {
+    /// One stretch of the database's past. A new era begins when commits may have been lost: after a failover, or when a
+    /// backup was restored.
+    EraId
+}
+
+/// Who holds a key. The three texts are opaque to the lock; the operator stores a pod's UID, namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Holder {
+    /// Identity: never reused for somebody else.
+    pub uid: String,
+    /// Where the name is valid.
+    pub namespace: String,
+    /// For people.
+    pub name: String,
+}
+
+/// One grant of a key to a holder, as the history keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    /// The token granted.
+    pub token: Token,
+    /// The grant's id.
+    pub grant: GrantId,
+    /// To whom.
+    pub holder: Holder,
+    /// Why, in the words of the program that asked for it.
+    pub reason: String,
+    /// When, by the database's clock. For information.
+    pub granted_at: Timestamp,
+    /// Whether everything was done to make the holder act ([`Store::confirm`](crate::Store::confirm)).
+    pub confirmed: bool,
+}
+
+/// The row of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRow {
+    /// The key.
+    pub key: Key,
+    /// Who holds it, if anybody.
+    pub holder: Option<Holder>,
+    /// The largest token ever granted for the key.
+    pub token: Token,
+    /// The last change of the row (a grant or a vacate).
+    pub grant: Option<GrantId>,
+    /// Whether the present holder's term was confirmed. Without a holder: whether the last one's was.
+    pub confirmed: bool,
+    /// The session that has claimed the key, living or not.
+    pub session: Option<SessionId>,
+    /// The group (its UID) that uses the key.
+    pub group: String,
+    /// Layout of the row; see [`PROTOCOL`].
+    pub protocol: u32,
+    /// The last confirmed term and all terms after it, in the order of their tokens. Each of their holders may still act.
+    pub pending: Vec<Term>,
+    /// When the holder last changed, by the database's clock. For information.
+    pub lock_timestamp: Timestamp,
+    /// The group was deleted; the row only keeps the token.
+    pub tombstone: bool,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    /// False: the own session is dead, closed or unknown. Give everything up and register a new one.
+    pub alive: bool,
+    /// The own session.
+    pub own: SessionId,
+    /// The ttl that others know of it.
+    pub ttl: Duration,
+    /// Its heartbeats so far.
+    pub count: u64,
+    /// How many of its keys were taken away by force so far.
+    pub revoked: u64,
+    /// Other sessions to watch: a few neighbours, the peers, and those that the heartbeat asked for. Dead ones only if
+    /// asked for.
+    pub sessions: Vec<SessionSeen>,
+    /// The database's era.
+    pub era: EraId,
+    /// The longest ttl of all living sessions, while the era is in [quarantine](crate::Quarantine).
+    pub quarantine: Option<Duration>,
+}
+
+/// A session as a heartbeat of another one saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionSeen {
+    /// Its id.
+    pub id: SessionId,
+    /// Its name, for people.
+    pub name: String,
+    /// Its heartbeat counter.
+    pub beat: u64,
+    /// After this long without a change of the counter others may mark it dead.
+    pub ttl: Duration,
+    /// Marked dead by others, or closed by itself.
+    pub dead: bool,
+    /// Registered as a peer of the session that asked.
+    pub peer: bool,
+}

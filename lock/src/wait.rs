@@ -1,0 +1,512 @@
+//! Trying for a key and waiting for it, which is one thing: a try is a wait without patience. How often a waiter asks, who
+//! wakes it, what it does about delays and silent holders, and how its place is given up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::client::{Client, ClientError};
+use crate::clock::monotonic;
+use crate::guard::Guard;
+use crate::process::Process;
+use crate::stats;
+use crate::{
+    AcquireRequest, Acquired, Attempt, GrantId, HolderSession, Key, LockError, Reason, Refusal, SessionId,
+    Token, Wait,
+};
+
+/// After a failure a waiter asks again after a tenth of its interval, then after twice as long each time, up to so many
+/// intervals.
+const LONGEST_PAUSE_INTERVALS: u32 = 5;
+
+/// For so many keys a process remembers since when it sits out a delay. One that it forgets is sat out again.
+const MOST_DELAYS: usize = 10_000;
+
+/// One wait for a key.
+pub(crate) struct Waiter<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) key: &'a Key,
+    pub(crate) wait: Wait,
+    /// When the wait is over; `None` if it lasts for ever.
+    pub(crate) deadline: Option<Duration>,
+    /// Whether a holder that has been silent for long is watched for its ttl, although the wait is over.
+    pub(crate) confirm_death: bool,
+    pub(crate) counted: stats::Attempt<'a>,
+    pub(crate) reason: Reason,
+}
+
+/// How one session's part of a wait ended.
+enum Part {
+    Got(Guard),
+    /// The wait is over.
+    Over,
+    /// The session is gone, or what was granted was not worth anything any more.
+    Again,
+}
+
+impl Waiter<'_> {
+    /// Until there is a guard, the wait is over, or there is an error that does not pass.
+    pub(crate) async fn run(mut self) -> Result<Result<Guard, Reason>, ClientError> {
+        let process = &self.client.process;
+        loop {
+            // Once for each session: a place in the queue is lost with it.
+            let session = process.lease.borrow().session;
+            match self.with_session(session).await? {
+                Part::Got(guard) => {
+                    self.counted.won();
+                    return Ok(Ok(guard));
+                }
+                Part::Over => return Ok(Err(self.reason)),
+                Part::Again => {}
+            }
+            // If the session is gone the heartbeat registers another one. Or it lives, and only the grant was worth nothing.
+            let mut lease = process.lease.subscribe();
+            let renewed = lease.wait_for(|now| !now.serves(session) || now.covers(session, monotonic()));
+            if timeout(self.left(None), renewed).await.is_err() {
+                return Ok(Err(self.reason));
+            }
+        }
+    }
+
+    async fn with_session(&mut self, session: SessionId) -> Result<Part, ClientError> {
+        let process = &self.client.process;
+        if process.lease.borrow().closed {
+            return Err(LockError::SessionDead.into());
+        }
+        let mut request = self.client.request(self.key);
+        let turn = Turn::new(&process.turns, request.grant);
+        let mut unfinished = Unfinished::new(process, session, self.key, request.grant);
+        let mut pauses = Pauses::new(process.config.retry_interval);
+        let mut suspect = Suspect::default();
+        while process.lease.borrow().serves(session) {
+            if let Some(guard) = self.client.again(self.key) {
+                return Ok(Part::Got(guard));
+            }
+            let lease = *process.lease.borrow();
+            request.sat_out = process.delays.over(self.key);
+            request.void_after = Some(void_after(process, lease.beat));
+            let question = process.store.acquire(session, &request, self.wait);
+            // A try is worth one answer, however long that takes.
+            let limit = if self.wait == Wait::No { Duration::MAX } else { self.left(suspect.until) };
+            let Ok(answer) = timeout(limit, unfinished.ask(request.void_after, question)).await else {
+                return Ok(Part::Over);
+            };
+            let pause = match answer {
+                Ok(attempt) => {
+                    self.reason = Reason::of(&attempt);
+                    suspect.see(process, attempt.holder.filter(|_| self.confirm_death));
+                    match self.settle(&mut unfinished, lease.era, &attempt, &request, &mut pauses)? {
+                        Next::Got(guard) => return Ok(Part::Got(guard)),
+                        Next::Again => return Ok(Part::Again),
+                        Next::Pause(pause) => pause,
+                    }
+                }
+                Err(error) if passes(&error) => {
+                    tracing::debug!(key = %self.key, %error, "no answer to a waiter; trying again");
+                    if self.wait == Wait::No {
+                        return Err(error.into());
+                    }
+                    self.reason = Reason::Database(error);
+                    pauses.growing(process.config.retry_interval * LONGEST_PAUSE_INTERVALS)
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let left = self.left(suspect.until);
+            if left.is_zero() {
+                return Ok(Part::Over);
+            }
+            let _ = timeout(pause.min(left), turn.notify.notified()).await;
+        }
+        Ok(Part::Again)
+    }
+
+    /// What an answer comes to.
+    fn settle(
+        &mut self,
+        unfinished: &mut Unfinished,
+        asked_in: crate::EraId,
+        attempt: &Attempt,
+        request: &AcquireRequest,
+        pauses: &mut Pauses,
+    ) -> Result<Next, ClientError> {
+        let key = || self.key.to_string();
+        let refused = |why: String| Err(ClientError::Refused { key: key(), why });
+        let process = &self.client.process;
+        // A place in the queue is something to give up; what was refused is not.
+        unfinished.armed = self.wait == Wait::InQueue || matches!(attempt.outcome, Acquired::Granted { .. });
+        Ok(match &attempt.outcome {
+            Acquired::Granted { token } => {
+                process.delays.forget(self.key);
+                match self.client.hold(unfinished, asked_in, request, *token) {
+                    Some(guard) => Next::Got(guard),
+                    // Too late to be worth anything; it is given up.
+                    None => Next::Again,
+                }
+            }
+            Acquired::Waiting | Acquired::Held | Acquired::Quarantine => {
+                self.counted.waits(self.wait);
+                Next::Pause(pauses.regular())
+            }
+            Acquired::Delayed { token, delay } => {
+                self.counted.waits(self.wait);
+                let left = process.delays.learn(self.key, *token, *delay);
+                Next::Pause(left.min(pauses.regular()) + pauses.jitter())
+            }
+            Acquired::Refused(Refusal::Busy | Refusal::SessionDead) => {
+                Next::Pause(pauses.growing(process.config.retry_interval))
+            }
+            Acquired::QueueFull => {
+                unfinished.armed = false;
+                return Err(ClientError::QueueFull { key: key() });
+            }
+            Acquired::Refused(refusal) => {
+                unfinished.armed = false;
+                return refused(match refusal {
+                    Refusal::Foreign { group } => {
+                        format!("it belongs to the group {group}; choose another key")
+                    }
+                    Refusal::Tombstone => {
+                        "it belonged to a group that was deleted; choose another key".to_owned()
+                    }
+                    Refusal::ProtocolNewer { .. } => {
+                        "a newer version of this library wrote it; use that version".to_owned()
+                    }
+                    other => format!("unexpected answer: {other:?}"),
+                });
+            }
+        })
+    }
+
+    /// How much time there is: until the deadline, or until a silent holder's death is confirmed, if that is later.
+    fn left(&self, suspect: Option<Duration>) -> Duration {
+        let Some(deadline) = self.deadline else { return Duration::MAX };
+        deadline.max(suspect.unwrap_or_default()).saturating_sub(monotonic())
+    }
+}
+
+enum Next {
+    Got(Guard),
+    Again,
+    Pause(Duration),
+}
+
+/// After how many heartbeats of the session a request that is sent now has no effect any more: the server has got it by
+/// then, or never will.
+fn void_after(process: &Process, beat: u64) -> u64 {
+    let interval = process.config.retry_interval.as_micros().max(1);
+    let beats = process.store.pool.limit().as_micros().div_ceil(interval);
+    beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
+}
+
+/// A holder whose process probably has ended. It is watched by the heartbeat, which marks it dead after its ttl.
+#[derive(Default)]
+struct Suspect<'a> {
+    watched: Option<(&'a Process, SessionId)>,
+    /// When its death has been confirmed at the latest, or not. Set once for each holder.
+    until: Option<Duration>,
+}
+
+impl<'a> Suspect<'a> {
+    /// Watches the holder of what is waited for.
+    fn see(&mut self, process: &'a Process, holder: Option<HolderSession>) {
+        let Some(holder) = holder else { return };
+        if self.watched.is_none_or(|(_, session)| session != holder.session) {
+            self.unwatch();
+            process.watched.add(holder.session);
+            self.watched = Some((process, holder.session));
+        }
+        if !holder.is_suspect() {
+            self.until = None;
+        } else if self.until.is_none() {
+            // The ttl, and a few heartbeats: the first that sees it, the one that condemns it, and the death mark.
+            self.until = Some(monotonic() + holder.ttl + process.config.retry_interval * 4);
+        }
+    }
+
+    fn unwatch(&mut self) {
+        self.until = None;
+        if let Some((process, session)) = self.watched.take() {
+            process.watched.remove(session);
+        }
+    }
+}
+
+impl Drop for Suspect<'_> {
+    fn drop(&mut self) {
+        self.unwatch();
+    }
+}
+
+/// Whether it may be over before a waiter's time is: besides what ends by itself, a failover, during which the database
+/// takes no writes; a lack of resources; and a transaction that was chosen as a victim.
+fn passes(error: &LockError) -> bool {
+    match error {
+        LockError::ReadOnly => true,
+        LockError::Database { code, .. } => code.starts_with("53") || code.starts_with("40"),
+        error => error.is_temporary(),
+    }
+}
+
+/// How long a waiter pauses between two questions.
+#[derive(Debug)]
+struct Pauses {
+    interval: Duration,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(interval: Duration) -> Self {
+        Self { interval, next: interval / 10 }
+    }
+
+    /// After an answer. Not all waiters at the same moment.
+    fn regular(&mut self) -> Duration {
+        self.next = self.interval / 10;
+        self.interval.mul_f64(1.0 + portion() / 4.0)
+    }
+
+    /// After a failure: longer each time, no two of them alike.
+    fn growing(&mut self, most: Duration) -> Duration {
+        let pause = self.next.min(most);
+        self.next = (pause * 2).min(most);
+        pause.mul_f64(0.5 + portion() / 2.0)
+    }
+
+    fn jitter(&self) -> Duration {
+        (self.interval / 10).mul_f64(portion())
+    }
+}
+
+/// Somewhere between 0 and 1.
+pub(crate) fn portion() -> f64 {
+    // The first 32 bits of such a UUID are all random.
+    let (random, ..) = uuid::Uuid::new_v4().as_fields();
+    f64::from(random) / f64::from(u32::MAX)
+}
+
+/// Terms that ended uncleanly and whose delay this process sits out, by key.
+#[derive(Debug, Default)]
+pub(crate) struct Delays(Mutex<HashMap<Key, (Token, Duration)>>);
+
+impl Delays {
+    /// An answer just received says so. Returns how much of the delay is left.
+    fn learn(&self, key: &Key, token: Token, delay: Duration) -> Duration {
+        let now = monotonic();
+        let mut all = self.all();
+        if let Some((known, until)) = all.get(key)
+            && *known == token
+        {
+            return until.saturating_sub(now);
+        }
+        if all.len() >= MOST_DELAYS
+            && !all.contains_key(key)
+            && let Some(any) = all.keys().next().cloned()
+        {
+            all.remove(&any);
+        }
+        all.insert(key.clone(), (token, now + delay));
+        delay
+    }
+
+    /// The token of the term whose delay is over.
+    fn over(&self, key: &Key) -> Option<Token> {
+        let now = monotonic();
+        self.all().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
+    }
+
+    /// The key has a holder.
+    fn forget(&self, key: &Key) {
+        self.all().remove(key);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, (Token, Duration)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that may have been granted unseen: when this is dropped it is given up.
+pub(crate) struct Unfinished {
+    process: Arc<Process>,
+    pub(crate) session: SessionId,
+    key: Key,
+    grant: GrantId,
+    armed: bool,
+    /// A statement may still be under way; it is void after this heartbeat.
+    unclear: Option<u64>,
+}
+
+impl Unfinished {
+    fn new(process: &Arc<Process>, session: SessionId, key: &Key, grant: GrantId) -> Self {
+        Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: true, unclear: None }
+    }
+
+    /// Asks. Without an answer it is not known from then on what is still to come.
+    async fn ask<T>(
+        &mut self,
+        void_after: Option<u64>,
+        question: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let before = std::mem::replace(&mut self.unclear, void_after);
+        let answer = question.await?;
+        self.unclear = before;
+        Ok(answer)
+    }
+
+    /// There is nothing to give up.
+    pub(crate) fn disarm(&mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.armed && self.unclear.is_none() {
+            return;
+        }
+        let (process, session, unclear) = (Arc::clone(&self.process), self.session, self.unclear);
+        let (key, grant) = (self.key.clone(), self.grant);
+        self.process.runtime.spawn(async move {
+            let give_up = async || process.store.give_up(session, &key, grant).await;
+            process.insist(session, give_up).await;
+            let Some(void_after) = unclear else { return };
+            // What was asked on a connection that is closed by now may take effect still: a packet that was held up, or a
+            // commit that took its time. Once it is void, and its key's row could be locked, nothing can come any more.
+            let mut lease = process.lease.subscribe();
+            let _ = lease.wait_for(|lease| lease.session != session || lease.beat > void_after).await;
+            tokio::time::sleep(process.store.pool.limit()).await;
+            process.insist(session, give_up).await;
+        });
+    }
+}
+
+/// Those who wait for their turn, by grant.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    all: Mutex<HashMap<GrantId, Arc<Notify>>>,
+    /// Somebody came, or the last one left.
+    changed: Notify,
+}
+
+impl Turns {
+    /// All are to look for themselves.
+    pub(crate) fn wake_all(&self) {
+        self.all().values().for_each(|turn| turn.notify_one());
+    }
+
+    pub(crate) fn wake(&self, grant: GrantId) {
+        if let Some(turn) = self.all().get(&grant) {
+            turn.notify_one();
+        }
+    }
+
+    /// Completes as soon as somebody waits.
+    pub(crate) async fn somebody_waits(&self) {
+        while self.all().is_empty() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Completes when nobody has waited for this long.
+    pub(crate) async fn nobody_waits_for(&self, time: Duration) {
+        loop {
+            let empty = self.all().is_empty();
+            let change = self.changed.notified();
+            if !empty {
+                change.await;
+            } else if timeout(time, change).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Notify>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place where the word that it is one's turn is left.
+struct Turn<'a> {
+    turns: &'a Turns,
+    grant: GrantId,
+    notify: Arc<Notify>,
+}
+
+impl<'a> Turn<'a> {
+    fn new(turns: &'a Turns, grant: GrantId) -> Self {
+        let notify = Arc::new(Notify::new());
+        turns.all().insert(grant, Arc::clone(&notify));
+        turns.changed.notify_one();
+        Self { turns, grant, notify }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.all().remove(&self.grant);
+        self.turns.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(text).expect("short, and without control characters")
+    }
+
+    #[test]
+    fn pauses_grow_up_to_their_limit_and_differ() {
+        let second = Duration::from_secs(1);
+        let mut pauses = Pauses::new(second);
+        let mut most = Duration::from_millis(100);
+        for _ in 0..20 {
+            let pause = pauses.growing(second * LONGEST_PAUSE_INTERVALS);
+            assert!(pause <= most && pause >= most / 2, "{pause:?}, at most {most:?}");
+            most = (most * 2).min(second * LONGEST_PAUSE_INTERVALS);
+        }
+        let all: std::collections::BTreeSet<_> = (0..20).map(|_| pauses.growing(second)).collect();
+        assert!(all.len() > 10, "waiters would ask all at once");
+        assert!(all.iter().all(|pause| *pause <= second));
+        assert!(pauses.regular() >= second);
+        assert!(pauses.growing(second) <= second / 10, "an answer starts them again");
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_first_word_of_it() {
+        let (delays, a) = (Delays::default(), key("a"));
+        let hour = Duration::from_hours(1);
+        assert_eq!(delays.learn(&a, Token::new(1), hour), hour);
+        assert!(delays.learn(&a, Token::new(1), hour * 2) <= hour, "not again with each answer");
+        assert_eq!(delays.over(&a), None);
+        delays.learn(&a, Token::new(2), Duration::ZERO);
+        assert_eq!(delays.over(&a), Some(Token::new(2)), "another term, another delay");
+        delays.forget(&a);
+        assert_eq!(delays.over(&a), None);
+        for number in 0..MOST_DELAYS + 10 {
+            delays.learn(&key(&number.to_string()), Token::new(1), hour);
+        }
+        assert_eq!(delays.all().len(), MOST_DELAYS);
+        let known = delays.all().keys().next().cloned().expect("it is full");
+        delays.learn(&known, Token::new(2), hour);
+        assert_eq!(delays.all().len(), MOST_DELAYS, "one that is there already needs no other's place");
+    }
+
+    #[test]
+    fn what_passes_is_waited_for() {
+        let database = |code: &str| LockError::Database {
+            statement: "acquire",
+            code: code.to_owned(),
+            message: String::new(),
+        };
+        for error in [LockError::ReadOnly, database("53100"), database("40001"), database("40P01")] {
+            assert!(passes(&error), "{error}");
+        }
+        for error in [database("42601"), LockError::SessionDead] {
+            assert!(!passes(&error), "{error}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a program asks a server when it opens a connection, and what it does without when the server denies it.
+
+use leadergroup_lock::{LockError, Store};
+
+use crate::cast::{TTL, session};
+use crate::postgres::{Database, Server, database, migrated};
+
+const DENY: &str = "revoke execute on function pg_control_system() from public";
+
+/// It works, or the error names the function that was denied.
+fn works_or_tells<T>(answer: Result<T, LockError>) {
+    match answer {
+        Ok(_) => {}
+        Err(LockError::Privileges { detail }) => assert!(detail.contains("pg_control_system"), "{detail}"),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Managed servers deny the function that tells their identifier.
+#[tokio::test]
+async fn a_server_that_does_not_tell_its_identifier_is_not_said_to_refuse_the_login() {
+    let (database, _) = migrated().await;
+    database.sql(DENY).await;
+    let store = database.store();
+    assert_eq!(store.check().await.unwrap().verdict(), Ok(()));
+    store.read(&[]).await.unwrap();
+    works_or_tells(store.register("replica", TTL).await);
+    store.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_migration_on_a_server_that_does_not_tell_its_identifier_works_or_says_why() {
+    let database = database().await;
+    database.sql(DENY).await;
+    works_or_tells(database.store().migrate().await);
+}
+
+/// Makes the function that reads the present history if the schema has none, and notes for each session that is
+/// registered or beats which history its connection has cached.
+async fn watch_histories(database: &Database) {
+    database
+        .sql(
+            "do $$ begin
+                 if to_regprocedure('leadergroup.read_history()') is null then
+                     create function leadergroup.read_history() returns text language sql security definer
+                     return (select system_identifier from pg_control_system()) || '/'
+                            || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+                 end if;
+             end $$;
+             create table public.noted (pid int, history text);
+             create function public.note() returns trigger language plpgsql security definer as $$ begin
+                 insert into public.noted values (pg_backend_pid(), current_setting('leadergroup.history', true));
+                 return new;
+             end $$;
+             create trigger note before insert or update on leadergroup.session
+             for each row execute function public.note()",
+        )
+        .await;
+}
+
+/// How many connections noted the present history, and how many none.
+async fn noted(database: &Database) -> (i64, i64) {
+    let present = "select count(distinct pid) from public.noted where history = leadergroup.read_history()";
+    let none = "select count(distinct pid) from public.noted where coalesce(history, '') = ''";
+    (database.number(present).await, database.number(none).await)
+}
+
+async fn register_and_beat(store: &Store) {
+    let own = session(store).await;
+    assert!(store.beat(own, &[]).await.unwrap().alive);
+}
+
+#[tokio::test]
+async fn a_connection_caches_the_history_of_its_server() {
+    let (database, _) = migrated().await;
+    watch_histories(&database).await;
+    register_and_beat(&database.store()).await;
+    assert_eq!(noted(&database).await, (2, 0), "one connection each for work and heartbeats");
+}
+
+#[tokio::test]
+async fn a_connection_that_may_not_read_the_history_works_without() {
+    let (database, _) = migrated().await;
+    watch_histories(&database).await;
+    // First the role may not call the function, then the function may not do what it does.
+    database.sql("revoke execute on function leadergroup.read_history() from public, app").await;
+    let refused = database.store();
+    refused.check().await.unwrap();
+    database
+        .sql(
+            "create or replace function leadergroup.read_history() returns text language plpgsql as $$ begin
+                 raise insufficient_privilege;
+             end $$;
+             grant execute on function leadergroup.read_history() to public",
+        )
+        .await;
+    let failing = database.store();
+    for store in [refused, failing] {
+        store.check().await.unwrap();
+        store.read(&[]).await.unwrap();
+    }
+}
+
+/// The server may be promoted under the connection, and then has another history.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_made_during_recovery_caches_no_history() {
+    let primary = Server::start(&[]);
+    let (database, _) = primary.migrated().await;
+    watch_histories(&database).await;
+    let standby = primary.standby();
+    standby.launch();
+    let copy = standby.database_called(&database.name);
+    let store = copy.store();
+    assert!(!store.check().await.unwrap().writable);
+    let pid =
+        "select coalesce(max(pid), 0)::bigint from pg_stat_activity where application_name = 'leadergroup'";
+    let made = copy.number(pid).await;
+    primary.kill();
+    standby.psql("select pg_promote()");
+    session(&store).await;
+    let without =
+        format!("select count(*) from public.noted where pid = {made} and coalesce(history, '') = ''");
+    assert_eq!(copy.number(&without).await, 1, "the connection that was made during recovery");
+}
