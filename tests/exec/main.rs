@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../lock/tests/postgres/mod.rs"]
+#[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 
 use std::io::{BufRead as _, BufReader};
