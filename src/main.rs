@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
-    uninstall,
+    guard, start, uninstall,
 };
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
@@ -34,6 +34,15 @@ fn main() -> ExitCode {
             status = block_on(run_under_lock(settings, args))?;
             Ok(())
         }),
+        // These two read no settings and start no runtime: the guardian runs as long as the command does.
+        Command::Start(args) => {
+            status = start(&args);
+            Ok(())
+        }
+        Command::Guard(args) => {
+            status = guard(&args);
+            Ok(())
+        }
         Command::Lock(args) => match args.command.settings() {
             Some(settings) => with_settings(settings, |settings| {
                 status = block_on(lock(settings, args.command))?;

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::SettingsArgs;
-use super::group::Group;
+use super::group::{Group, StartError, status_of};
 use crate::api::HumanDuration;
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
@@ -69,14 +69,9 @@ pub enum ExecError {
     /// The lock or the database.
     #[error(transparent)]
     Lock(#[from] ClientError),
-    /// There is no such program, or it may not be run.
-    #[error("{program:?} cannot be run: {source}; check its name, PATH and permissions")]
-    Spawn {
-        /// The program.
-        program: OsString,
-        /// The system's word.
-        source: std::io::Error,
-    },
+    /// The command could not be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The system lets this program wait neither for signals nor for its child.
     #[error("signals or the command cannot be waited for: {0}")]
     System(#[from] std::io::Error),
@@ -129,6 +124,9 @@ impl Passed {
 
 /// Runs the command under the lock and returns the exit status: the command's own, 128 and the signal that ended it,
 /// [`EXIT_NOT_HELD`] or [`EXIT_LOST`].
+///
+/// The command ends when this process ends. It also ends with the thread that polls this future, which therefore has to
+/// be one that lives as long as the process, such as the main thread.
 pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result<u8, ExecError> {
     let key = Key::new(args.key.clone())?;
     // From here on, so that none is missed between having the lock and running the command.
@@ -193,10 +191,7 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
     let mut deadline = Duration::ZERO;
     let environment =
         [("LEADERGROUP_KEY", guard.key().to_string()), ("LEADERGROUP_TOKEN", guard.token().to_string())];
-    let mut group = Group::start(&args.command, &environment).map_err(|source| ExecError::Spawn {
-        program: args.command.first().cloned().unwrap_or_default(),
-        source,
-    })?;
+    let mut group = Group::start(&args.command, &environment)?;
     let mut told = false;
     loop {
         if let Some(status) = group.ended()? {
@@ -253,8 +248,4 @@ async fn ended_by(group: &mut Group, signals: &mut Passed, deadline: Duration) -
         }
     }
     Ok(group.ended()?.is_some())
-}
-
-fn status_of(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../lock/tests/postgres/mod.rs"]
+mod guardian;
+#[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 
 use std::io::{BufRead as _, BufReader};
@@ -362,12 +363,7 @@ async fn a_killed_program_s_lock_is_free_after_its_ttl() {
     let output = run(&database, &QUICK, "echo $LEADERGROUP_TOKEN");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
     assert!(start.elapsed() < DEADLINE);
-    end_orphan(&pid);
-}
-
-/// The command outlives a program that is killed without a chance to end it; here the test does.
-fn end_orphan(file: &Path) {
-    kill_process(pid_in(file), Signal::KILL).unwrap();
+    assert!(guardian::ended(pid_in(&pid)), "the command ended before others could have the lock");
 }
 
 fn pid_in(file: &Path) -> Pid {
