@@ -128,6 +128,9 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         retry_interval: settings.retry_interval,
         reason: "leadergroup exec".to_owned(),
         lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
+        max_hold: args.max_hold.map(|max| max.0),
+        heartbeat_thread: true,
+        confirm_death: !args.no_confirm_death,
     };
     Ok(exec(&args, settings.store()?, config).await?)
 }

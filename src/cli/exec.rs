@@ -35,6 +35,12 @@ pub struct ExecArgs {
     /// How long nobody gets the lock when this program ends without a word, or loses touch with the database
     #[arg(long, value_name = "TIME")]
     pub lock_delay: Option<HumanDuration>,
+    /// The longest time that the lock may be held; then it is lost, and free for others
+    #[arg(long, value_name = "TIME")]
+    pub max_hold: Option<HumanDuration>,
+    /// Do not take the holder's ttl longer than --wait to find out whether a holder that has been silent for long is dead
+    #[arg(long)]
+    pub no_confirm_death: bool,
     /// What happens to the command when the lock is lost. Exit status 76 then
     #[arg(long, value_enum, default_value_t)]
     pub on_lost: OnLost,
@@ -169,8 +175,8 @@ async fn acquire(
     if wait.is_zero() {
         return Ok(match client.try_lock_or_why(key).await? {
             Ok(guard) => Some(guard),
-            Err(obstacle) => {
-                eprintln!("leadergroup: the lock \"{key}\" is not to be had now: {obstacle}");
+            Err(reason) => {
+                eprintln!("leadergroup: the lock \"{key}\" is not to be had now: {reason}");
                 None
             }
         });

@@ -86,7 +86,7 @@ fn status(output: &Output) -> i32 {
 
 async fn held(store: &Store) -> bool {
     let lock = store.info(&Key::new("a").unwrap()).await.unwrap();
-    lock.is_some_and(|lock| lock.owner.is_some() && lock.charge.is_some_and(|charge| !charge.dead))
+    lock.is_some_and(|lock| lock.holder.is_some() && lock.session.is_some_and(|session| !session.dead))
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
     assert_eq!(status(&run(&database, &[], "kill -9 $$")), 128 + 9);
     let history = store.history(&Key::new("a").unwrap(), 10).await.unwrap();
     assert_eq!(history[0].term.token, Token::new(3));
-    assert_eq!(history[0].term.owner.name, "test");
+    assert_eq!(history[0].term.holder.name, "test");
 }
 
 /// The release is slow here. If the session ended meanwhile the key would only be left behind.
@@ -124,8 +124,8 @@ async fn the_lock_is_released_before_the_program_ends() {
 #[tokio::test]
 async fn a_command_whose_lock_is_taken_away_is_stopped() {
     let (database, store) = postgres::migrated().await;
-    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "3m"], OBEDIENT);
-    eventually("it listens", async || database.listening().await == 1).await;
+    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "100ms"], OBEDIENT);
+    eventually("it holds the lock", async || held(&store).await).await;
     let key = Key::new("a").unwrap();
     assert_eq!(store.force_release(&key, Token::new(1), "stuck").await.unwrap(), Changed::Done);
     assert_eq!(running.end(), (Some(76), "ended\n".to_owned()));

@@ -67,7 +67,14 @@ declare
     passed boolean;
     next record;
 begin
-    if not forced then
+    if forced then
+        -- A person does not wait for a change that is under way, but looks again what has become of it.
+        perform from leadergroup.lock as r where r.key = end_hold.key for no key update skip locked;
+        if not found and exists (select from leadergroup.lock as r where r.key = end_hold.key) then
+            verdict := 'busy';
+            return;
+        end if;
+    else
         perform from leadergroup.session as s where s.id = session and not s.dead for key share;
         if not found then
             verdict := 'dead';
