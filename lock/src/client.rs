@@ -139,8 +139,8 @@ struct Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Ends the heartbeat in a thread, too.
-        self.process.close();
+        // Ends the heartbeat in a thread, too. Guards that are left can still release their keys.
+        self.process.stop();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
