@@ -11,7 +11,7 @@ use crate::pool::Statement;
 use crate::refusal::refusal;
 use crate::store::{Bind, get, in_order, unexpected};
 use crate::types::check_text;
-use crate::{Changed, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
+use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
 
 const ACQUIRE: Statement = Statement {
     name: "acquire",
@@ -89,6 +89,9 @@ pub struct Attempt {
     pub holder: Option<HolderSession>,
     /// Who is in the way of [`Refusal::Busy`], in words, if it is known.
     pub blockers: Option<String>,
+    /// The era that the answer is from. A grant of another era than that of the session's last heartbeat came from another
+    /// server, and is worth nothing.
+    pub era: Option<EraId>,
 }
 
 /// What became of an [`AcquireRequest`].
@@ -381,7 +384,8 @@ fn attempt(row: &PgRow) -> Result<Attempt, LockError> {
         }),
         _ => None,
     };
-    Ok(Attempt { outcome, holder, blockers: get(row, "blockers")? })
+    let era = get::<Option<uuid::Uuid>>(row, "era_id")?.map(EraId::from);
+    Ok(Attempt { outcome, holder, blockers: get(row, "blockers")?, era })
 }
 
 /// A request to release a key, on its way.

@@ -249,11 +249,11 @@ impl Client {
         }
     }
 
-    /// A guard for what was granted, if it is still worth something. `asked_in`: the era that was known before.
+    /// A guard for what was granted in this era, if it is still worth something.
     pub(crate) fn hold(
         &self,
         unfinished: &mut Unfinished,
-        asked_in: EraId,
+        era: Option<EraId>,
         request: &AcquireRequest,
         token: Token,
     ) -> Option<Guard> {
@@ -272,9 +272,10 @@ impl Client {
             token,
             self.config.max_hold,
         );
-        // From now on it is looked at when the era changes. If that was just before, the grant may be lost.
+        // From now on it is looked at when the era changes. If that was just before, the grant may be lost; or it came from
+        // another server than the heartbeat's.
         self.process.terms.enter(request.grant, &term);
-        if self.process.lease.borrow().era != asked_in {
+        if Some(self.process.lease.borrow().era) != era {
             return None;
         }
         let mut held = self.held();

@@ -98,7 +98,7 @@ impl Waiter<'_> {
                 Ok(attempt) => {
                     self.reason = Reason::of(&attempt);
                     suspect.see(process, attempt.holder.filter(|_| self.confirm_death));
-                    match self.settle(&mut unfinished, lease.era, &attempt, &request, &mut pauses)? {
+                    match self.settle(&mut unfinished, &attempt, &request, &mut pauses)? {
                         Next::Got(guard) => return Ok(Part::Got(guard)),
                         Next::Again => return Ok(Part::Again),
                         Next::Pause(pause) => pause,
@@ -127,7 +127,6 @@ impl Waiter<'_> {
     fn settle(
         &mut self,
         unfinished: &mut Unfinished,
-        asked_in: crate::EraId,
         attempt: &Attempt,
         request: &AcquireRequest,
         pauses: &mut Pauses,
@@ -140,7 +139,7 @@ impl Waiter<'_> {
         Ok(match &attempt.outcome {
             Acquired::Granted { token } => {
                 process.delays.forget(self.key);
-                match self.client.hold(unfinished, asked_in, request, *token) {
+                match self.client.hold(unfinished, attempt.era, request, *token) {
                     Some(guard) => Next::Got(guard),
                     // Too late to be worth anything; it is given up.
                     None => Next::Again,

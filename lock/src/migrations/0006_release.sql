@@ -154,6 +154,10 @@ begin
         select r.* from rows from (jsonb_to_recordset(release.releases) as (key text, token bigint, reason text))
             with ordinality as r (key, token, reason, place)
     loop
+        if num_nulls(q.key, q.token, q.reason) > 0 then
+            raise exception 'leadergroup.release: key, token and reason are required'
+                using errcode = 'null_value_not_allowed';
+        end if;
         with held as materialized (
             select l.key from leadergroup.lock as l
             where l.key = q.key and l.session = release.session and l.token = q.token and l.holder_uid is not null
