@@ -60,7 +60,7 @@ impl Change {
                 hold(store, own, key).await;
                 let next = AcquireRequest::new(key.clone(), holder("next"), "test");
                 assert_eq!(
-                    store.acquire(session(store).await, &next, Wait::InQueue).await.unwrap().outcome,
+                    queue(&store, session(store).await, &next).await,
                     Acquired::Waiting
                 );
             }
@@ -105,11 +105,7 @@ impl Change {
                 other => panic!("{self:?}: {other:?}"),
             },
             Self::Queue => {
-                match store
-                    .acquire(own, &AcquireRequest::new(key.clone(), holder("late"), "test"), Wait::InQueue)
-                    .await
-                    .unwrap()
-                    .outcome
+                match queue(&store, own, &AcquireRequest::new(key.clone(), holder("late"), "test")).await
                 {
                     Acquired::Waiting => return Outcome::Done,
                     Acquired::Refused(refusal) => Changed::Refused(refusal),
@@ -135,11 +131,7 @@ impl Change {
 }
 
 async fn hold(store: &Store, own: SessionId, key: &Key) -> Acquired {
-    store
-        .acquire(own, &AcquireRequest::new(key.clone(), holder("holder"), "test"), Wait::No)
-        .await
-        .unwrap()
-        .outcome
+    acquire(&store, own, &AcquireRequest::new(key.clone(), holder("holder"), "test")).await
 }
 
 /// The change was there first: the mark cannot be set until it is committed, so it cannot take effect afterwards.
@@ -215,7 +207,7 @@ async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
         let (taken, ()) = tokio::join!(store.acquire(own, &mine), async {
             gate.somebody_waits(, Wait::No).await.map(|attempt| attempt.outcome);
             assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
-            assert_eq!(store.acquire(other, &others, Wait::No).await.unwrap().outcome, Acquired::Refused(Refusal::Busy));
+            assert_eq!(acquire(&store, other, &others).await, Acquired::Refused(Refusal::Busy));
             gate.open().await;
         });
         assert_eq!(taken.unwrap(), Acquired::Granted { token: Token::new(2) });
@@ -224,7 +216,7 @@ async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
         } else {
             Acquired::Delayed { token: Token::new(2), delay }
         };
-        assert_eq!(store.acquire(other, &others, Wait::No).await.unwrap().outcome, expected);
+        assert_eq!(acquire(&store, other, &others).await, expected);
         let late = store.release(own, &key, Token::new(2), "done").await.unwrap();
         assert_eq!(late, Changed::Refused(Refusal::SessionDead));
     }
@@ -240,7 +232,7 @@ async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
         ..AcquireRequest::new(key.clone(), holder("mine"), "test")
     };
     let granted = |token| Acquired::Granted { token: Token::new(token) };
-    assert_eq!(store.acquire(own, &delayed, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, own, &delayed).await, granted(1));
     let mut gate = Gate::close_for(&database, "update of end_reason on leadergroup.lock").await;
     let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
         gate.somebody_waits().await;

@@ -265,7 +265,7 @@ impl Stage {
                 self.contract.settled = false;
             }
             Step::Settle => {
-                settled(&self.database).await;
+                end_quarantine(&self.database).await;
                 self.contract.settled = true;
             }
             Step::Prune => {

@@ -23,7 +23,7 @@ async fn queue(store: &Store, own: SessionId, names: &[&str]) -> Vec<AcquireRequ
     let mut wishes = Vec::new();
     for name in names {
         let wish = wish(name);
-        assert_eq!(store.acquire(own, &wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+        assert_eq!(queue(&store, own, &wish).await, Acquired::Waiting);
         wishes.push(wish);
     }
     wishes
@@ -42,7 +42,7 @@ async fn holder(store: &Store) -> String {
 async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
     let (database, store) = migrated().await;
     let [holder, doubted, next] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(holder, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, holder, &wish("p0")).await, granted(1));
     let first = queue(&store, doubted, &["p1"]).await.remove(0);
     queue(&store, next, &["p2", "p3"]).await;
     let mut mark = database.admin().await;
@@ -52,14 +52,14 @@ async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
     assert_eq!(row(&store, &key("a")).await.holder.map(|owner| owner.name).as_deref(), Some("p2"));
     sqlx::Executor::execute(&mut mark, "rollback").await.unwrap();
     assert_eq!(store.release(next, &key("a"), Token::new(2), "done").await.unwrap(), Changed::Done);
-    assert_eq!(store.acquire(doubted, &first, Wait::InQueue).await.unwrap().outcome, granted(3), "before p3");
+    assert_eq!(queue(&store, doubted, &first).await, granted(3), "before p3");
 }
 
 #[tokio::test]
 async fn an_heir_goes_first_and_the_others_keep_their_places() {
     let (database, store) = migrated().await;
     let [one, two, dying] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let waiting = queue(&store, two, &["p1", "p2", "p3", "p4"]).await;
     queue(&store, dying, &["gone"]).await;
     assert_eq!(store.mark_dead(&[(dying, 1)]).await.unwrap(), [dying]);
@@ -72,7 +72,7 @@ async fn an_heir_goes_first_and_the_others_keep_their_places() {
         assert!(matches!(refused, Transfer::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
     }
     assert_eq!(hand_over(&store, one, 1, Successor::Name("p3")).await, Transfer::Done);
-    assert_eq!(store.acquire(two, &waiting[2], Wait::InQueue).await.unwrap().outcome, granted(2));
+    assert_eq!(queue(&store, two, &waiting[2]).await, granted(2));
     assert_eq!(hand_over(&store, two, 2, Successor::Uid("uid-p2")).await, Transfer::Done);
     assert_eq!(store.history(&key("a"), 10).await.unwrap()[1].ended.as_ref().unwrap().1, "your turn");
     // Again in order.
@@ -88,15 +88,15 @@ async fn an_heir_goes_first_and_the_others_keep_their_places() {
 async fn an_heir_s_token_jumps_with_the_database_s_history() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let waiting = queue(&store, two, &["p1"]).await;
     database.sql("update leadergroup.meta set system_identifier = 42").await;
     let busy = Transfer::Refused(Refusal::Busy);
     assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, busy, "the era has not settled");
-    settled(&database).await;
+    end_quarantine(&database).await;
     assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
     assert_eq!(
-        store.acquire(two, &waiting[0], Wait::InQueue).await.unwrap().outcome,
+        queue(&store, two, &waiting[0]).await,
         granted(TOKEN_JUMP + 2)
     );
 }
@@ -107,7 +107,7 @@ async fn nothing_is_handed_over_past_a_fenced_transaction() {
     let patience = FencePolicy { patience: Duration::from_millis(50), overrun: Overrun::Wait };
     let store = store.with_fence_policy(patience);
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     queue(&store, two, &["p1"]).await;
     let mut bank = application(&database).await.connect().await;
     begin(&mut bank, "read committed").await;
@@ -159,7 +159,7 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     let (database, store) = migrated().await;
     let holder = AcquireRequest { lock_delay: NEVER, ..wish("p0") };
     let one = session(&store).await;
-    assert_eq!(store.acquire(one, &holder, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &holder).await, granted(1));
     let next = client(&database, "next").await;
     let waiting = tokio::spawn(async move { next.lock(&key("a"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
@@ -178,11 +178,11 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     // Nobody waits now, and its session is dead: the delay that it asked for is not kept.
     assert_eq!(force(2).await, Changed::Done);
     assert_eq!(force(2).await, Changed::Done, "nobody holds it");
-    assert_eq!(store.acquire(one, &holder, Wait::No).await.unwrap().outcome, granted(3));
+    assert_eq!(acquire(&store, one, &holder).await, granted(3));
     assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
     assert_eq!(force(3).await, Changed::Done);
     assert_eq!(
-        store.acquire(session(&store).await, &wish("p1"), Wait::No).await.unwrap().outcome,
+        acquire(&store, session(&store).await, &wish("p1")).await,
         granted(4)
     );
     // The operator's rows are as before: nobody holds them, and nobody is in charge.
@@ -201,7 +201,7 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     let (database, store) = migrated().await;
     let (one, dead) = (session(&store).await, dead_session(&store).await);
     let last = client(&database, "last").await;
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let fill = async |count: u32, session: SessionId| {
         let rows = format!(
             "insert into leadergroup.waiter (key, request, session, holder_uid, holder_namespace, holder_name, reason)
@@ -215,9 +215,9 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     // Full, but for the dead one.
     let waiting = queue(&store, one, &["p2"]).await;
     assert_eq!(database.number("select count(*) from leadergroup.waiter").await, i64::from(MOST_WAITERS));
-    assert_eq!(store.acquire(one, &wish("p3"), Wait::InQueue).await.unwrap().outcome, Acquired::QueueFull);
+    assert_eq!(queue(&store, one, &wish("p3")).await, Acquired::QueueFull);
     assert_eq!(
-        store.acquire(one, &waiting[0], Wait::InQueue).await.unwrap().outcome,
+        queue(&store, one, &waiting[0]).await,
         Acquired::Waiting,
         "it has its place"
     );
@@ -230,7 +230,7 @@ async fn places_of_the_dead_are_tidied_up_even_where_nobody_asks() {
     let (database, store) = migrated().await;
     let (one, dead) = (session(&store).await, session(&store).await);
     for (own, name) in [(dead, "p0"), (dead, "p1"), (one, "p2")] {
-        assert_ne!(store.acquire(own, &wish(name), Wait::InQueue).await.unwrap().outcome, Acquired::Held);
+        assert_ne!(queue(&store, own, &wish(name)).await, Acquired::Held);
     }
     assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
     // The session itself is still remembered by the row that it held.
@@ -245,7 +245,7 @@ async fn a_release_by_force_that_is_repeated_tells_the_same() {
     let (database, store) = migrated().await;
     let (old, new) = (session(&store).await, session(&store).await);
     let first = wish("p0");
-    assert_eq!(store.acquire(old, &first, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, old, &first).await, granted(1));
     let waiting = queue(&store, new, &["p1"]).await;
     let release = format!(
         "select verdict, next_request, next_session, old_request, old_session from leadergroup.release(
