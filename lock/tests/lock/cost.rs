@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Acquired, Changed, Token, Wait};
+use leadergroup_lock::{Acquired, Changed, Token};
 
 use crate::cast::{claim, grant, granted, keys, session};
-use crate::holders::{self, release, wish};
+use crate::holders::{self, acquire, release, wish};
 use crate::postgres::{Database, Server, eventually, migrated};
 
 /// Counts the statements that the program sends from now on.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, SessionId, Store, Token, Wait};
+use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, SessionId, Store, Token};
 use tokio::time::timeout;
 
 use crate::cast::{Gate, key, session};
-use crate::holders::{self, granted};
+use crate::holders::{self, acquire, granted, queue};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -34,11 +34,7 @@ async fn after_a_death_each_one_sits_the_delay_out_and_the_queue_keeps_its_order
     let mut two = wish("p2", Duration::ZERO);
     for _ in 0..2 {
         assert_eq!(queue(&store, first, &one).await, delayed(1));
-        assert_eq!(
-            queue(&store, second, &two).await,
-            delayed(1),
-            "it queues up meanwhile"
-        );
+        assert_eq!(queue(&store, second, &two).await, delayed(1), "it queues up meanwhile");
         assert_eq!(acquire(&store, second, &wish("p3", HOUR)).await, delayed(1));
     }
     // Another term's delay is not this one's.
@@ -48,11 +44,7 @@ async fn after_a_death_each_one_sits_the_delay_out_and_the_queue_keeps_its_order
     two.sat_out = Some(Token::new(1));
     assert_eq!(queue(&store, second, &two).await, Acquired::Waiting);
     let rash = AcquireRequest { sat_out: Some(Token::new(1)), ..wish("p3", HOUR) };
-    assert_eq!(
-        acquire(&store, second, &rash).await,
-        Acquired::Held,
-        "others wait for it"
-    );
+    assert_eq!(acquire(&store, second, &rash).await, Acquired::Held, "others wait for it");
     one.sat_out = Some(Token::new(1));
     assert_eq!(queue(&store, first, &one).await, granted(2));
     // This holder asked for no delay.
@@ -61,19 +53,13 @@ async fn after_a_death_each_one_sits_the_delay_out_and_the_queue_keeps_its_order
 }
 
 #[tokio::test]
-async fn whoever_gets_the_key_handed_over_has_its_own_delay() {
+async fn a_successor_has_its_own_delay() {
     let (_database, store) = migrated().await;
-    let [holder, heir, last] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(
-        acquire(&store, holder, &wish("p0", Duration::ZERO)).await,
-        granted(1)
-    );
-    assert_eq!(
-        queue(&store, heir, &wish("p1", HOUR)).await,
-        Acquired::Waiting
-    );
+    let [holder, next, last] = [session(&store).await, session(&store).await, session(&store).await];
+    assert_eq!(acquire(&store, holder, &wish("p0", Duration::ZERO)).await, granted(1));
+    assert_eq!(queue(&store, next, &wish("p1", HOUR)).await, Acquired::Waiting);
     store.release(holder, &key("a"), Token::new(1), "done").await.unwrap();
-    kill(&store, heir).await;
+    kill(&store, next).await;
     assert_eq!(acquire(&store, last, &wish("p2", HOUR)).await, delayed(2));
 }
 
@@ -86,7 +72,7 @@ async fn an_end_in_order_hands_over_at_once() {
     assert_eq!(acquire(&store, two, &wish("p1", HOUR)).await, granted(2));
     store.close(two).await.unwrap();
     assert_eq!(acquire(&store, three, &wish("p2", HOUR)).await, granted(3));
-    // A session that somebody removed did not say that it ends.
+    // A session that was removed by hand did not say that it ends.
     database.sql(&format!("delete from leadergroup.session where id = '{three}'")).await;
     assert_eq!(acquire(&store, one, &wish("p3", HOUR)).await, delayed(3));
 }

@@ -1,11 +1,13 @@
-//! Lost commits: when the database's history turns out to be another one, no token is used twice.
+//! Lost commits: when the database's history turns out to be another one, a new era begins, and no token is used twice.
 
 use std::process::Command;
 
-use leadergroup_lock::{Beat, Grant, TOKEN_JUMP, Token};
+use leadergroup_lock::{Grant, Token};
 
-use crate::cast::{grant, grant_one, granted, key, row, session, take};
+use crate::cast::{TTL, assert_jumped, grant, grant_one, granted, key, row, session, take, token_of};
 use crate::postgres::{Server, migrated};
+
+const NEW_HISTORY: &str = "update leadergroup.meta set history = 'elsewhere/00000001'";
 
 #[tokio::test]
 async fn tokens_jump_when_the_history_is_another_one() {
@@ -17,25 +19,32 @@ async fn tokens_jump_when_the_history_is_another_one() {
     take(&store, own, &fresh).await;
     assert_eq!(grant_one(&store, own, grant(&old, 0, "p0")).await, granted(1));
     let before = store.beat(own, &[]).await.unwrap();
-    assert!(!before.epoch_changed);
-    assert_eq!(before.epoch.era, 0);
-    assert!(!other.beat(own, &[]).await.unwrap().epoch_changed);
+    assert_eq!(before.quarantine, None);
+    assert_eq!(database.number("select era from leadergroup.meta").await, 0);
+    assert_eq!(other.beat(own, &[]).await.unwrap().era, before.era);
 
     // As after a switch to another server: the recorded history is not the present one.
-    database.sql("update leadergroup.meta set system_identifier = 42").await;
+    database.sql(NEW_HISTORY).await;
     let after = store.beat(own, &[]).await.unwrap();
-    assert!(after.epoch_changed && after.alive);
-    assert_eq!(after.epoch.era, 1);
-    assert_eq!(after.epoch.system_identifier, before.epoch.system_identifier);
-    assert!(!store.beat(own, &[]).await.unwrap().epoch_changed, "said once");
+    assert!(after.alive);
+    assert_ne!(after.era, before.era);
+    assert_eq!(after.quarantine, Some(TTL));
+    let present = "select count(*) from leadergroup.meta where history = leadergroup.read_history()";
+    assert_eq!(database.number(present).await, 1);
+    let era = database.number("select era from leadergroup.meta").await;
+    assert!((1..=1_000).contains(&era), "{era}");
+    assert_eq!(store.beat(own, &[]).await.unwrap().era, after.era, "it has begun once");
     // The other program was not the one to notice, yet it has to know.
-    let heard: Beat = other.beat(own, &[]).await.unwrap();
-    assert!(heard.epoch_changed);
-    assert_eq!(heard.epoch, after.epoch);
+    assert_eq!(other.beat(own, &[]).await.unwrap().era, after.era);
+    let (_, registered_in) = other.register("late", TTL, None).await.unwrap();
+    assert_eq!(registered_in, after.era);
 
-    assert_eq!(grant_one(&store, own, grant(&old, 1, "p1")).await, granted(TOKEN_JUMP + 2));
-    assert_eq!(grant_one(&store, own, grant(&old, TOKEN_JUMP + 2, "p2")).await, granted(TOKEN_JUMP + 3));
-    assert_eq!(grant_one(&store, own, grant(&fresh, 0, "p1")).await, granted(TOKEN_JUMP + 1));
+    let token = token_of(&grant_one(&store, own, grant(&old, 1, "p1")).await);
+    assert_jumped(&database, 1, token).await;
+    let next = token.get() + 1;
+    assert_eq!(grant_one(&store, own, grant(&old, token.get(), "p2")).await, granted(next), "once");
+    assert_jumped(&database, 0, token_of(&grant_one(&store, own, grant(&fresh, 0, "p1")).await)).await;
+    assert_eq!(database.number("select era from leadergroup.meta").await, era);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +55,16 @@ async fn a_grant_notices_by_itself_and_many_at_once_begin_one_era() {
     for key in &keys {
         take(&store, own, key).await;
     }
-    database.sql("update leadergroup.meta set timeline = 77").await;
+    database
+        .sql(
+            "create table leadergroup.begun (era_id uuid);
+             create function leadergroup.note_era() returns trigger language plpgsql security definer as
+                 'begin insert into leadergroup.begun values (new.era_id); return null; end';
+             create trigger note_era after update of era_id on leadergroup.meta
+                 for each row execute function leadergroup.note_era()",
+        )
+        .await;
+    database.sql(NEW_HISTORY).await;
     let grants: Vec<_> = keys
         .iter()
         .map(|key| {
@@ -55,22 +73,47 @@ async fn a_grant_notices_by_itself_and_many_at_once_begin_one_era() {
         })
         .collect();
     for grant in grants {
-        assert_eq!(grant.await.unwrap(), [granted(TOKEN_JUMP + 1)]);
+        let answers = grant.await.unwrap();
+        assert_eq!(answers.len(), 1);
+        assert_jumped(&database, 0, token_of(&answers[0])).await;
     }
-    assert_eq!(database.number("select era from leadergroup.meta").await, 1);
+    assert_eq!(database.number("select count(*) from leadergroup.begun").await, 1);
+}
+
+/// For files that were put back as they were: nothing in them tells that commits were lost.
+#[tokio::test]
+async fn an_era_that_a_person_begins_is_like_any_other() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let before = store.beat(own, &[]).await.unwrap();
+    for name in ["a", "b"] {
+        take(&store, own, &key(name)).await;
+    }
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    let era = database.number("select leadergroup.begin_era(7000000000)").await;
+    assert!((1..=1_000).contains(&era), "{era}");
+    let after = store.beat(own, &[]).await.unwrap();
+    assert_ne!(after.era, before.era);
+    assert_eq!(after.quarantine, Some(TTL));
+    assert_jumped(&database, 1, token_of(&grant_one(&store, own, grant(&key("a"), 1, "p1")).await)).await;
+    // A row that was lost goes on above the floor.
+    let fresh = token_of(&grant_one(&store, own, grant(&key("b"), 0, "p0")).await);
+    assert!(fresh > Token::new(7_000_000_000), "{fresh}");
 }
 
 /// A real one: the server goes back to an old state of itself and begins a new timeline, as a restored backup or a
-/// promoted standby does. What was granted in between is lost, and its tokens are not handed out again.
+/// promoted standby does. What was granted in between is lost, and its tokens are not granted again.
 #[tokio::test]
 async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
     let server = Server::start(&[]);
-    let (_database, store) = server.migrated().await;
+    let (database, store) = server.migrated().await;
     let own = session(&store).await;
     let key = key("a");
     take(&store, own, &key).await;
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
-    assert_eq!(store.beat(own, &[]).await.unwrap().epoch.timeline, 1);
+    let before = store.beat(own, &[]).await.unwrap();
+    let timeline = "select right(history, 8)::bigint from leadergroup.meta";
+    assert_eq!(database.number(timeline).await, 1);
 
     server.stop();
     let backup = server.data().with_file_name("backup");
@@ -90,10 +133,12 @@ async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
     let seen = row(&store, &key).await;
     assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
     let beat = store.beat(own, &[]).await.unwrap();
-    assert!(beat.epoch_changed && beat.alive);
-    assert_eq!((beat.epoch.timeline, beat.epoch.era), (2, 2), "the era is not below the timeline");
+    assert!(beat.alive);
+    assert_ne!(beat.era, before.era);
+    assert_eq!(beat.quarantine, Some(TTL));
+    assert_eq!(database.number(timeline).await, 2);
     let next = Grant { expected: seen.token, ..grant(&key, 1, "p1") };
-    assert_eq!(grant_one(&store, own, next).await, granted(2 * TOKEN_JUMP + 1));
+    assert_jumped(&database, 1, token_of(&grant_one(&store, own, next).await)).await;
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
