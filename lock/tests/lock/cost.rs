@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Acquired, Changed, Token, Wait};
+use leadergroup_lock::{Acquired, Changed, Token};
 
 use crate::cast::{claim, grant, granted, keys, session};
-use crate::holders::{self, release, wish};
+use crate::holders::{self, acquire, release, wish};
 use crate::postgres::{Database, Server, eventually, migrated};
 
 /// Counts the statements that the program sends from now on.
@@ -59,24 +59,24 @@ async fn taking_looking_again_and_giving_up_are_one_statement_each() {
     let (database, store) = migrated().await;
     let (own, other) = (session(&store).await, session(&store).await);
     let rival = database.store();
-    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, holders::granted(1));
+    assert_eq!(acquire(&store, own, &wish("p0")).await, holders::granted(1));
     assert_eq!(release(&store, own, 1).await, Changed::Done);
-    rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome;
+    acquire(&rival, other, &wish("p1")).await;
 
     count_statements(&database).await;
     assert_eq!(release(&rival, other, 2).await, Changed::Done);
-    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, holders::granted(3));
+    assert_eq!(acquire(&store, own, &wish("p0")).await, holders::granted(3));
     assert_eq!(statements(&database).await, 2);
-    assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
+    assert_eq!(acquire(&rival, other, &wish("p1")).await, Acquired::Held);
     assert_eq!(statements(&database).await, 4, "the first time it could have been free");
     for _ in 0..3 {
-        assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
+        assert_eq!(acquire(&rival, other, &wish("p1")).await, Acquired::Held);
     }
     assert_eq!(statements(&database).await, 7);
     assert_eq!(release(&store, own, 3).await, Changed::Done);
-    assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, holders::granted(4));
+    assert_eq!(acquire(&rival, other, &wish("p1")).await, holders::granted(4));
     assert_eq!(release(&rival, other, 4).await, Changed::Done);
-    assert_eq!(rival.acquire(other, &wish("p1"), Wait::No).await.unwrap().outcome, holders::granted(5));
+    assert_eq!(acquire(&rival, other, &wish("p1")).await, holders::granted(5));
     assert_eq!(statements(&database).await, 12, "it is taken for free again");
 }
 

@@ -2,23 +2,20 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod acquire;
 mod bank;
 mod cast;
-mod charge;
+mod claims;
 mod client;
 mod connections;
 mod contention;
 mod cost;
 mod death;
 mod delay;
-mod doubt;
-mod epochs;
 mod eras;
 mod examples;
 mod fence;
 mod fence_seen;
-mod handover;
-mod hold;
 mod hold_contract;
 mod hold_model;
 mod holders;
@@ -31,6 +28,8 @@ mod postgres;
 mod processes;
 #[path = "../program/mod.rs"]
 mod program;
+mod quarantine;
+mod reconcile;
 mod remains;
 mod sessions;
 mod short_way;
@@ -38,6 +37,7 @@ mod spans;
 mod stats;
 mod terms;
 mod together;
+mod transfer;
 mod trouble;
 mod ttl;
 mod url_file;
