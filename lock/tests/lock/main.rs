@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod bank;
+mod batches;
 mod cast;
 mod charge;
 mod client;
@@ -17,6 +18,8 @@ mod eras;
 mod examples;
 mod fence;
 mod fence_seen;
+mod fitting;
+mod grants;
 mod handover;
 mod hold;
 mod hold_contract;
@@ -24,20 +27,17 @@ mod hold_model;
 mod holders;
 mod hosts;
 mod model;
-mod obstacles;
 mod opening;
+mod orphans;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
 #[path = "../program/mod.rs"]
 mod program;
-mod remains;
+mod reasons;
 mod sessions;
-mod short_way;
-mod spans;
 mod stats;
-mod terms;
-mod together;
+mod trace;
 mod trouble;
 mod ttl;
 mod url_file;
