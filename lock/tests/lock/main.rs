@@ -4,6 +4,7 @@
 
 mod acquire;
 mod bank;
+mod batches;
 mod cast;
 mod claims;
 mod client;
@@ -16,27 +17,27 @@ mod eras;
 mod examples;
 mod fence;
 mod fence_seen;
+mod fitting;
+mod grants;
 mod hold_contract;
 mod hold_model;
 mod holders;
 mod hosts;
 mod model;
-mod obstacles;
 mod opening;
+mod orphans;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
 #[path = "../program/mod.rs"]
 mod program;
+mod python;
 mod quarantine;
+mod reasons;
 mod reconcile;
-mod remains;
 mod sessions;
-mod short_way;
-mod spans;
 mod stats;
-mod terms;
-mod together;
+mod trace;
 mod transfer;
 mod trouble;
 mod ttl;

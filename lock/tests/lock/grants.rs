@@ -1,9 +1,10 @@
-//! Granting, confirming, vacating, burying: what is done, what is refused, and that repeating does no harm.
+//! Granting, confirming, vacating, leaving tombstones: what is done, what is refused, and that repeating does no harm.
 
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, Claimed, Grant, GrantId, Granted, Key, LockError, Refusal, Store, Token, Tombstone,
+    Changed, Claimed, FencePolicy, Grant, GrantId, Granted, Key, LockError, Overrun, Refusal, Store, Token,
+    Tombstone,
 };
 use sqlx::{Connection, Executor};
 
@@ -38,8 +39,8 @@ async fn a_term_from_claim_to_vacancy() {
     assert!(!held.confirmed);
     let pending: Vec<_> = held.pending.iter().map(|term| (term.token.get(), term.confirmed)).collect();
     assert_eq!(pending, [(1, true), (41, false), (42, false)]);
-    let owners: Vec<_> = held.pending.iter().map(|term| term.holder.name.as_str()).collect();
-    assert_eq!(owners, ["p0", "p1", "p2"]);
+    let holders: Vec<_> = held.pending.iter().map(|term| term.holder.name.as_str()).collect();
+    assert_eq!(holders, ["p0", "p1", "p2"]);
 
     assert_eq!(store.confirm(own, &[(key.clone(), Token::new(42))]).await.unwrap(), [Changed::Done]);
     assert_eq!(row(&store, &key).await.pending.len(), 1);
@@ -54,14 +55,14 @@ async fn a_grant_is_refused_with_the_reason() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
     let other = session(&store).await;
-    let (ours, theirs, nobodys, buried, newer, missing) =
-        (key("ours"), key("theirs"), key("nobodys"), key("buried"), key("newer"), key("missing"));
-    for key in [&ours, &nobodys, &buried, &newer] {
+    let (ours, theirs, nobodys, ended, newer, missing) =
+        (key("ours"), key("theirs"), key("nobodys"), key("ended"), key("newer"), key("missing"));
+    for key in [&ours, &nobodys, &ended, &newer] {
         take(&store, own, key).await;
     }
     take(&store, other, &theirs).await;
     store.unclaim(own, std::slice::from_ref(&nobodys)).await.unwrap();
-    store.tombstone(own, &[tombstone(&buried, GROUP)]).await.unwrap();
+    store.tombstone(own, &[tombstone(&ended, GROUP)]).await.unwrap();
     database.sql("update leadergroup.lock set protocol = 99 where key = 'newer'").await;
     assert_eq!(grant_one(&store, own, grant(&ours, 0, "p0")).await, granted(1));
 
@@ -69,7 +70,7 @@ async fn a_grant_is_refused_with_the_reason() {
         grant(&ours, 0, "p1"),
         grant(&theirs, 0, "p1"),
         grant(&nobodys, 0, "p1"),
-        grant(&buried, 0, "p1"),
+        grant(&ended, 0, "p1"),
         grant(&newer, 0, "p1"),
         grant(&missing, 0, "p1"),
     ];
@@ -80,11 +81,15 @@ async fn a_grant_is_refused_with_the_reason() {
     assert_eq!((seen.token, seen.holder.clone()), (Token::new(1), Some(holder("p0"))));
     assert_eq!(answers[1], Granted::Refused(Refusal::Unclaimed { session: Some(other) }));
     assert_eq!(answers[2], Granted::Refused(Refusal::Unclaimed { session: None }));
-    // A tombstone is in nobody's charge.
+    // A tombstone is claimed by nobody.
     assert_eq!(answers[3], Granted::Refused(Refusal::Unclaimed { session: None }));
     assert_eq!(answers[4], Granted::Refused(Refusal::ProtocolNewer { protocol: 99 }));
     assert_eq!(answers[5], Granted::Refused(Refusal::Missing));
-    assert_eq!(database.number("select count(*) from leadergroup.term").await, 1, "nothing else was granted");
+    assert_eq!(
+        database.number("select count(*) from leadergroup.terms").await,
+        1,
+        "nothing else was granted"
+    );
 }
 
 #[tokio::test]
@@ -106,7 +111,7 @@ async fn changes_of_a_dead_session_have_no_effect() {
     assert_eq!(store.claim(own, &[claim(&key)]).await, Err(LockError::SessionDead));
     assert!(!store.beat(own, &[]).await.unwrap().alive, "a late heartbeat does not bring it back");
     assert_eq!(row(&store, &key).await, before);
-    assert_eq!(database.number("select count(*) from leadergroup.term").await, 1);
+    assert_eq!(database.number("select count(*) from leadergroup.terms").await, 1);
 }
 
 #[tokio::test]
@@ -119,7 +124,7 @@ async fn repeating_a_grant_answers_as_the_first_time() {
     for _ in 0..3 {
         assert_eq!(grant_one(&store, own, first.clone()).await, granted(1));
     }
-    assert_eq!(database.number("select count(*) from leadergroup.term").await, 1);
+    assert_eq!(database.number("select count(*) from leadergroup.terms").await, 1);
     // Confirming does not end that.
     store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap();
     assert_eq!(grant_one(&store, own, first.clone()).await, granted(1));
@@ -187,9 +192,9 @@ async fn a_tombstone_keeps_the_token_and_its_successor_goes_on() {
     for _ in 0..2 {
         assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), [Changed::Done]);
     }
-    let buried = row(&store, &key).await;
+    let ended = row(&store, &key).await;
     assert_eq!(
-        (buried.tombstone, buried.holder, buried.session, buried.token),
+        (ended.tombstone, ended.holder, ended.session, ended.token),
         (true, None, None, Token::new(1))
     );
     assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::Tombstone { group: GROUP.into() });
@@ -206,7 +211,7 @@ async fn a_tombstone_keeps_the_token_and_its_successor_goes_on() {
 }
 
 #[tokio::test]
-async fn a_tombstone_needs_no_row_and_no_living_session_in_charge() {
+async fn a_tombstone_needs_no_row_and_no_claim() {
     let (_database, store) = migrated().await;
     let own = session(&store).await;
     let other = session(&store).await;
@@ -289,14 +294,15 @@ async fn a_lost_answer_is_resolved_by_repeating_the_grant() {
         }
     }
     // Repeated while the first one may still be under way: never two answers.
-    let early = grant_one(&store, own, grant.clone()).await;
+    let policy = FencePolicy { patience: Duration::from_millis(50), overrun: Overrun::Wait };
+    let early = grant_one(&store.clone().with_fence_policy(policy), own, grant.clone()).await;
     assert!(matches!(early, Granted::Refused(Refusal::Busy)), "{early:?}");
     gate.open().await;
     eventually("the first statement is over", async || {
         grant_one(&store, own, grant.clone()).await == granted(1)
     })
     .await;
-    assert_eq!(database.number("select count(*) from leadergroup.term").await, 1);
+    assert_eq!(database.number("select count(*) from leadergroup.terms").await, 1);
 }
 
 #[tokio::test]
@@ -311,7 +317,7 @@ async fn arguments_that_cannot_be_stored_are_refused_before_anything_is_sent() {
 
     let mut bad = grant(&key, 0, "p0");
     bad.holder.uid = String::new();
-    assert!(invalid("owner's uid")(&store.grant(own, &[bad]).await.unwrap_err()));
+    assert!(invalid("holder's uid")(&store.grant(own, &[bad]).await.unwrap_err()));
     let bad = Grant { floor: Token::new(-1), ..grant(&key, 0, "p0") };
     assert!(invalid("token")(&store.grant(own, &[bad]).await.unwrap_err()));
     let bad = Grant { floor: Token::new(i64::MAX), ..grant(&key, 0, "p0") };
@@ -319,8 +325,8 @@ async fn arguments_that_cannot_be_stored_are_refused_before_anything_is_sent() {
     let twice = [grant(&key, 0, "p0"), grant(&key, 0, "p1")];
     assert!(invalid("batch")(&store.grant(own, &twice).await.unwrap_err()));
     assert!(invalid("batch")(&store.claim(own, &[claim(&key), claim(&key)]).await.unwrap_err()));
-    assert!(invalid("session's name")(&store.register("", Duration::from_secs(1)).await.unwrap_err()));
-    assert!(invalid("ttl")(&store.register("replica", Duration::ZERO).await.unwrap_err()));
+    assert!(invalid("session's name")(&store.register("", Duration::from_secs(1), None).await.unwrap_err()));
+    assert!(invalid("ttl")(&store.register("replica", Duration::ZERO, None).await.unwrap_err()));
 }
 
 #[tokio::test]
@@ -345,7 +351,7 @@ async fn the_history_says_who_held_what_and_why_it_ended() {
     assert_eq!(grant_one(&store, own, grant).await, granted(1));
     store.vacate(own, &[vacate(&key, 1)]).await.unwrap();
     let found = sqlx::query_as::<_, (i64, uuid::Uuid, String, String, String, Option<String>)>(
-        "select token, grant_id, group_id, holder_name, reason, end_reason from leadergroup.term",
+        "select token, grant_id, group_id, holder_name, reason, end_reason from leadergroup.terms",
     )
     .fetch_all(&mut database.admin().await)
     .await
@@ -361,7 +367,7 @@ async fn the_history_says_who_held_what_and_why_it_ended() {
     assert_eq!(found, [expected]);
 }
 
-/// A store in the hand of a program that was declared dead must not be able to bury a living group.
+/// A program whose session was marked dead must not be able to end a living group.
 #[tokio::test]
 async fn a_dead_session_cannot_make_tombstones_of_missing_rows() {
     let (_database, store): (Database, Store) = migrated().await;
