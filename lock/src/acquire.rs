@@ -184,11 +184,16 @@ impl Store {
         }
         let acquiring = Acquiring { own, request: request.clone(), wait };
         let repeats = self.pool.repeats();
-        let attempt = match self.batches.acquire.ask(self, acquiring.clone()).await? {
+        let mut attempt = match self.batches.acquire.ask(self, acquiring.clone()).await? {
             Some(attempt) => attempt,
             // Among others it could not be answered: something has to be waited for.
-            None => acquiring.alone(self).await?,
+            None => acquiring.clone().alone(self).await?,
         };
+        if attempt.outcome == Acquired::Quarantine && attempt.era.is_none() {
+            // The first to notice a new history.
+            self.begin_era().await?;
+            attempt = acquiring.alone(self).await?;
+        }
         if attempt.outcome == Acquired::Refused(Refusal::Busy) && self.pool.repeats() != repeats {
             let detail = "the connection broke, and what was asked on it may still be under way".to_owned();
             return Err(LockError::Interrupted { statement: ACQUIRE.name, detail });
@@ -236,7 +241,16 @@ impl Store {
         let row = self.end_hold(Some(own), key, token, reason, Some(successor)).await?;
         Ok(match get::<&str>(&row, "verdict")? {
             "no-successor" => Transfer::NotWaiting,
-            verdict => refusal(&row, verdict)?.map_or(Transfer::Done, Transfer::Refused),
+            verdict => match refusal(&row, verdict)? {
+                None => Transfer::Done,
+                Some(refusal) => {
+                    if refusal == Refusal::Busy {
+                        // Perhaps the first to notice a new history.
+                        self.begin_era().await?;
+                    }
+                    Transfer::Refused(refusal)
+                }
+            },
         })
     }
 

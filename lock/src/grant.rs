@@ -16,7 +16,6 @@ const GRANT: Statement = Statement { name: "grant", sql: include_str!("sql/grant
 const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/confirm.sql") };
 const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
 const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
-const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 
 /// How often a batch is tried again because a new era has begun. A second one in between would be two failovers within
 /// milliseconds.
@@ -201,8 +200,7 @@ impl Store {
             if let Some(answers) = answers.into_iter().collect::<Option<Vec<_>>>() {
                 return Ok(answers);
             }
-            // The first statement in a new era begins it.
-            self.rows(PRESENT_ERA, Bind::new()).await?;
+            self.begin_era().await?;
         }
         Err(unexpected(GRANT.name, "the database's history changes again and again"))
     }

@@ -16,6 +16,7 @@ const REGISTER: Statement =
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
 const SET_TTL: Statement =
     Statement { name: "change of ttl", sql: "select era_id from leadergroup.set_ttl($1, $2, $3)" };
+const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
 const MARK_DEAD: Statement =
@@ -85,6 +86,11 @@ impl Store {
         let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
         self.rows(SET_TTL, bind).await?.first().map(era_of).transpose()
+    }
+
+    /// Begins a new era if the database has another past than at the last time. A heartbeat does so, too.
+    pub(crate) async fn begin_era(&self) -> Result<(), LockError> {
+        self.rows(PRESENT_ERA, Bind::new()).await.map(drop)
     }
 
     /// From now on keys that programs hold go to new holders in this era, if it is still the present one. To be called when

@@ -267,9 +267,11 @@ begin
         verdict := 'dead';
         return;
     end if;
-    -- Another history than that of the era is as good as a quarantine. The next heartbeat begins the new era: here it would
-    -- hold up all heartbeats for as long as this waits.
-    select m.quarantine or m.history <> leadergroup.history(), m.era_id into quarantine, era_id
+    -- Another history than that of the era is as good as a quarantine, without an era in the answer. A heartbeat begins the
+    -- new era, or leadergroup.present_era(): here that would hold up all heartbeats for as long as this waits.
+    select m.quarantine or m.history <> leadergroup.history(),
+           case when m.history = leadergroup.history() then m.era_id end
+    into quarantine, era_id
     from leadergroup.meta as m;
     l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
     if l.verdict = 'missing' then
