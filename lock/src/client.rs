@@ -101,7 +101,8 @@ pub enum ClientError {
 }
 
 /// A program that holds locks. Cheap to clone; a clone is the same holder, and may take a key that the holder has already.
-/// Dropping the last one ends the background tasks; [`shutdown`](Self::shutdown) also frees everything at once.
+/// Dropping the last one ends the background tasks, and guards are lost when the lease ends; [`shutdown`](Self::shutdown) frees
+/// everything at once.
 ///
 /// ```no_run
 /// # async fn example(store: leadergroup_lock::Store) -> Result<(), Box<dyn std::error::Error>> {
@@ -140,7 +141,7 @@ struct Background {
 impl Drop for Background {
     fn drop(&mut self) {
         // Ends the heartbeat in a thread, too.
-        self.process.close();
+        self.process.stop();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

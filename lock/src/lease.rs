@@ -17,7 +17,7 @@ pub(crate) struct Lease {
     pub(crate) era: EraId,
     /// Whether all that is held was found in that era. Until then its heartbeats do not renew the lease.
     pub(crate) reconciled: bool,
-    /// The client was shut down: there will be no other session.
+    /// The client was shut down or dropped: there will be no other session.
     pub(crate) closed: bool,
     lasts: Duration,
     until: Option<Duration>,

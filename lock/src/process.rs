@@ -112,12 +112,19 @@ impl Process {
         None
     }
 
-    /// There will be no other session.
+    /// There will be no other session, and this one has ended.
     pub(crate) fn close(&self) {
         self.lease.send_modify(|lease| {
             lease.end();
             lease.closed = true;
         });
+        self.turns.wake_all();
+    }
+
+    /// There will be no other session, and this one is not kept alive any more. What is held is held for what is left of the
+    /// lease, and may be released until then.
+    pub(crate) fn stop(&self) {
+        self.lease.send_modify(|lease| lease.closed = true);
         self.turns.wake_all();
     }
 }
