@@ -205,7 +205,9 @@ begin
             continue;
         end if;
         select * into l from leadergroup.look(acquire.session, q.key, q.grant_id, q.sat_out, true) as l;
-        if l.verdict = 'granted' or l.verdict = 'held' and (not q.wait or l.place is not null) then
+        if l.verdict = 'granted' or l.verdict = 'held' and (not q.wait or l.place is not null) and exists (
+            select from leadergroup.session as s where s.id = acquire.session and not s.dead
+        ) then
             verdict := case when l.verdict = 'held' and q.wait then 'waiting' else l.verdict end;
             token := l.token;
             holder_session := l.holder_session;

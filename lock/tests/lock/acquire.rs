@@ -76,6 +76,15 @@ async fn a_dead_session_holds_nothing_and_gets_nothing() {
     assert_eq!(queue(&store, one, &wish("p0")).await, Acquired::Refused(Refusal::SessionDead));
     assert_eq!(release(&store, one, 1).await, Changed::Refused(Refusal::SessionDead));
     assert_eq!(acquire(&store, two, &wish("p1")).await, granted(2));
+
+    // Nor is it told to wait for a key that others hold: it would wait for ever.
+    let (three, third) = (session(&store).await, wish("p2"));
+    assert_eq!(queue(&store, three, &third).await, Acquired::Waiting);
+    assert_eq!(store.mark_dead(&[(three, 1)]).await.unwrap(), [three]);
+    for dead in [one, three] {
+        assert_eq!(acquire(&store, dead, &third).await, Acquired::Refused(Refusal::SessionDead));
+        assert_eq!(queue(&store, dead, &third).await, Acquired::Refused(Refusal::SessionDead));
+    }
 }
 
 #[tokio::test]
