@@ -24,6 +24,7 @@ mod hold_model;
 mod holders;
 mod hosts;
 mod model;
+mod neighbours;
 mod opening;
 mod orphans;
 #[path = "../postgres/mod.rs"]
@@ -36,6 +37,7 @@ mod quarantine;
 mod reasons;
 mod reconcile;
 mod sessions;
+mod silent;
 mod stats;
 mod trace;
 mod transfer;
