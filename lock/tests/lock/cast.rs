@@ -92,7 +92,7 @@ pub struct Gate<'a> {
 impl<'a> Gate<'a> {
     /// Closed for every grant.
     pub async fn close(database: &'a Database) -> Self {
-        Self::close_for(database, "insert on leadergroup.term").await
+        Self::close_for(database, "update of token on leadergroup.lock").await
     }
 
     /// Closed for whatever does this.
