@@ -40,3 +40,33 @@ async fn what_was_released_before_a_crash_is_released_afterwards() {
         assert_eq!((terms[0].term.token, &**reason), (Token::new(number), "released by its holder"));
     }
 }
+
+/// Queueing does not wait for the disk. A waiter notices that the server was away, and asks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_in_a_queue_that_a_crash_took_away_is_asked_for_again() {
+    let (server, database, store) = server().await;
+    let (holding, waiting) = (client(&store, "holder").await, client(&store, "waiter").await);
+    let waiters = async || database.number("select count(*) from leadergroup.waiter").await;
+    for number in 1.. {
+        let held = holding.try_lock(&key("a")).await.unwrap().unwrap();
+        let next = tokio::spawn({
+            let waiting = waiting.clone();
+            async move { waiting.lock(&key("a"), Duration::from_hours(1)).await.unwrap() }
+        });
+        eventually("it waits", async || waiters().await == 1).await;
+        server.kill();
+        server.launch();
+        let lost = waiters().await == 0;
+        eventually("it waits again", async || waiters().await == 1).await;
+        assert!(!held.is_lost() && !next.is_finished());
+        assert_eq!(held.release().await.unwrap(), Released::Done);
+        let next = next.await.unwrap();
+        assert!(!next.is_lost());
+        assert_eq!(next.token(), Token::new(2 * number));
+        assert_eq!(next.release().await.unwrap(), Released::Done);
+        if lost {
+            return;
+        }
+        assert!(number < 5, "every place was on the disk before the crash");
+    }
+}
