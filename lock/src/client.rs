@@ -261,17 +261,8 @@ impl Client {
         if !self.process.covers(session) {
             return None;
         }
-        unfinished.disarm();
         tracing::debug!(%key, %token, holder = %self.holder.name, "the lock is held");
-        let term = Term::new(
-            Arc::clone(&self.process),
-            session,
-            key.clone(),
-            self.holder.name.clone(),
-            request.grant,
-            token,
-            self.config.max_hold,
-        );
+        let term = Term::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
         // From now on it is looked at when the era changes. If that was just before, the grant may be lost; or it came from
         // another server than the heartbeat's.
         self.process.terms.enter(request.grant, &term);

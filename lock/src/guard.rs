@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::monotonic;
 use crate::process::Process;
 use crate::trace::{releasing, transferring, within};
+use crate::wait::{Unfinished, give_up_once_void};
 use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
 
 /// The longest that a guard sleeps at once: timers stand still while the machine does, the lease does not.
@@ -27,6 +28,8 @@ pub(crate) struct Term {
     pub(crate) holder: String,
     pub(crate) token: Token,
     grant: GrantId,
+    /// Something may still be under way of the request that was granted; it is void after this heartbeat.
+    unclear: Option<u64>,
     /// When it has lasted for as long as it may.
     ends_at: Option<Duration>,
     /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
@@ -38,23 +41,21 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// A term that may last for `max_hold`, if given.
+    /// The term of a request that was granted. It may last for `max_hold`, if given.
     pub(crate) fn new(
-        process: Arc<Process>,
-        session: SessionId,
-        key: Key,
+        granted: &mut Unfinished,
         holder: String,
-        grant: GrantId,
         token: Token,
         max_hold: Option<Duration>,
     ) -> Arc<Self> {
         let term = Arc::new(Self {
-            process,
-            session,
-            key,
+            process: Arc::clone(&granted.process),
+            session: granted.session,
+            key: granted.key.clone(),
             holder,
             token,
-            grant,
+            grant: granted.grant,
+            unclear: granted.disarm(),
             ends_at: max_hold.map(|max| monotonic() + max),
             guards: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
@@ -126,19 +127,30 @@ impl Drop for Term {
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
         self.process.store.counters.held(held, lost);
-        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
-        if released || lost {
-            return self.process.terms.leave(self.grant);
-        }
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
-        let (key, token) = (self.key.clone(), self.token);
-        let release = within(releasing(self), async move {
-            let release = async || process.store.release(session, &key, token, RELEASED).await;
-            let answer = process.insist(session, release).await;
+        let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
+        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
+        let releasing = (!released && !lost).then(|| releasing(self));
+        if releasing.is_none() {
             process.terms.leave(grant);
-            Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
+            if unclear.is_none() {
+                return;
+            }
+        }
+        self.process.runtime.spawn(async move {
+            if let Some(span) = releasing {
+                let _ = within(span, async {
+                    let release = async || process.store.release(session, &key, token, RELEASED).await;
+                    let answer = process.insist(session, release).await;
+                    process.terms.leave(grant);
+                    Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
+                })
+                .await;
+            }
+            if let Some(void_after) = unclear {
+                give_up_once_void(&process, session, &key, grant, void_after).await;
+            }
         });
-        self.process.runtime.spawn(release);
     }
 }
 

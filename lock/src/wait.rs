@@ -328,10 +328,10 @@ impl Delays {
 
 /// A request that may have been granted unseen: when this is dropped it is given up.
 pub(crate) struct Unfinished {
-    process: Arc<Process>,
+    pub(crate) process: Arc<Process>,
     pub(crate) session: SessionId,
-    key: Key,
-    grant: GrantId,
+    pub(crate) key: Key,
+    pub(crate) grant: GrantId,
     armed: bool,
     /// A statement may still be under way; it is void after this heartbeat.
     unclear: Option<u64>,
@@ -339,7 +339,7 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     fn new(process: &Arc<Process>, session: SessionId, key: &Key, grant: GrantId) -> Self {
-        Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: true, unclear: None }
+        Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: false, unclear: None }
     }
 
     /// Asks. Without an answer it is not known from then on what is still to come.
@@ -348,15 +348,18 @@ impl Unfinished {
         void_after: Option<u64>,
         question: impl Future<Output = Result<T, LockError>>,
     ) -> Result<T, LockError> {
+        self.armed = true;
         let before = std::mem::replace(&mut self.unclear, void_after);
         let answer = question.await?;
         self.unclear = before;
         Ok(answer)
     }
 
-    /// There is nothing to give up.
-    pub(crate) fn disarm(&mut self) {
+    /// There is nothing to give up, as the request is a term's now. What may still be under way of it can do nothing while
+    /// the term lasts; once that is over it is to be [given up](give_up_once_void).
+    pub(crate) fn disarm(&mut self) -> Option<u64> {
         self.armed = false;
+        self.unclear.take()
     }
 }
 
@@ -368,17 +371,28 @@ impl Drop for Unfinished {
         let (process, session, unclear) = (Arc::clone(&self.process), self.session, self.unclear);
         let (key, grant) = (self.key.clone(), self.grant);
         self.process.runtime.spawn(async move {
-            let give_up = async || process.store.give_up(session, &key, grant).await;
-            process.insist(session, give_up).await;
-            let Some(void_after) = unclear else { return };
-            // What was asked on a connection that is closed by now may take effect still: a packet that was held up, or a
-            // commit that took its time. Once it is void, and its key's row could be locked, nothing can come any more.
-            let mut lease = process.lease.subscribe();
-            let _ = lease.wait_for(|lease| lease.session != session || lease.beat > void_after).await;
-            tokio::time::sleep(process.store.pool.limit()).await;
-            process.insist(session, give_up).await;
+            process.insist(session, async || process.store.give_up(session, &key, grant).await).await;
+            if let Some(void_after) = unclear {
+                give_up_once_void(&process, session, &key, grant, void_after).await;
+            }
         });
     }
+}
+
+/// Gives up what comes late of a request. What was asked on a connection that is closed by now may take effect still: a
+/// packet that was held up, or a commit that took its time. Once it is void, and its key's row could be locked, nothing can
+/// come any more.
+pub(crate) async fn give_up_once_void(
+    process: &Process,
+    session: SessionId,
+    key: &Key,
+    grant: GrantId,
+    void_after: u64,
+) {
+    let mut lease = process.lease.subscribe();
+    let _ = lease.wait_for(|lease| !lease.serves(session) || lease.beat > void_after).await;
+    tokio::time::sleep(process.store.pool.limit()).await;
+    process.insist(session, async || process.store.give_up(session, key, grant).await).await;
 }
 
 /// Those who wait for their turn, by grant.

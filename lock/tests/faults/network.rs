@@ -88,7 +88,7 @@ async fn whoever_does_not_read_its_answer_keeps_no_row() {
     proxy.freeze(true);
     gate.open().await;
     eventually("the server is done", async || {
-        database.number("select count(*) from leadergroup.term").await == 1_000
+        database.number("select count(*) from leadergroup.terms").await == 1_000
     })
     .await;
     assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, Granted, Key, LockError, Refusal, SessionId, Store,
+    AcquireRequest, Acquired, Changed, Claimed, EraId, Granted, Key, LockError, Refusal, SessionId, Store,
     Successor, Token, Transfer, Wait,
 };
 use sqlx::postgres::PgConnection;
@@ -62,6 +62,8 @@ pub struct Scene {
     own: SessionId,
     other: SessionId,
     pub key: Key,
+    /// The era before.
+    era: EraId,
     wish: AcquireRequest,
     /// What is asked at the same time.
     wishes: Vec<AcquireRequest>,
@@ -79,7 +81,8 @@ async fn hold(store: &Store, own: SessionId, wish: &AcquireRequest) {
 
 impl Operation {
     pub async fn prepare(self, database: &Database, store: &Store, name: &str) -> Scene {
-        let (own, other) = (session(store).await, session(store).await);
+        let (own, era) = store.register("replica", TTL, None).await.unwrap();
+        let other = session(store).await;
         let key = key(name);
         let (mine, others) = (wish(&key, "mine"), wish(&key, "other's"));
         let mut wishes: Vec<_> = (0..TOGETHER)
@@ -87,7 +90,7 @@ impl Operation {
             .collect();
         match self {
             Register | Beat | MarkDead | Create | Hold | SetTtl => {}
-            BeatInANewEra => database.sql("update leadergroup.meta set timeline = timeline + 1").await,
+            BeatInANewEra => database.sql("update leadergroup.meta set history = 'another one'").await,
             Adopt => {
                 let before = dead_session(store).await;
                 let claimed = store.claim(before, &[claim(&key)]).await;
@@ -140,7 +143,7 @@ impl Operation {
             }
         }
         let (grant, vacate) = (grant(&key, 0, "p0"), vacate(&key, 1));
-        Scene { own, other, key, wish: mine, wishes, grant, vacate }
+        Scene { own, other, key, era, wish: mine, wishes, grant, vacate }
     }
 
     /// In words, so that answers can be compared.
@@ -157,14 +160,15 @@ impl Operation {
         };
         let token = Token::new(1);
         Ok(match self {
-            Register => store.register("replica", TTL).await.map(|_| "registered".to_owned())?,
-            Beat => format!("alive {}", store.beat(*own).await?.alive),
+            Register => store.register("replica", TTL, None).await.map(|_| "registered".to_owned())?,
+            Beat => format!("alive {}", store.beat(*own, &[]).await?.alive),
             BeatInANewEra => {
-                let beat = store.beat(*own).await?;
-                format!("alive {} in era {}", beat.alive, beat.epoch.era)
+                let beat = store.beat(*own, &[]).await?;
+                let (another, quarantine) = (beat.era != scene.era, beat.quarantine.is_some());
+                format!("alive {}, another era {another}, quarantine {quarantine}", beat.alive)
             }
             MarkDead => format!("dead {}", store.mark_dead(&[(*other, 1)]).await? == [*other]),
-            Close => format!("freed {}", store.close(*own).await?),
+            Close => store.close(*own).await.map(|()| "closed".to_owned())?,
             Create | Adopt => match store.claim(*own, &[claim(key)]).await?.remove(0) {
                 Claimed::Ours(_) => "ours".to_owned(),
                 other => format!("{other:?}"),
@@ -178,16 +182,12 @@ impl Operation {
             Vacate => changed(store.vacate(*own, std::slice::from_ref(&scene.vacate)).await?.remove(0)),
             Bury => changed(store.tombstone(*own, &[tombstone(key, GROUP)]).await?.remove(0)),
             HoldTogether => {
-                let all = wishes.iter().map(|wish| store.try_hold(*own, wish));
-                one_answer(all_of(all).await?.into_iter().map(acquired))
+                let all = wishes.iter().map(|wish| store.acquire(*own, wish, Wait::No));
+                one_answer(all_of(all).await?.into_iter().map(|attempt| acquired(attempt.outcome)))
             }
             ReleaseTogether => {
                 let all = wishes.iter().map(|wish| store.release(*own, &wish.key, token, "done"));
-                // Of those that are asked again, some may have been given up before.
-                one_answer(all_of(all).await?.into_iter().map(|answer| match changed(answer).as_str() {
-                    "done" | "another token" => "let go".to_owned(),
-                    other => other.to_owned(),
-                }))
+                one_answer(all_of(all).await?.into_iter().map(changed))
             }
             Hold | HoldAgain | TakeOver => {
                 acquired(store.acquire(*own, wish, Wait::No).await.map(|attempt| attempt.outcome)?)
@@ -199,7 +199,7 @@ impl Operation {
                 Transfer::NotWaiting => "nobody of this name waits".to_owned(),
                 Transfer::Refused(refusal) => changed(Changed::Refused(refusal)),
             },
-            SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?),
+            SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?.is_some()),
             GiveUp | GiveUpWhatWasGranted => {
                 store.give_up(*own, key, wish.grant).await?;
                 "gave up".to_owned()
@@ -208,49 +208,51 @@ impl Operation {
         })
     }
 
-    /// The answer, and what else may be said to whoever asks again.
-    pub fn answers(self) -> (&'static str, &'static str) {
-        let (first, again) = match self {
-            Register => ("registered", ""),
-            Beat | SetTtl => ("alive true", ""),
-            BeatInANewEra => ("alive true in era", ""),
-            MarkDead => ("dead true", ""),
-            Close => ("freed 1", "freed 0"),
-            Create | Adopt => ("ours", ""),
-            Yield | Confirm | Vacate | Bury | ForceRelease => ("done", ""),
-            Grant | Hold => ("granted 1", ""),
-            HoldTogether | HoldAgain | TakeOver => ("granted 2", ""),
-            Queue => ("Waiting", ""),
-            ReleaseTogether => ("let go", ""),
-            Release | ReleaseToTheNext | Pass | ForceReleaseHeld => ("done", "another token"),
-            GiveUp | GiveUpWhatWasGranted => ("gave up", ""),
-        };
-        (first, if again.is_empty() { first } else { again })
+    /// The answer, however often it is asked.
+    pub fn answer(self) -> &'static str {
+        match self {
+            Register => "registered",
+            Beat | SetTtl => "alive true",
+            BeatInANewEra => "alive true, another era true, quarantine true",
+            MarkDead => "dead true",
+            Close => "closed",
+            Create | Adopt => "ours",
+            Yield | Confirm | Vacate | Bury | Release | ReleaseTogether | ReleaseToTheNext | Pass
+            | ForceRelease | ForceReleaseHeld => "done",
+            Grant | Hold => "granted 1",
+            HoldTogether | HoldAgain | TakeOver => "granted 2",
+            Queue => "Waiting",
+            GiveUp | GiveUpWhatWasGranted => "gave up",
+        }
     }
 
-    /// What has to be there afterwards: terms of the keys, those of them that have ended, waiters, and keys that are held.
-    pub fn outcome(self) -> (i64, i64, i64, i64) {
+    /// What has to be there afterwards.
+    pub fn outcome(self) -> Outcome {
         match self {
-            Register | Beat | BeatInANewEra | MarkDead | Close | Create | Adopt | Yield | Bury | SetTtl => {
-                (0, 0, 0, 0)
-            }
-            Grant | Confirm | Hold | GiveUp => (1, 0, 0, 1),
-            HoldTogether => (2 * TOGETHER, TOGETHER, 0, TOGETHER),
-            Queue => (1, 0, 1, 1),
-            Vacate | Release | GiveUpWhatWasGranted | ForceRelease | ForceReleaseHeld => (1, 1, 0, 0),
-            ReleaseTogether => (TOGETHER, TOGETHER, 0, 0),
-            HoldAgain | ReleaseToTheNext | Pass => (2, 1, 0, 1),
-            TakeOver => (2, 0, 0, 1),
+            Register | Beat | BeatInANewEra | MarkDead | Close | Yield | Bury | SetTtl => (0, 0, 0, 0, 0),
+            Create | Adopt => (0, 0, 0, 0, 1),
+            Grant | Confirm | Hold | GiveUp => (1, 0, 0, 1, 1),
+            HoldTogether => (2 * TOGETHER, TOGETHER, 0, TOGETHER, TOGETHER),
+            Queue => (1, 0, 1, 1, 1),
+            Vacate => (1, 1, 0, 0, 1),
+            Release | GiveUpWhatWasGranted | ForceRelease | ForceReleaseHeld => (1, 1, 0, 0, 0),
+            ReleaseTogether => (TOGETHER, TOGETHER, 0, 0, 0),
+            HoldAgain | ReleaseToTheNext | Pass | TakeOver => (2, 1, 0, 1, 1),
         }
     }
 }
 
-pub async fn outcome(admin: &mut PgConnection, key: &Key) -> (i64, i64, i64, i64) {
+/// Terms of the keys, those of them that have ended, waiters, keys that are held, and keys of living sessions.
+pub type Outcome = (i64, i64, i64, i64, i64);
+
+pub async fn outcome(admin: &mut PgConnection, key: &Key) -> Outcome {
     sqlx::query_as(
-        "select (select count(*) from leadergroup.term where starts_with(key, $1)), \
+        "select (select count(*) from leadergroup.terms where starts_with(key, $1)), \
          (select count(*) from leadergroup.terms where starts_with(key, $1) and ended_at is not null), \
          (select count(*) from leadergroup.waiter where starts_with(key, $1)), \
-         (select count(*) from leadergroup.lock where starts_with(key, $1) and holder_uid is not null)",
+         (select count(*) from leadergroup.lock where starts_with(key, $1) and holder_uid is not null), \
+         (select count(*) from leadergroup.lock as l join leadergroup.session as s on s.id = l.session \
+          where starts_with(l.key, $1) and not s.dead)",
     )
     .bind(key.as_str())
     .fetch_one(admin)
