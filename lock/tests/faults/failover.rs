@@ -10,7 +10,9 @@ use leadergroup_lock::{
 };
 use tokio::time::timeout;
 
-use crate::cast::{TTL, grant, grant_one, granted, holder, key, row, session, settled, take};
+use crate::cast::{
+    TTL, end_quarantine as settled, grant, grant_one, granted, holder, key, row, session, take,
+};
 use crate::postgres::{DEADLINE, Database, Server, eventually};
 
 /// By so much the first token of a new era is larger than the last one that the database knows.
