@@ -92,6 +92,8 @@ async fn a_successor_s_token_jumps_with_the_database_s_history() {
     let waiting = queue(&store, two, &["p1"]).await;
     database.sql("update leadergroup.meta set history = 'elsewhere/00000001'").await;
     let busy = Transfer::Refused(Refusal::Busy);
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, busy, "no heartbeat has seen it yet");
+    assert!(store.beat(one, &[]).await.unwrap().quarantine.is_some());
     assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, busy, "in quarantine");
     end_quarantine(&database).await;
     assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
