@@ -333,6 +333,8 @@ begin
     end if;
     verdict := case
         when verdict in ('held', 'behind') then case when q.wait then 'waiting' else 'held' end
+        -- Removed at this moment, as it was idle.
+        when verdict = 'missing' then 'busy'
         else verdict
     end;
 end
