@@ -19,6 +19,7 @@ mod examples;
 mod fence;
 mod fence_seen;
 mod fitting;
+mod forgotten;
 mod grants;
 mod handover;
 mod hold;
@@ -35,6 +36,7 @@ mod postgres;
 mod processes;
 #[path = "../program/mod.rs"]
 mod program;
+mod pruning;
 mod reasons;
 mod sessions;
 mod silent;
