@@ -7,6 +7,7 @@ mod batches;
 mod cast;
 mod charge;
 mod client;
+mod collation;
 mod connections;
 mod contention;
 mod cost;
