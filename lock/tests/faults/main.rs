@@ -13,6 +13,7 @@ mod disk;
 mod failover;
 mod kills;
 mod latency;
+mod max_hold;
 mod network;
 mod operations;
 mod pauses;
