@@ -24,4 +24,5 @@ mod postgres;
 #[path = "../program/mod.rs"]
 mod program;
 mod proxy;
+mod standby;
 mod upgrade;
