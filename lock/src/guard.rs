@@ -76,12 +76,20 @@ impl Term {
     }
 
     fn is_lost(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed)
-            && (!self.process.covers(self.session) || self.ends_at.is_some_and(|at| at <= monotonic()))
-        {
+        self.is_taken() || self.is_overdue()
+    }
+
+    /// Others may hold the key.
+    fn is_taken(&self) -> bool {
+        if !self.lost.load(Ordering::Relaxed) && !self.process.covers(self.session) {
             self.lost.store(true, Ordering::Relaxed);
         }
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// It has lasted for as long as it may. Nobody else gets the key before it is released.
+    fn is_overdue(&self) -> bool {
+        self.ends_at.is_some_and(|at| at <= monotonic())
     }
 
     /// Until when it is surely held.
@@ -110,7 +118,8 @@ async fn end_at(term: Weak<Term>, at: Duration) {
         sleep(left.min(LONGEST_SLEEP.max(left / 2))).await;
     }
     let Some(term) = term.upgrade() else { return };
-    if term.end() {
+    if !term.is_taken() && !term.released.load(Ordering::Relaxed) {
+        term.lost.store(true, Ordering::Relaxed);
         tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is given up");
         // Wakes those that wait for the loss.
         term.process.lease.send_modify(|_| {});
@@ -123,14 +132,16 @@ async fn end_at(term: Weak<Term>, at: Duration) {
 impl Drop for Term {
     fn drop(&mut self) {
         let released = *self.released.get_mut();
-        let lost = !released && self.is_lost();
+        let (taken, overdue) = (self.is_taken(), self.is_overdue());
+        let lost = !released && (taken || overdue);
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
         self.process.store.counters.held(held, lost);
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
-        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
-        let releasing = (!released && !lost).then(|| releasing(self));
+        // What was taken is another one's, or goes with the session: a release would be an end in order, without the delay.
+        let releasing = (!released && !taken).then(|| releasing(self));
+        let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
         if releasing.is_none() {
             process.terms.leave(grant);
             if unclear.is_none() {
@@ -140,7 +151,7 @@ impl Drop for Term {
         self.process.runtime.spawn(async move {
             if let Some(span) = releasing {
                 let _ = within(span, async {
-                    let release = async || process.store.release(session, &key, token, RELEASED).await;
+                    let release = async || process.store.release(session, &key, token, reason).await;
                     let answer = process.insist(session, release).await;
                     process.terms.leave(grant);
                     Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))

@@ -196,6 +196,12 @@ declare
     next record;
 begin
     perform from leadergroup.lock as l where l.key = give_up.key for no key update;
+    if not found then
+        -- A row whose commit is under way is not to be seen yet: an insertion of the same key waits for it.
+        insert into leadergroup.lock (key, group_id) values (give_up.key, leadergroup.programs())
+        on conflict on constraint lock_pkey do nothing;
+        perform from leadergroup.lock as l where l.key = give_up.key for no key update;
+    end if;
     delete from leadergroup.waiter as w where w.key = give_up.key and w.grant_id = give_up.grant_id;
     select l.token into granted from leadergroup.lock as l
     where l.key = give_up.key and l.session = give_up.session and l.grant_id = give_up.grant_id;

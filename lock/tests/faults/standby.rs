@@ -1,0 +1,70 @@
+//! A synchronous standby that is away: each COMMIT hangs where no timeout of the server reaches it, and takes effect when the
+//! standby is given up.
+
+use std::time::Duration;
+
+use leadergroup_lock::{Client, ClientConfig, ClientError, DatabaseConfig, LockError, Store, Token};
+
+use crate::cast::key;
+use crate::postgres::{Database, Server, eventually};
+
+async fn beats(database: &Database) -> i64 {
+    database.number("select max(beat) from leadergroup.session").await
+}
+
+/// For a key that has a row, and for one that has none yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
+    let server = Server::start(&[]);
+    let (database, _) = server.migrated().await;
+    let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_millis(100));
+    let limit = DatabaseConfig { statement_timeout: Duration::from_millis(500), ..database.config() };
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let client = Client::connect(Store::new(&limit).unwrap(), config).await.unwrap();
+    // Through another client, which is patient where the machine is slow.
+    let patient = Client::connect(database.store(), ClientConfig::default()).await.unwrap();
+    for name in ["tried before", "waited for before"] {
+        patient.try_lock(&key(name)).await.unwrap().unwrap().release().await.unwrap();
+    }
+    patient.shutdown().await.unwrap();
+
+    server.psql("alter system set synchronous_standby_names = 'nobody'");
+    server.psql("select pg_reload_conf()");
+    let hanging = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+    eventually("the server goes by the new setting", async || {
+        let answer = client.try_lock(&key("tried")).await;
+        assert!(!matches!(answer, Ok(None)), "{answer:?}");
+        database.number(hanging).await > 0
+    })
+    .await;
+    for name in ["tried before", "waited for", "waited for before"] {
+        let answer = match name {
+            "tried before" => client.try_lock(&key(name)).await.map(drop),
+            _ => client.lock(&key(name), Duration::from_secs(1)).await.map(drop),
+        };
+        assert!(
+            matches!(
+                answer,
+                Err(ClientError::Lock(LockError::Timeout { .. }) | ClientError::Deadline { .. })
+            ),
+            "{answer:?}"
+        );
+    }
+    // The questions are void by then, and have been given up.
+    let before = beats(&database).await;
+    eventually("a long time passes", async || beats(&database).await > before + 60).await;
+    assert!(database.number(hanging).await >= 4);
+    server.psql("alter system reset synchronous_standby_names");
+    server.psql("select pg_reload_conf()");
+    eventually("no commit hangs any more", async || database.number(hanging).await == 0).await;
+    eventually("all have come and gone", async || {
+        let granted = "select count(*) from leadergroup.terms where holder_name = 'unnamed'";
+        let held = "select count(*) from leadergroup.lock where holder_uid is not null";
+        database.number(granted).await >= 6 && database.number(held).await == 0
+    })
+    .await;
+    for name in ["tried", "tried before", "waited for", "waited for before"] {
+        let guard = client.lock(&key(name), Duration::from_mins(1)).await.unwrap();
+        assert!(guard.token() > Token::new(1));
+    }
+}
