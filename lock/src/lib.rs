@@ -62,6 +62,7 @@
 
 mod acquire;
 mod batch;
+pub mod blocking;
 mod campaign;
 mod claim;
 mod client;
