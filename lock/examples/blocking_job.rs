@@ -22,7 +22,7 @@ pub fn run(url: &str) -> Result<Held<usize>, Box<dyn Error>> {
     let config = ClientConfig { name: "reporter".into(), ..ClientConfig::default() };
     let client = blocking::Client::connect(store, config)?;
     // Nothing can stop a closure in the middle, so it looks before each page whether it still has the lock.
-    let written = client.run_while_held(&Key::new("report")?, Duration::from_secs(60), |guard| {
+    let written = client.run_while_held(&Key::new("report")?, Duration::from_mins(1), |guard| {
         (1..=10).take_while(|_| !guard.is_lost()).inspect(|page| println!("page {page}")).count()
     })?;
     client.shutdown()?;
