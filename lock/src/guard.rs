@@ -106,6 +106,24 @@ impl Term {
         let near_its_end = self.ends_at.is_some_and(|at| at.saturating_sub(monotonic()) < lease / 2);
         until.saturating_sub(monotonic()) < lease / 2 || near_its_end
     }
+
+    /// See [`Guard::lost`].
+    pub(crate) async fn lost(&self) {
+        self.watch(Self::is_lost).await;
+    }
+
+    async fn watch(&self, condition: impl Fn(&Self) -> bool) {
+        let mut lease = self.process.lease.subscribe();
+        loop {
+            lease.borrow_and_update();
+            if condition(self) {
+                return;
+            }
+            // The sender lives as long as the term; whether it changed or the time is over, look again.
+            let left = self.until().unwrap_or_default().saturating_sub(monotonic());
+            let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
+        }
+    }
 }
 
 /// Ends a term that has lasted for as long as it may: it is lost, and the key is free.
@@ -241,6 +259,11 @@ impl Guard {
         (!guard.is_lost()).then_some(guard)
     }
 
+    /// The term, for work that outlives a borrow of the guard.
+    pub(crate) fn term(&self) -> Arc<Term> {
+        Arc::clone(&self.term)
+    }
+
     /// The key.
     pub fn key(&self) -> &Key {
         &self.term.key
@@ -267,27 +290,14 @@ impl Guard {
     /// soon take it, the key was taken away by force, or it was held for as long as it may be. In the second case that is a
     /// fifth of the ttl before anybody else can have it: time to stop the work.
     pub async fn lost(&self) {
-        self.watch(Term::is_lost).await;
+        self.term.lost().await;
     }
 
     /// Completes when the key is about to be lost: less than half of the lease is left because heartbeats do not get
     /// through, or little is left of the longest time that the key may be held. Time to save work; the key may recover.
     /// Also completes when it is lost.
     pub async fn in_jeopardy(&self) {
-        self.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
-    }
-
-    async fn watch(&self, condition: impl Fn(&Term) -> bool) {
-        let mut lease = self.term.process.lease.subscribe();
-        loop {
-            lease.borrow_and_update();
-            if condition(&self.term) {
-                return;
-            }
-            // The sender lives as long as the term; whether it changed or the time is over, look again.
-            let left = self.term.until().unwrap_or_default().saturating_sub(monotonic());
-            let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
-        }
+        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
     }
 
     /// Releases the key and waits until it is done; the next waiter holds it then. An error means that the outcome is not

@@ -7,6 +7,7 @@ use sqlx::postgres::PgRow;
 
 use crate::clock::monotonic;
 use crate::pool::{Lane, Statement};
+use crate::stats::Timer;
 use crate::store::{Bind, FREED, get, unexpected};
 use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
@@ -55,7 +56,9 @@ impl Store {
         let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
         let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
         let sent = monotonic();
+        let timer = Timer::start(&self.counters);
         let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
+        drop(timer);
         let Some((first, others)) = rows.split_first() else {
             return Err(unexpected(BEAT.name, "no rows"));
         };
