@@ -351,3 +351,27 @@ async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
         assert!(answers.iter().all(|answer| *answer == granted(token)), "{answers:?}");
     }
 }
+
+/// Others have taken all locks that the server has: not even a new connection gets one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_busy_while_the_server_has_no_lock_left() {
+    let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);
+    let (database, store) = server.migrated().await;
+    let own = session(&store).await;
+    let keys = keys(3);
+    for key in &keys {
+        take(&store, own, key).await;
+    }
+    let mut others = database.admin().await;
+    let all = "select count(pg_advisory_lock(number)) from generate_series(1, 1000000) as number";
+    assert_eq!(run(&mut others, all).await, Err("53200".to_owned()));
+    let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p1")).collect();
+    for store in [&store, &database.store()] {
+        let answers = store.grant(own, &grants).await.unwrap();
+        assert_eq!(answers, vec![Granted::Refused(Refusal::Busy); 3]);
+        let one = store.grant_one(own, grants[0].clone()).await.unwrap();
+        assert_eq!(one, Granted::Refused(Refusal::Busy));
+    }
+    run(&mut others, "select pg_advisory_unlock_all()").await.unwrap();
+    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 3]);
+}
