@@ -131,7 +131,7 @@ async fn only_the_token_of_the_present_term_passes() {
 
 #[tokio::test]
 async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything_else_waiting() {
-    let (database, store, own, application) = held().await;
+    let (_database, store, own, application) = held().await;
     let mut open = Vec::new();
     for level in LEVELS.iter().cycle().take(9) {
         let mut bank = application.begin(level).await;
@@ -182,7 +182,7 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     for level in ["repeatable read", "serializable"] {
-        let (database, store, own, application) = held().await;
+        let (_database, store, own, application) = held().await;
         let mut bank = application.begin(level).await;
         bank.execute("select 1 from pg_class limit 1").await.unwrap();
         assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
@@ -201,7 +201,7 @@ async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
 async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_either() {
     for level in ["repeatable read", "serializable"] {
         for vacated in [false, true] {
-            let (database, store, own, application) = held().await;
+            let (_database, store, own, application) = held().await;
             let mut bank = application.begin(level).await;
             bank.execute("select 1 from pg_class limit 1").await.unwrap();
             store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap();
