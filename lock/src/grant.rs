@@ -155,8 +155,10 @@ impl Store {
     /// One grant, which waits for fenced transactions as the policy says.
     async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
         let _place = self.fence.place().await;
-        let mut answers = self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await?;
-        answers.pop().ok_or_else(|| unexpected(GRANT.name, "no answer"))
+        match self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await {
+            Err(error) if error.is_out_of_locks() => Ok(Granted::Refused(Refusal::Busy)),
+            answers => answers?.pop().ok_or_else(|| unexpected(GRANT.name, "no answer")),
+        }
     }
 
     /// One statement, which waits for fenced transactions if told so.

@@ -63,8 +63,8 @@ pub fn token_of(answer: &Granted) -> Token {
 /// The first token of a key in the present era, whose largest one before was `last`, has to be this large.
 pub async fn assert_jumped(database: &Database, last: i64, token: Token) {
     let era = database.number("select era from leadergroup.meta").await;
-    let lost = (last + TOKEN_JUMP).max(era * TOKEN_JUMP);
-    let allowed = lost + 1..lost + TOKEN_JUMP;
+    let floor = (last + TOKEN_JUMP).max(era * TOKEN_JUMP);
+    let allowed = floor + 1..floor + TOKEN_JUMP;
     assert!(allowed.contains(&token.get()), "{token} in era {era}, after {last}");
 }
 

@@ -60,7 +60,7 @@ impl Change {
             Self::ReleaseToTheNext | Self::Transfer => {
                 hold(store, own, key).await;
                 let next = AcquireRequest::new(key.clone(), holder("next"), "test");
-                assert_eq!(queue(&store, session(store).await, &next).await, Acquired::Waiting);
+                assert_eq!(queue(store, session(store).await, &next).await, Acquired::Waiting);
             }
             Self::Claim => {
                 let before = session(store).await;

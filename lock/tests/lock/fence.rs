@@ -131,7 +131,7 @@ async fn only_the_token_of_the_present_term_passes() {
 
 #[tokio::test]
 async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything_else_waiting() {
-    let (database, store, own, application) = held().await;
+    let (_database, store, own, application) = held().await;
     let mut open = Vec::new();
     for level in LEVELS.iter().cycle().take(9) {
         let mut bank = application.begin(level).await;
@@ -182,7 +182,7 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     for level in ["repeatable read", "serializable"] {
-        let (database, store, own, application) = held().await;
+        let (_database, store, own, application) = held().await;
         let mut bank = application.begin(level).await;
         bank.execute("select 1 from pg_class limit 1").await.unwrap();
         assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
@@ -201,7 +201,7 @@ async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
 async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_either() {
     for level in ["repeatable read", "serializable"] {
         for vacated in [false, true] {
-            let (database, store, own, application) = held().await;
+            let (_database, store, own, application) = held().await;
             let mut bank = application.begin(level).await;
             bank.execute("select 1 from pg_class limit 1").await.unwrap();
             store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap();
@@ -350,4 +350,28 @@ async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
         let answers = store.grant(own, &grants).await.unwrap();
         assert!(answers.iter().all(|answer| *answer == granted(token)), "{answers:?}");
     }
+}
+
+/// Others have taken all locks that the server has: not even a new connection gets one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_busy_while_the_server_has_no_lock_left() {
+    let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);
+    let (database, store) = server.migrated().await;
+    let own = session(&store).await;
+    let keys = keys(3);
+    for key in &keys {
+        take(&store, own, key).await;
+    }
+    let mut others = database.admin().await;
+    let all = "select count(pg_advisory_lock(number)) from generate_series(1, 1000000) as number";
+    assert_eq!(run(&mut others, all).await, Err("53200".to_owned()));
+    let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p1")).collect();
+    for store in [&store, &database.store()] {
+        let answers = store.grant(own, &grants).await.unwrap();
+        assert_eq!(answers, vec![Granted::Refused(Refusal::Busy); 3]);
+        let one = store.grant_one(own, grants[0].clone()).await.unwrap();
+        assert_eq!(one, Granted::Refused(Refusal::Busy));
+    }
+    run(&mut others, "select pg_advisory_unlock_all()").await.unwrap();
+    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 3]);
 }
