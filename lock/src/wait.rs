@@ -375,7 +375,7 @@ impl Drop for Unfinished {
             // What was asked on a connection that is closed by now may take effect still: a packet that was held up, or a
             // commit that took its time. Once it is void, and its key's row could be locked, nothing can come any more.
             let mut lease = process.lease.subscribe();
-            let _ = lease.wait_for(|lease| lease.session != session || lease.beat > void_after).await;
+            let _ = lease.wait_for(|lease| lease.session != session || lease.closed || lease.beat > void_after).await;
             tokio::time::sleep(process.store.pool.limit()).await;
             process.insist(session, give_up).await;
         });
