@@ -8,6 +8,7 @@ use leadergroup_lock::{
 };
 
 use crate::cast::{Gate, holder, key, row};
+use crate::connections::connections;
 use crate::postgres::{Database, eventually, migrated};
 
 /// How long a request may be on its way.
@@ -67,15 +68,13 @@ async fn given_up(database: &Database) -> i64 {
 
 /// A request that the client drops in the middle, so that it is not known what is still to come of it. It is given up, and
 /// everything is as if it had never been made.
-async fn dropped(database: &Database, client: &Client, name: &str, wait: Wait) -> GrantId {
+async fn dropped(database: &Database, client: Client, name: &str, wait: Wait) -> GrantId {
     let mut gate = Gate::shut(database).await;
-    let asking = tokio::spawn({
-        let (client, key) = (client.clone(), key(name));
-        async move {
-            match wait {
-                Wait::No => client.try_lock(&key).await.map(drop),
-                Wait::InQueue => client.lock(&key, TTL).await.map(drop),
-            }
+    let key = key(name);
+    let asking = tokio::spawn(async move {
+        match wait {
+            Wait::No => client.try_lock(&key).await.map(drop),
+            Wait::InQueue => client.lock(&key, TTL).await.map(drop),
         }
     });
     gate.somebody_waits().await;
@@ -112,8 +111,8 @@ async fn what_comes_late_is_given_up_and_what_is_held_or_waited_for_stays() {
     watch(&database).await;
 
     let own = session_of(&store, "held").await;
-    let late = dropped(&database, &one, "late", Wait::No).await;
-    let late_queue = dropped(&database, &one, "late-queue", Wait::InQueue).await;
+    let late = dropped(&database, one.clone(), "late", Wait::No).await;
+    let late_queue = dropped(&database, one.clone(), "late-queue", Wait::InQueue).await;
     // Copies that were held up on their way, for almost as long as they may be.
     let beats = "select beat from leadergroup.session where not dead and name <> 'other'";
     let void_after = Some(database.number(beats).await.unsigned_abs() + 10);
@@ -159,4 +158,15 @@ async fn the_first_request_for_a_key_that_is_dropped_in_the_middle_leaves_it_fre
         matches!(store.acquire(other, &next, Wait::No).await.unwrap().outcome, Acquired::Granted { .. })
     };
     eventually("it is free", taken).await;
+}
+
+/// What gives the request up ends, although no heartbeat tells from when on it is void.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_dropped_in_the_middle_of_a_request_leaves_no_connection() {
+    let (database, store) = migrated().await;
+    drop(store);
+    watch(&database).await;
+    let only = client(&database).await;
+    dropped(&database, only, "a", Wait::No).await;
+    eventually("its connections are closed", async || connections(&database).await == 0).await;
 }
