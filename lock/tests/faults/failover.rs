@@ -11,7 +11,7 @@ use leadergroup_lock::{
 use tokio::time::timeout;
 
 use crate::cast::{TTL, grant, grant_one, granted, holder, key, row, session, settled, take};
-use crate::postgres::{DEADLINE, Database, Server, eventually};
+use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 /// By so much the first token of a new era is larger than the last one that the database knows.
 const JUMP: i64 = 1_000_000;
@@ -267,6 +267,23 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
     let last = next.token().get();
     assert_eq!(next.release().await.unwrap(), Released::Done);
     assert_eq!(again.await.unwrap().token(), Token::new(last + 1), "one jump for each era");
+}
+
+/// One program finds that the quarantine is over. The others need not ask for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_quarantine_wakes_those_who_wait() {
+    let (database, store) = migrated().await;
+    let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_mins(10));
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let client = Client::connect(database.store(), config).await.unwrap();
+    let (_, era) = store.register("replica", TTL, None).await.unwrap();
+    database.sql("update leadergroup.meta set quarantine = true").await;
+    let waiting = tokio::spawn(async move { client.lock(&key("a"), ttl).await.unwrap().token() });
+    eventually("it listens", async || database.listening().await == 1).await;
+    let waiters = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || database.number(waiters).await == 1).await;
+    store.end_quarantine(era).await.unwrap();
+    assert_eq!(timeout(DEADLINE, waiting).await.expect("it is woken").unwrap(), Token::new(1));
 }
 
 /// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
