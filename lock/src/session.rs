@@ -15,7 +15,7 @@ const REGISTER: Statement =
     Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4)" };
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
 const SET_TTL: Statement =
-    Statement { name: "change of ttl", sql: "select era_id from leadergroup.set_ttl($1, $2, $3)" };
+    Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
 const MARK_DEAD: Statement =
@@ -82,9 +82,19 @@ impl Store {
     ///
     /// Commits as durably as a grant does, unlike heartbeats: a longer ttl must not be lost where they are not.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
+        Ok(self.change_ttl(own, ttl).await?.map(|(_, era)| era))
+    }
+
+    /// The same, with the number of the session's heartbeats so far.
+    pub(crate) async fn change_ttl(
+        &self,
+        own: SessionId,
+        ttl: Duration,
+    ) -> Result<Option<(u64, EraId)>, LockError> {
         let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
-        self.rows(SET_TTL, bind).await?.first().map(era_of).transpose()
+        let counted = |row| Ok((get::<i64>(row, "beat")?.unsigned_abs(), era_of(row)?));
+        self.rows(SET_TTL, bind).await?.first().map(counted).transpose()
     }
 
     /// From now on keys that programs hold go to new holders in this era, if it is still the present one. To be called when
