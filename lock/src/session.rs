@@ -16,7 +16,7 @@ const REGISTER: Statement =
     Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4)" };
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
 const SET_TTL: Statement =
-    Statement { name: "change of ttl", sql: "select era_id from leadergroup.set_ttl($1, $2, $3)" };
+    Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
 const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
@@ -86,9 +86,19 @@ impl Store {
     ///
     /// Commits as durably as a grant does, unlike heartbeats: a longer ttl must not be lost where they are not.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
+        Ok(self.change_ttl(own, ttl).await?.map(|(_, era)| era))
+    }
+
+    /// The same, with the number of the session's heartbeats so far.
+    pub(crate) async fn change_ttl(
+        &self,
+        own: SessionId,
+        ttl: Duration,
+    ) -> Result<Option<(u64, EraId)>, LockError> {
         let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
-        self.rows(SET_TTL, bind).await?.first().map(era_of).transpose()
+        let counted = |row| Ok((get::<i64>(row, "beat")?.unsigned_abs(), era_of(row)?));
+        self.rows(SET_TTL, bind).await?.first().map(counted).transpose()
     }
 
     /// Begins a new era if the database has another past than at the last time. A heartbeat does so, too.
@@ -101,6 +111,7 @@ impl Store {
     pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
         let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
+            self.wake_all(FREED).await;
             tracing::info!("no program can believe in a lost grant any more: keys go to new holders again");
         }
         Ok(())

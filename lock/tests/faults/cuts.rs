@@ -208,6 +208,20 @@ async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
     eventually("it is given up", async || row(&direct, &key("a")).await.holder.is_none()).await;
 }
 
+/// Each change of the ttl counts as a heartbeat, and by these a question becomes void.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_not_void_because_the_ttl_was_changed_often() {
+    let (database, _direct) = migrated().await;
+    let ttl = Duration::from_hours(1);
+    let config = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
+    let client = Client::connect(database.store(), config).await.unwrap();
+    for _ in 0..10 {
+        client.set_ttl(ttl * 2).await.unwrap();
+        client.set_ttl(ttl).await.unwrap();
+    }
+    assert!(client.try_lock(&key("a")).await.unwrap().is_some());
+}
+
 /// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows
 /// whether it took effect; the error must not sound as if it had not been sent.
 #[tokio::test(flavor = "multi_thread")]

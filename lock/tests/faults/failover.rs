@@ -10,10 +10,8 @@ use leadergroup_lock::{
 };
 use tokio::time::timeout;
 
-use crate::cast::{
-    TTL, end_quarantine as settled, grant, grant_one, granted, holder, key, row, session, take,
-};
-use crate::postgres::{DEADLINE, Database, Server, eventually};
+use crate::cast::{TTL, end_quarantine, grant, grant_one, granted, holder, key, row, session, take};
+use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 /// By so much the first token of a new era is larger than the last one that the database knows.
 const JUMP: i64 = 1_000_000;
@@ -225,7 +223,7 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
         other.try_lock(&key("a")).await.unwrap().is_none(),
         "for as long as somebody may believe in a lost grant"
     );
-    settled(&after).await;
+    end_quarantine(&after).await;
     for name in ["a", "b"] {
         let next = other.lock(&key(name), DEADLINE).await.unwrap();
         assert!(has_jumped(next.token(), 0), "{:?}", next.token());
@@ -271,6 +269,23 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
     assert_eq!(again.await.unwrap().token(), Token::new(last + 1), "one jump for each era");
 }
 
+/// One program finds that the quarantine is over. The others need not ask for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_quarantine_wakes_those_who_wait() {
+    let (database, store) = migrated().await;
+    let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_mins(10));
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let client = Client::connect(database.store(), config).await.unwrap();
+    let (_, era) = store.register("replica", TTL, None).await.unwrap();
+    database.sql("update leadergroup.meta set quarantine = true").await;
+    let waiting = tokio::spawn(async move { client.lock(&key("a"), ttl).await.unwrap().token() });
+    eventually("it listens", async || database.listening().await == 1).await;
+    let waiters = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || database.number(waiters).await == 1).await;
+    store.end_quarantine(era).await.unwrap();
+    assert_eq!(timeout(DEADLINE, waiting).await.expect("it is woken").unwrap(), Token::new(1));
+}
+
 /// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
 /// the floor of a grant, or for all keys at once.
 #[tokio::test]
@@ -312,7 +327,7 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     database.sql("select leadergroup.begin_era()").await;
     let beat = store.beat(own, &[]).await.unwrap();
     assert!(beat.alive && beat.era != era && beat.quarantine == Some(TTL));
-    settled(&database).await;
+    end_quarantine(&database).await;
     let next = hold().await;
     assert!(has_jumped(next, 1), "{next}");
     grant_with_a_jump(&store, own, grant(&key("a"), 3, "p2")).await;

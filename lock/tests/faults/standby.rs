@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, ClientError, DatabaseConfig, LockError, Store, Token};
+use leadergroup_lock::{
+    AcquireRequest, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Store, Token, Wait,
+};
 
-use crate::cast::key;
+use crate::cast::{TTL, grant, holder, key, take};
 use crate::postgres::{Database, Server, eventually};
 
 async fn beats(database: &Database) -> i64 {
@@ -66,5 +68,45 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
     for name in ["tried", "tried before", "waited for", "waited for before"] {
         let guard = client.lock(&key(name), Duration::from_mins(1)).await.unwrap();
         assert!(guard.token() > Token::new(1));
+    }
+}
+
+/// Whoever is the first to see a new era, and whatever it was about to do, holds up no heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_era_begins_while_commits_hang() {
+    let server = Server::start(&[]);
+    let (database, _) = server.migrated().await;
+    let limit = DatabaseConfig { statement_timeout: Duration::from_millis(500), ..database.config() };
+    let store = Store::new(&limit).unwrap();
+    let (own, era) = store.register("replica", TTL, None).await.unwrap();
+    for name in ["a", "b"] {
+        take(&store, own, &key(name)).await;
+    }
+    server.psql("alter system set synchronous_standby_names = 'nobody'");
+    server.psql("select pg_reload_conf()");
+    let hangs = async |name: &str| {
+        let granted = store.grant(own, &[grant(&key(name), 0, "p0")]).await;
+        matches!(granted, Err(LockError::Timeout { .. }))
+    };
+    eventually("the server goes by the new setting", async || hangs("a").await).await;
+    let wish = |name| AcquireRequest::new(key(name), holder("p1"), "test");
+    let mut eras = vec![era];
+    for first in ["a grant", "a request", "a question", "a registration"] {
+        let another = "set synchronous_commit = local; update leadergroup.meta set history = 'another one'";
+        database.sql(another).await;
+        // Changes of rows hang, as ever.
+        match first {
+            "a grant" => assert!(hangs("b").await),
+            "a request" => drop(store.acquire(own, &wish("d"), Wait::InQueue).await),
+            "a question" => drop(store.acquire(own, &wish("e"), Wait::No).await),
+            _ => drop(store.register("another", TTL, None).await),
+        }
+        // Not at the first attempt where the machine is so busy that even connecting takes too long.
+        eventually(&format!("a heartbeat gets through after {first}"), async || {
+            let beat = store.beat(own, &[]).await;
+            beat.is_ok_and(|beat| beat.alive && beat.quarantine.is_some() && !eras.contains(&beat.era))
+        })
+        .await;
+        eras.push(store.beat(own, &[]).await.unwrap().era);
     }
 }
