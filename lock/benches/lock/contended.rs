@@ -12,10 +12,24 @@ use crate::machine::Bench;
 use crate::measure::{Dice, Latencies};
 use crate::plot::Bars;
 use crate::report::{Report, number};
+use crate::rivals::Lease;
 
 const CLIENTS: [usize; 3] = [1, 8, 64];
 const KEYS: [usize; 2] = [1, 1_000];
-const KINDS: [Kind; 6] = [Kind::Try, Kind::Queue, Kind::Tasks, Kind::Baseline, Kind::Upsert, Kind::Advisory];
+const KINDS: [Kind; 8] = [
+    Kind::Try,
+    Kind::Queue,
+    Kind::Tasks,
+    Kind::Baseline,
+    PLAIN,
+    Kind::Upsert(Lease::AsyncRelease),
+    Kind::Upsert(Lease::Token),
+    Kind::Advisory,
+];
+/// The lease that promises the same of its commits as ours does.
+const PLAIN: Kind = Kind::Upsert(Lease::Plain);
+/// In the picture. Advisory locks are another class: they would flatten all others.
+const PICTURED: [Kind; 5] = [Kind::Try, Kind::Queue, Kind::Tasks, Kind::Baseline, PLAIN];
 /// Each measurement is made in so many parts, by turns with the others, so that a noisy moment hits all alike.
 const ROUNDS: u32 = 3;
 
@@ -40,7 +54,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         &[
             ("keys", 5),
             ("clients", 7),
-            ("", -14),
+            ("", -20),
             ("operations/s", 12),
             ("p50 ms", 9),
             ("p99 ms", 9),
@@ -72,39 +86,55 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
                 }));
                 tallies.push((tally.kind, rate));
             }
-            if clients == 64 {
-                summarise(report, keys, &tallies);
-            }
+            summarise(report, keys, clients, &tallies);
             bars.push((
                 format!("{} {}, {clients}", number(keys as f64), if keys == 1 { "key" } else { "keys" }),
-                // Advisory locks are another class: they would flatten all others.
-                tallies.iter().filter(|(kind, _)| *kind != Kind::Advisory).map(|(_, rate)| *rate).collect(),
+                PICTURED.iter().map(|kind| rate_of(&tallies, *kind)).collect(),
             ));
         }
     }
     report.figures("contended", figures);
     let picture = Bars {
         title: "Take and release: operations a second (keys, clients; logarithmic)",
-        names: KINDS.iter().filter(|kind| **kind != Kind::Advisory).map(|kind| kind.name()).collect(),
+        names: PICTURED.iter().map(|kind| kind.name()).collect(),
         groups: bars,
     };
     report.picture("lock-contended.svg", picture.svg());
     Ok(())
 }
 
-fn summarise(report: &mut Report, keys: usize, tallies: &[(Kind, f64)]) {
-    let rate =
-        |wanted: Kind| tallies.iter().find(|(kind, _)| *kind == wanted).map_or(f64::NAN, |(_, rate)| *rate);
-    report.summarise(format!(
-        "{} {} and 64 clients: {:.2} (FIFO {:.2}, tasks of one program {:.2}) of the upsert lease's operations, {:.1} of \
-         the baseline's",
-        number(keys as f64),
+fn rate_of(tallies: &[(Kind, f64)], wanted: Kind) -> f64 {
+    tallies.iter().find(|(kind, _)| *kind == wanted).map_or(f64::NAN, |(_, rate)| *rate)
+}
+
+fn summarise(report: &mut Report, keys: usize, clients: usize, tallies: &[(Kind, f64)]) {
+    let rate = |wanted| rate_of(tallies, wanted);
+    let of_lease = |wanted| rate(wanted) / rate(PLAIN);
+    let what = format!(
+        "{} {}, {clients} {}",
+        number(keys as f64).trim_end_matches(".00"),
         if keys == 1 { "key" } else { "keys" },
-        rate(Kind::Try) / rate(Kind::Upsert),
-        rate(Kind::Queue) / rate(Kind::Upsert),
-        rate(Kind::Tasks) / rate(Kind::Upsert),
+        if clients == 1 { "client" } else { "clients" },
+    );
+    report.summarise(format!(
+        "{what}: {:.2} of the upsert lease's operations (FIFO {:.2}, tasks of one program {:.2}, the lease with a token \
+         {:.2}, with an asynchronous release {:.2}), {:.1} of the baseline's",
+        of_lease(Kind::Try),
+        of_lease(Kind::Queue),
+        of_lease(Kind::Tasks),
+        of_lease(Kind::Upsert(Lease::Token)),
+        of_lease(Kind::Upsert(Lease::AsyncRelease)),
         rate(Kind::Try) / rate(Kind::Baseline),
     ));
+    match (keys, clients) {
+        (1, 8 | 64) => report.at_least(format!("{what}: FIFO to lease"), of_lease(Kind::Queue), 1.0),
+        (1_000, 64) => {
+            report.at_least(format!("{what}: try to lease"), of_lease(Kind::Try), 0.5);
+            report.at_least(format!("{what}: tasks to lease"), of_lease(Kind::Tasks), 1.0);
+        }
+        (1_000, _) => report.at_least(format!("{what}: try to lease"), of_lease(Kind::Try), 0.6),
+        _ => {}
+    }
 }
 
 async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally>> {
@@ -164,8 +194,8 @@ async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>)
     Ok(contender)
 }
 
-/// AcquireRequest after wish until the time is up; what ends before `from` is not counted. A wish that is not fulfilled in the end counts
-/// with how long it has waited: else whoever starves would not be seen.
+/// Wish after wish until the time is up; what ends before `from` is not counted. A wish that is not fulfilled in the end counts
+/// with how long it has waited: else one that starves would not be seen.
 async fn contend(
     mut contender: Contender,
     keys: usize,

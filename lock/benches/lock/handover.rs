@@ -37,6 +37,11 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
             figures.push(json!({ "bystanders": bystanders, "kind": name, "times": times.json() }));
         }
         if bystanders == 0 {
+            report.at_most(
+                "hand-over p99 beyond a commit's, ms",
+                handed.quantile(0.99) - bare.quantile(0.99),
+                5.0,
+            );
             report.summarise(format!(
                 "hand-over: p50 {:.1} ms and p99 {:.1} ms beyond a commit",
                 handed.quantile(0.5) - bare.quantile(0.5),

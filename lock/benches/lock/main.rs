@@ -11,13 +11,16 @@ mod contender;
 mod failover;
 mod fence;
 mod handover;
+mod heartbeat;
 mod keeping;
 mod machine;
 mod measure;
 mod plot;
 #[path = "../../tests/postgres/mod.rs"]
 mod postgres;
+mod prune;
 mod report;
+mod rivals;
 
 use std::time::Duration;
 
@@ -47,6 +50,9 @@ async fn main() -> Result<()> {
     if wants("keeping") {
         keeping::run(&bench, &mut report).await?;
     }
+    if wants("heartbeat") {
+        heartbeat::run(&bench, &mut report).await?;
+    }
     if wants("contended") {
         contended::run(&bench, &mut report).await?;
     }
@@ -58,6 +64,9 @@ async fn main() -> Result<()> {
     }
     if wants("fence") {
         fence::run(&bench, &mut report).await?;
+    }
+    if wants("prune") {
+        prune::run(&bench, &mut report).await?;
     }
     if explain.is_some() {
         Report::file("lock-plans.log", &bench.log())?;

@@ -3,12 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+/// What a figure is to be.
+struct Target {
+    what: String,
+    value: f64,
+    limit: f64,
+    bound: &'static str,
+    met: bool,
+}
 
 /// Collects what was measured.
 pub(crate) struct Report {
     figures: Map<String, Value>,
     summary: Vec<String>,
+    targets: Vec<Target>,
     pictures: Vec<(&'static str, String)>,
 }
 
@@ -27,6 +37,7 @@ impl Report {
         Self {
             figures: Map::from_iter([("machine".to_owned(), machine)]),
             summary: Vec::new(),
+            targets: Vec::new(),
             pictures: Vec::new(),
         }
     }
@@ -49,6 +60,45 @@ impl Report {
         self.summary.push(text);
     }
 
+    /// A figure that is to be no larger than this.
+    pub(crate) fn at_most(&mut self, what: impl Into<String>, value: f64, limit: f64) {
+        self.target(what.into(), value, limit, "at most", value <= limit);
+    }
+
+    /// A figure that is to be no smaller than this.
+    pub(crate) fn at_least(&mut self, what: impl Into<String>, value: f64, limit: f64) {
+        self.target(what.into(), value, limit, "at least", value >= limit);
+    }
+
+    fn target(&mut self, what: String, value: f64, limit: f64, bound: &'static str, met: bool) {
+        self.targets.push(Target { what, value, limit, bound, met });
+    }
+
+    /// Prints what was to be reached, and adds it to the figures and the last line.
+    fn tell_targets(&mut self) {
+        if self.targets.is_empty() {
+            return;
+        }
+        let widest = self.targets.iter().map(|target| target.what.len()).max().unwrap_or_default();
+        let table = Self::table(
+            "Targets",
+            &[("", -i32::try_from(widest).unwrap_or(60)), ("is", 9), ("to be", -14), ("", -6)],
+        );
+        let mut figures = Vec::new();
+        for Target { what, value, limit, bound, met } in &self.targets {
+            let outcome = if *met { "met" } else { "missed" };
+            table.row(&[
+                what.clone(),
+                number(*value),
+                format!("{bound} {}", number(*limit)),
+                outcome.to_owned(),
+            ]);
+            figures.push(json!({ "what": what, "is": value, "bound": bound, "limit": limit, "met": met }));
+            self.summary.push(format!("{what} {} ({outcome}: {bound} {})", number(*value), number(*limit)));
+        }
+        self.figures.insert("targets".to_owned(), figures.into());
+    }
+
     /// Adds a picture under a file name.
     pub(crate) fn picture(&mut self, name: &'static str, svg: String) {
         self.pictures.push((name, svg));
@@ -60,7 +110,8 @@ impl Report {
     }
 
     /// Writes the files and says the last line.
-    pub(crate) fn finish(self, complete: bool) -> Result<()> {
+    pub(crate) fn finish(mut self, complete: bool) -> Result<()> {
+        self.tell_targets();
         // Part of the figures must not take the place of all of them.
         let name = if complete { "lock.json" } else { "lock-part.json" };
         let file = Self::file(name, &serde_json::to_string_pretty(&self.figures)?)?;
