@@ -150,15 +150,15 @@ async fn end_at(term: Weak<Term>, at: Duration) {
 impl Drop for Term {
     fn drop(&mut self) {
         let released = *self.released.get_mut();
-        let (taken, overdue) = (self.is_taken(), self.is_overdue());
-        let lost = !released && (taken || overdue);
+        let (gone, overdue) = (self.is_taken(), self.is_overdue());
+        let lost = !released && (gone || overdue);
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
         self.process.store.counters.held(held, lost);
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
         // What was taken is another one's, or goes with the session: a release would be an end in order, without the delay.
-        let releasing = (!released && !taken).then(|| releasing(self));
+        let releasing = (!released && !gone).then(|| releasing(self));
         let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
         if releasing.is_none() {
             process.terms.leave(grant);

@@ -116,7 +116,9 @@ async fn a_waiter_notices_the_death_of_a_holder_that_is_no_neighbour() {
         database.number(&beats).await > before + 1 && held.held_until() > held_before
     })
     .await;
-    drop((holder, held));
+    // As if its process were killed: no release, and no more heartbeats.
+    std::mem::forget(held);
+    drop(holder);
     let died = database.number(&beats).await;
     assert_eq!(waits.await.unwrap(), Token::new(2));
     // Ten heartbeats make a ttl. One sees the last beat, one may come early, and then there are the mark and the grant.

@@ -38,8 +38,9 @@ async fn wait_shortly(database: &Database, confirm_death: bool) -> Result<Guard,
 async fn killed(database: &Database) {
     let client = connect(database.store(), true).await;
     let guard = client.try_lock(&key("a")).await.unwrap().unwrap();
+    // Its end would be a release.
+    std::mem::forget(guard);
     drop(client);
-    drop(guard);
 }
 
 async fn living(database: &Database) -> i64 {
