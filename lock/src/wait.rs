@@ -77,7 +77,7 @@ impl Waiter<'_> {
             return Err(LockError::SessionDead.into());
         }
         let mut request = self.client.request(self.key);
-        let turn = Turn::new(&process.turns, request.grant);
+        let turn = Turn::new(&process.turns, request.grant, self.wait);
         let mut unfinished = Unfinished::new(process, session, self.key, request.grant);
         let mut pauses = Pauses::new(process.config.retry_interval);
         let mut suspect = Suspect::default();
@@ -398,7 +398,7 @@ pub(crate) async fn give_up_once_void(
 /// Those who wait for their turn, by grant.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    all: Mutex<HashMap<GrantId, Arc<Notify>>>,
+    all: Mutex<HashMap<GrantId, (Wait, Arc<Notify>)>>,
     /// Somebody came, or the last one left.
     changed: Notify,
 }
@@ -406,18 +406,23 @@ pub(crate) struct Turns {
 impl Turns {
     /// All are to look for themselves.
     pub(crate) fn wake_all(&self) {
-        self.all().values().for_each(|turn| turn.notify_one());
+        self.all().values().for_each(|(_, turn)| turn.notify_one());
     }
 
     pub(crate) fn wake(&self, grant: GrantId) {
-        if let Some(turn) = self.all().get(&grant) {
+        if let Some((_, turn)) = self.all().get(&grant) {
             turn.notify_one();
         }
     }
 
+    /// Whether nobody waits in a queue. A try is over before there is a word for it.
+    fn nobody_waits(&self) -> bool {
+        !self.all().values().any(|(wait, _)| *wait == Wait::InQueue)
+    }
+
     /// Completes as soon as somebody waits.
     pub(crate) async fn somebody_waits(&self) {
-        while self.all().is_empty() {
+        while self.nobody_waits() {
             self.changed.notified().await;
         }
     }
@@ -425,9 +430,9 @@ impl Turns {
     /// Completes when nobody has waited for this long.
     pub(crate) async fn nobody_waits_for(&self, time: Duration) {
         loop {
-            let empty = self.all().is_empty();
+            let nobody = self.nobody_waits();
             let change = self.changed.notified();
-            if !empty {
+            if !nobody {
                 change.await;
             } else if timeout(time, change).await.is_err() {
                 return;
@@ -435,7 +440,7 @@ impl Turns {
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Notify>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, (Wait, Arc<Notify>)>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -448,9 +453,9 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(turns: &'a Turns, grant: GrantId) -> Self {
+    fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
         let notify = Arc::new(Notify::new());
-        turns.all().insert(grant, Arc::clone(&notify));
+        turns.all().insert(grant, (wait, Arc::clone(&notify)));
         turns.changed.notify_one();
         Self { turns, grant, notify }
     }
