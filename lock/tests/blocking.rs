@@ -51,18 +51,19 @@ fn mark_dead(database: &Database) {
 
 #[test]
 fn a_key_goes_from_thread_to_thread() {
-    let (database, store) = migrated();
-    let (one, two) = (client(&store, "one"), client(&database.store(), "two"));
+    let (database, store) = &migrated();
+    let (one, two) = (client(store, "one"), client(&database.store(), "two"));
     let held = one.try_lock(&key()).unwrap().unwrap();
     assert_eq!((held.key(), held.token(), held.is_lost()), (&key(), Token::new(1), false));
     assert!(held.held_until().unwrap() > leadergroup_lock::monotonic());
     assert!(two.try_lock(&key()).unwrap().is_none());
     let late = two.lock(&key(), Duration::from_millis(50)).unwrap_err();
     assert!(late.to_string().contains("was not to be had within 50ms"), "{late}");
+    let waiters = |count| move || number(database, "select count(*) from leadergroup.waiter") == count;
+    eventually("its place is given up", waiters(0));
     std::thread::scope(|threads| {
         let waiting = threads.spawn(|| two.lock(&key(), DEADLINE).unwrap());
-        let waiters = "select count(*) from leadergroup.waiter";
-        eventually("it waits", || number(&database, waiters) == 1);
+        eventually("it waits", waiters(1));
         assert_eq!(held.release().unwrap(), Released::Done);
         let handed = waiting.join().unwrap();
         assert_eq!(handed.token(), Token::new(2));
