@@ -280,7 +280,7 @@ impl Guard {
         self.term.is_lost()
     }
 
-    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`](crate::monotonic); every
+    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`]; every
     /// heartbeat makes it longer. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()
