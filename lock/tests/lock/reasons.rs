@@ -129,6 +129,9 @@ async fn a_transaction_of_the_last_holder() {
     met(&two, "a", |reason| *reason == busy, &blockers).await;
     assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), busy);
     sqlx::raw_sql("commit").execute(&mut application).await.unwrap();
+    // Waits that are over give their places up in the background.
+    let waiting = "select count(*) from leadergroup.waiter";
+    eventually("nobody waits", async || database.number(waiting).await == 0).await;
     drop(two.try_lock(&key("a")).await.unwrap().unwrap());
 }
 
