@@ -4,6 +4,7 @@
 
 mod bank;
 mod batches;
+mod campaign;
 mod cast;
 mod charge;
 mod client;
@@ -39,6 +40,7 @@ mod postgres;
 mod processes;
 #[path = "../program/mod.rs"]
 mod program;
+mod promotions;
 mod pruning;
 mod reasons;
 mod sessions;
