@@ -29,6 +29,8 @@ pub(crate) struct Term {
     grant: GrantId,
     /// When it has lasted for as long as it may.
     ends_at: Option<Duration>,
+    /// That time was over, and the key is being released for it.
+    freed: AtomicBool,
     /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
     guards: AtomicUsize,
     /// For ever, once it was seen.
@@ -56,6 +58,7 @@ impl Term {
             token,
             grant,
             ends_at: max_hold.map(|max| monotonic() + max),
+            freed: AtomicBool::new(false),
             guards: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             released: AtomicBool::new(false),
@@ -83,6 +86,14 @@ impl Term {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Whether the key is to be released because it was held for as long as it may be, and for no other reason. True once.
+    fn is_to_be_freed(&self) -> bool {
+        self.ends_at.is_some_and(|at| at <= monotonic())
+            && self.process.covers(self.session)
+            && !self.released.load(Ordering::Relaxed)
+            && !self.freed.swap(true, Ordering::Relaxed)
+    }
+
     /// Until when it is surely held.
     fn until(&self) -> Option<Duration> {
         let lease = *self.process.lease.borrow();
@@ -108,11 +119,13 @@ async fn end_at(term: Weak<Term>, at: Duration) {
         }
         sleep(left.min(LONGEST_SLEEP.max(left / 2))).await;
     }
+    // A term that is dropped later frees the key itself.
     let Some(term) = term.upgrade() else { return };
-    if term.end() {
+    // Wakes those that wait for the loss.
+    term.lost.store(true, Ordering::Relaxed);
+    term.process.lease.send_modify(|_| {});
+    if term.is_to_be_freed() {
         tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is given up");
-        // Wakes those that wait for the loss.
-        term.process.lease.send_modify(|_| {});
         let (process, session) = (Arc::clone(&term.process), term.session);
         let release = async || process.store.release(session, &term.key, term.token, HELD_TOO_LONG).await;
         process.insist(session, release).await;
@@ -126,14 +139,17 @@ impl Drop for Term {
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
         self.process.store.counters.held(held, lost);
-        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
-        if released || lost {
+        let freed = lost && self.is_to_be_freed();
+        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay. But
+        // for the end of its time, which nobody else may have noticed.
+        if released || lost && !freed {
             return self.process.terms.leave(self.grant);
         }
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token) = (self.key.clone(), self.token);
+        let reason = if freed { HELD_TOO_LONG } else { RELEASED };
         let release = within(releasing(self), async move {
-            let release = async || process.store.release(session, &key, token, RELEASED).await;
+            let release = async || process.store.release(session, &key, token, reason).await;
             let answer = process.insist(session, release).await;
             process.terms.leave(grant);
             Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
