@@ -46,6 +46,7 @@ mod reasons;
 mod sessions;
 mod silent;
 mod stats;
+mod terms;
 mod trace;
 mod trouble;
 mod ttl;
