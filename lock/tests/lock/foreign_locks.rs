@@ -53,14 +53,14 @@ impl Stranger {
 }
 
 /// A statement that took longer than this would end with an error.
-async fn impatient(database: &Database) -> Store {
+fn impatient(database: &Database) -> Store {
     Store::new(&DatabaseConfig { statement_timeout: Duration::from_secs(3), ..database.config() }).unwrap()
 }
 
 #[tokio::test]
 async fn an_exclusive_lock_of_another_role_makes_a_key_busy_and_is_not_ended() {
     let (database, _store) = migrated().await;
-    let store = impatient(&database).await;
+    let store = impatient(&database);
     let own = session(&store).await;
     let mut stranger = Stranger::connect(&database).await;
     // It could be, but only what looks like a fenced transaction is.
@@ -90,7 +90,7 @@ async fn an_exclusive_lock_of_another_role_makes_a_key_busy_and_is_not_ended() {
 #[tokio::test]
 async fn a_shared_lock_of_another_role_makes_a_key_busy_and_is_named() {
     let (database, _store) = migrated().await;
-    let store = impatient(&database).await;
+    let store = impatient(&database);
     let own = session(&store).await;
     let mut stranger = Stranger::connect(&database).await;
     stranger.call(&database, "pg_advisory_lock_shared").await;
@@ -108,7 +108,7 @@ async fn a_shared_lock_of_another_role_makes_a_key_busy_and_is_named() {
 #[tokio::test]
 async fn a_controllers_grant_is_refused_in_time() {
     let (database, _store) = migrated().await;
-    let store = impatient(&database).await;
+    let store = impatient(&database);
     let own = session(&store).await;
     take(&store, own, &key("a")).await;
     let mut stranger = Stranger::connect(&database).await;
@@ -129,7 +129,7 @@ async fn a_controllers_grant_is_refused_in_time() {
 async fn a_client_is_told_who_is_in_the_way() {
     let (database, _store) = migrated().await;
     let config = ClientConfig { ttl: Duration::from_secs(9), ..ClientConfig::default() };
-    let client = Client::connect(impatient(&database).await, config).await.unwrap();
+    let client = Client::connect(impatient(&database), config).await.unwrap();
     let mut stranger = Stranger::connect(&database).await;
     stranger.call(&database, "pg_advisory_lock").await;
     let reason = client.try_lock_or_why(&key("a")).await.unwrap().unwrap_err();

@@ -319,8 +319,9 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
         }
         Step::Tombstone { by, key, group, floor } => {
             let own = model.sessions[by];
-            let stone = Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
-            let answer = store.tombstone(own, &[stone]).await.unwrap();
+            let dead_group =
+                Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
+            let answer = store.tombstone(own, &[dead_group]).await.unwrap();
             assert_eq!(bare_changed(answer), expected(model.tombstone(own, key, group, floor)));
         }
         Step::Beat { .. } | Step::Kill { .. } | Step::Close { .. } | Step::Register { .. } | Step::NewEra => {

@@ -12,7 +12,7 @@ use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 const JUMP: i64 = 1_000_000;
 
 /// A server with a database, and two copies of it that have all that was committed until now.
-async fn copies(primary: &Server, name: &str) -> [(Server, Database); 2] {
+fn copies(primary: &Server, name: &str) -> [(Server, Database); 2] {
     let [one, two] = [primary.standby(), primary.standby()];
     let copy = |server: Server| {
         server.launch();
@@ -48,7 +48,7 @@ async fn two_promoted_copies_begin_eras_of_their_own_with_tokens_of_their_own() 
     take(&store, own, &key("a")).await;
     grant_one(&store, own, grant(&key("a"), 0, "p0")).await;
     let past = new_session(&store).await;
-    let [(_one, first), (_two, second)] = copies(&primary, &before.name).await;
+    let [(_one, first), (_two, second)] = copies(&primary, &before.name);
     // Each number grows by one of a thousand at random: that they are the same is rare, and that they are so twice rarer.
     for _ in 0..4 {
         let (one, two) = (first.store(), second.store());
@@ -125,7 +125,7 @@ async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_
     let client = Client::connect(moving, config).await.unwrap();
     let kept = client.try_lock(&key("kept")).await.unwrap().unwrap();
     drop(store);
-    let [(_one, first), (_two, second)] = copies(&primary, &before.name).await;
+    let [(_one, first), (_two, second)] = copies(&primary, &before.name);
 
     leads_to(&first);
     let in_quarantine = "select count(*) from leadergroup.meta where quarantine";

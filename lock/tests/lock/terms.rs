@@ -25,11 +25,11 @@ async fn a_key_is_held_for_as_long_as_it_may_be_and_then_it_is_another_ones() {
     const MAX: Duration = Duration::from_secs(2);
     let (database, store) = migrated().await;
     let (one, two) = (client(&database, "one", Some(MAX)).await, client(&database, "two", None).await);
-    let before = monotonic();
+    let asked = monotonic();
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
     let after = monotonic();
     let until = held.held_until().expect("it is held");
-    assert!(until >= before + MAX && until <= after + MAX, "not by the lease, which is longer");
+    assert!(until >= asked + MAX && until <= after + MAX, "not by the lease, which is longer");
     let waiting = tokio::spawn(async move {
         let guard = two.lock(&key("a"), DEADLINE).await.unwrap();
         (guard.token(), monotonic(), two, guard)
@@ -38,11 +38,11 @@ async fn a_key_is_held_for_as_long_as_it_may_be_and_then_it_is_another_ones() {
     let in_jeopardy = monotonic();
     timeout(DEADLINE, held.lost()).await.expect("it has ended");
     let lost = monotonic();
-    assert!(in_jeopardy <= lost && lost >= before + MAX && held.is_lost());
+    assert!(in_jeopardy <= lost && lost >= asked + MAX && held.is_lost());
     assert_eq!(held.held_until(), None);
-    let (token, taken, _two, _guard) = timeout(DEADLINE, waiting).await.expect("free").unwrap();
+    let (token, began, _two, _guard) = timeout(DEADLINE, waiting).await.expect("free").unwrap();
     assert_eq!(token, Token::new(2));
-    assert!(taken >= before + MAX, "two believe in the same lock");
+    assert!(began >= asked + MAX, "two believe in the same lock");
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     let ended = store.history(&key("a"), 2).await.unwrap()[1].ended.clone().unwrap().1;
     assert_eq!(ended, "held for as long as it may be");

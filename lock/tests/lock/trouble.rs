@@ -193,7 +193,7 @@ async fn a_role_that_may_not_make_the_schema_is_told_so() {
     // The administrator makes it for the role: that is enough.
     database.sql(&format!("create schema leadergroup authorization {ROLE}")).await;
     store.migrate().await.unwrap();
-    store.register("replica", TTL, None).await.unwrap().0;
+    store.register("replica", TTL, None).await.unwrap();
 }
 
 #[tokio::test]
