@@ -248,7 +248,7 @@ async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reac
 #[tokio::test(flavor = "multi_thread")]
 async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeated() {
     let pooler = PgBouncer::start(shared(), "auth_type = trust");
-    let some = [MarkDead, Close, Grant, Hold, HoldAgain, Queue, Release, ReleaseToTheNext, GiveUp];
+    let some = [MarkDead, Close, Grant, Acquire, AcquireAgain, Queue, Release, ReleaseToTheNext, GiveUp];
     for fault in [Fault::RequestLost, Fault::AnswerLost] {
         let (database, direct) = migrated().await;
         let (url, backend) = (pooler.url(&database), Backend::Port(pooler.port()));

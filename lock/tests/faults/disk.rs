@@ -90,7 +90,7 @@ struct LogDisk {
 }
 
 impl LogDisk {
-    /// Moves the log of the server, which starts anew on it.
+    /// Moves the log of the server, which starts again on it.
     fn under(server: &Server, uid: u32) -> Self {
         const SCRIPT: &str = r#"
             mount -t tmpfs -o size=64m,mode=700,uid="$3" none "$2"

@@ -181,7 +181,7 @@ async fn the_new_primary_is_found_by_a_url_that_names_both() {
         eras.insert(beat.era.as_uuid());
         assert!(store.check().await.unwrap().writable);
     }
-    assert_eq!(eras.len(), 1, "one new era, whoever comes first");
+    assert_eq!(eras.len(), 1, "one new era for all");
     assert_eq!(timeline(&after).await, 2);
 }
 
@@ -236,7 +236,7 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
 
 /// The holder's grant was lost, and it is cut off, so that it cannot know: it stops believing before the next one begins.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
+async fn a_holder_by_a_lost_grant_stops_before_the_next_one_begins() {
     let primary = Server::start(&[]);
     let before = primary.database().await;
     before.store().migrate().await.unwrap();
@@ -286,7 +286,7 @@ async fn the_end_of_a_quarantine_wakes_those_who_wait() {
     assert_eq!(timeout(DEADLINE, waiting).await.expect("it is woken").unwrap(), Token::new(1));
 }
 
-/// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
+/// The same server, put back to an old state of its files: nothing in them tells. A person who knows a larger token says so, by
 /// the floor of a grant, or for all keys at once.
 #[tokio::test]
 async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {

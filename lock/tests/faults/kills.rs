@@ -127,7 +127,7 @@ impl<'a> Victim<'a> {
                 Ok(answer) => assert_eq!(answer, expected, "{context}"),
                 Err(error) => {
                     assert!(killed && error.is_temporary(), "{context}: {error}");
-                    if ![Operation::HoldTogether, Operation::ReleaseTogether].contains(&operation) {
+                    if ![Operation::AcquireTogether, Operation::ReleaseTogether].contains(&operation) {
                         let left = outcome(&mut self.admin, &scene.key).await;
                         assert_eq!(left, before, "{context}: something of it is there");
                     }

@@ -82,7 +82,7 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
         assert_eq!(next.token(), Token::new(2));
         assert_eq!(next.release().await.unwrap(), Released::Done);
 
-        // Whoever listens would hear nothing; nobody begins to.
+        // A listener would hear nothing, so nobody listens.
         let mut hints = Box::pin(store.listen());
         for _ in 0..3 {
             let closed = session(&store).await;

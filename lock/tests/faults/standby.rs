@@ -71,7 +71,7 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
     }
 }
 
-/// Whoever is the first to see a new era, and whatever it was about to do, holds up no heartbeat.
+/// The first statement of a new era, whatever it is, holds up no heartbeat.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_era_begins_while_commits_hang() {
     let server = Server::start(&[]);
