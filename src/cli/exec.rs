@@ -1,6 +1,8 @@
 //! `leadergroup exec`: runs a command only while a lock is held, and keeps the lock until all of the command has ended.
 
 use std::ffi::OsString;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -90,31 +92,40 @@ impl From<LockError> for ExecError {
 }
 
 /// Signals that are passed on to the command. This program itself is not suspended by any of them: its heartbeats go on.
-struct Passed([(Signals, Signal); 8]);
+///
+/// A signal that is ignored from the start, as SIGHUP under nohup(1), is not listened to. So it stays ignored, here and in
+/// the command, which inherits that.
+struct Passed(Vec<(Signals, Signal)>);
 
 impl Passed {
     fn listen() -> std::io::Result<Self> {
-        Ok(Self([
-            (signal(SignalKind::terminate())?, Signal::TERM),
-            (signal(SignalKind::interrupt())?, Signal::INT),
-            (signal(SignalKind::hangup())?, Signal::HUP),
-            (signal(SignalKind::quit())?, Signal::QUIT),
-            (signal(SignalKind::user_defined1())?, Signal::USR1),
-            (signal(SignalKind::user_defined2())?, Signal::USR2),
-            (signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?, Signal::TSTP),
-            (signal(SignalKind::from_raw(Signal::CONT.as_raw()))?, Signal::CONT),
-        ]))
+        const ALL: [Signal; 8] = [
+            Signal::TERM,
+            Signal::INT,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+            Signal::TSTP,
+            Signal::CONT,
+        ];
+        let ignored = ignored_signals()?;
+        let heard = ALL.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+        let listen = |own: Signal| Ok((signal(SignalKind::from_raw(own.as_raw()))?, own));
+        Ok(Self(heard.map(listen).collect::<std::io::Result<_>>()?))
     }
 
     /// The next one. May be cancelled.
     async fn next(&mut self) -> Signal {
-        let each = self.0.iter_mut().map(|(signals, signal)| {
-            Box::pin(async move {
-                signals.recv().await;
-                *signal
-            })
-        });
-        futures::future::select_all(each).await.0
+        poll_fn(|context| {
+            for (signals, signal) in &mut self.0 {
+                if signals.poll_recv(context).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// The next one that asks for an end.
@@ -126,6 +137,15 @@ impl Passed {
             }
         }
     }
+}
+
+/// The signals that this process ignores, one bit each: see proc_pid_status(5).
+fn ignored_signals() -> std::io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored
+        .and_then(|ignored| u64::from_str_radix(ignored.trim(), 16).ok())
+        .ok_or_else(|| std::io::Error::other("/proc/self/status does not say which signals are ignored"))
 }
 
 /// Runs the command under the lock and returns the exit status: the command's own, 128 and the signal that ended it,

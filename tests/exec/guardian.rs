@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::postgres::{self, Database, eventually};
-use super::{OBEDIENT, PATIENT, Running, exec, held, pid_in, run, status, suspended};
+use super::{OBEDIENT, PATIENT, Running, exec, exec_with, held, pid_in, run, status, suspended};
 
 /// No test takes so long that it loses its lock with this ttl.
 const LONG: [&str; 2] = ["--ttl", "10m"];
@@ -222,9 +222,14 @@ async fn a_program_that_cannot_be_run_is_named_and_the_lock_freed() {
 async fn the_guardian_changes_nothing_for_the_command() {
     let (database, _store) = postgres::migrated().await;
     let files = "ls /proc/$$/fd; trap | grep -v EXIT; grep Sig /proc/$$/status | grep -v SigQ";
-    let plain = Command::new("sh").args(["-c", files]).stdin(Stdio::null()).output().unwrap();
-    let under_lock = run(&database, &[], files);
-    assert_eq!(String::from_utf8(under_lock.stdout).unwrap(), String::from_utf8(plain.stdout).unwrap());
+    // The last as under nohup(1) and in the background of a script.
+    for signals in ["--default-signal", "--ignore-signal=HUP,INT,QUIT"] {
+        let plain =
+            Command::new("/usr/bin/env").args([signals, "sh", "-c", files]).stdin(Stdio::null()).output();
+        let under_lock = exec_with(signals, &database, &[], files).output().unwrap();
+        let plain = String::from_utf8(plain.unwrap().stdout).unwrap();
+        assert_eq!(String::from_utf8(under_lock.stdout).unwrap(), plain, "{signals}");
+    }
 
     let leader = run(&database, &[], "test $$ = $(cut -d ' ' -f 5 /proc/$$/stat)");
     assert_eq!(status(&leader), 0, "{leader:?}");

@@ -26,9 +26,15 @@ const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
 const OBEDIENT: &str = "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
 
 fn exec(database: &Database, options: &[&str], script: &str) -> Command {
+    exec_with("--default-signal", database, options, script)
+}
+
+/// The same with an option of env(1) for the signals: of the tests' own, some may be ignored.
+fn exec_with(signals: &str, database: &Database, options: &[&str], script: &str) -> Command {
     // The tests' own variables would be refused as misspelt settings.
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    let mut command = Command::new("/usr/bin/env");
     command
+        .args([signals, env!("CARGO_BIN_EXE_leadergroup")])
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("LEADERGROUP_DATABASE_URL", database.url())
