@@ -139,7 +139,7 @@ impl Passed {
     }
 }
 
-/// The signals that this process ignores, one bit each: see proc_pid_status(5).
+/// The signals that this process ignores, one bit each: see `proc_pid_status(5)`.
 fn ignored_signals() -> std::io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
