@@ -255,7 +255,8 @@ async fn the_command_is_suspended_and_the_lock_kept() {
 #[tokio::test]
 async fn a_program_that_waits_for_the_database_can_be_told_to_end() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut waiting = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+    let mut waiting = Command::new("/usr/bin/env")
+        .args(["--default-signal", env!("CARGO_BIN_EXE_leadergroup")])
         .env_clear()
         .env("LEADERGROUP_DATABASE_URL", format!("postgres://app@{}/locks", silent.local_addr().unwrap()))
         .args(["exec", "--key", "a", "--replica", "test", "--", "true"])
