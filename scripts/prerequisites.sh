@@ -30,6 +30,7 @@ need containernetworking-plugins exists '/usr/lib/cni/bridge'
 need busybox-static static_busybox
 need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
 need pgbouncer command -v pgbouncer
+need python3-psycopg /usr/bin/python3 -c 'import psycopg'
 need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'
 
 if ((${#missing[@]})); then

@@ -48,7 +48,7 @@ step "the test cluster's programs: building in the background"
 beside "the build of the test cluster's programs" nice -n 5 "$e2e" build
 
 step "clippy"
-cargo clippy --workspace --all-targets -- -D warnings
+cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 step "documentation of the code"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --document-private-items
@@ -59,8 +59,8 @@ step "the committed CRD is what the types say"
 
 step "building the tests"
 # Always the whole workspace, so that every step has the same features of the dependencies, and none is built twice.
-with_postgres=(faults exec lock_cli migrate)
-others=(--lib --bins)
+with_postgres=(blocking faults exec lock_cli migrate)
+others=(--lib --bins --test=dependencies)
 for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
   name=${name%/main.rs}
@@ -85,6 +85,7 @@ RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
 # Each waits for an operator of its own, most of the time for what it does when something lasts.
 RUST_TEST_THREADS=8 cargo test --workspace --test operator
 cargo test --workspace --doc
+cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
 
 step "chart"
 scripts/test-chart.sh

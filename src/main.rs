@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
-    uninstall,
+    guard, start, uninstall,
 };
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
@@ -34,6 +34,15 @@ fn main() -> ExitCode {
             status = block_on(run_under_lock(settings, args))?;
             Ok(())
         }),
+        // These two read no settings and start no runtime: the guardian runs as long as the command does.
+        Command::Start(args) => {
+            status = start(&args);
+            Ok(())
+        }
+        Command::Guard(args) => {
+            status = guard(&args);
+            Ok(())
+        }
         Command::Lock(args) => match args.command.settings() {
             Some(settings) => with_settings(settings, |settings| {
                 status = block_on(lock(settings, args.command))?;
@@ -119,6 +128,9 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         retry_interval: settings.retry_interval,
         reason: "leadergroup exec".to_owned(),
         lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
+        max_hold: args.max_hold.map(|max| max.0),
+        heartbeat_thread: true,
+        confirm_death: !args.no_confirm_death,
     };
     Ok(exec(&args, settings.store()?, config).await?)
 }

@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Acquired, Changed, Claim, Claimed, Grant, GrantId, Granted, Key, Owner, Refusal, SessionId, Store, Token,
-    Wish,
+    AcquireRequest, Acquired, Changed, Claim, Claimed, Grant, GrantId, Granted, Holder, Key, Refusal,
+    SessionId, Store, Token, Wait,
 };
 use postgres::Database;
 use serde_json::{Value, json};
@@ -50,12 +50,12 @@ async fn take(store: &Store, own: SessionId, name: &str) {
 }
 
 async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &str) -> Granted {
-    let owner = Owner { uid: format!("uid-{to}"), namespace: "jobs".into(), name: to.into() };
+    let holder = Holder { uid: format!("uid-{to}"), namespace: "jobs".into(), name: to.into() };
     let grant = Grant {
         key: key(name),
         expected: Token::new(expected),
         floor: Token::ZERO,
-        owner,
+        holder,
         grant: GrantId::new(),
         reason: "the old one is silent".into(),
     };
@@ -65,7 +65,7 @@ async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &st
 /// Three locks: one held in its second term, one free, one of another name.
 async fn locks() -> (Database, Store, SessionId) {
     let (database, store) = postgres::migrated().await;
-    let own = store.register("replica-1", Duration::from_secs(5)).await.unwrap();
+    let own = store.register("replica-1", Duration::from_secs(5), None).await.unwrap().0;
     for name in ["web/a", "web/b", "other"] {
         take(&store, own, name).await;
     }
@@ -81,7 +81,7 @@ async fn locks_are_listed_and_shown() {
     let (database, _store, own) = locks().await;
     let listed = text(&database, &["ls"]);
     let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[0], ["KEY", "HOLDER", "TOKEN", "SINCE", "IN", "CHARGE"]);
+    assert_eq!(lines[0], ["KEY", "HOLDER", "TOKEN", "SINCE", "SESSION"]);
     assert_eq!(lines.len(), 4, "{listed}");
     let held = lines.iter().find(|line| line[0] == "web/a").unwrap();
     assert_eq!((held[1], held[2], held[4]), ("jobs/p1", "2", "replica-1"));
@@ -97,12 +97,9 @@ async fn locks_are_listed_and_shown() {
 
     let shown = json_of(&database, &["show", "web/a"]);
     assert_eq!(shown["holder"], json!({ "uid": "uid-p1", "namespace": "jobs", "name": "p1" }));
-    assert_eq!(
-        (&shown["token"], &shown["confirmed"], &shown["fenced"]),
-        (&json!(2), &json!(true), &json!(false))
-    );
-    assert_eq!(shown["inCharge"]["session"], json!(own));
-    assert_eq!(shown["inCharge"]["ended"], json!(false));
+    assert_eq!((&shown["token"], &shown["confirmed"]), (&json!(2), &json!(true)));
+    assert_eq!(shown["session"]["id"], json!(own));
+    assert_eq!(shown["session"]["ended"], json!(false));
     let shown = text(&database, &["show", "web/b"]);
     assert!(shown.contains("(nobody)") && shown.contains("replica-1"), "{shown}");
     assert!(error(&database, &["show", "web"]).contains("no lock with the key \"web\""));
@@ -137,14 +134,14 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
     let done = text(&database, &["release", "web/a", "--force", "--reason", "stuck since noon"]);
     assert_eq!(done, "web/a is taken away from jobs/p1 (token 2)\n");
     let row = store.info(&key("web/a")).await.unwrap().unwrap();
-    assert_eq!((row.owner, row.token, row.charge), (None, Token::new(2), None));
+    assert_eq!((row.holder, row.token, row.session), (None, Token::new(2), None));
     let history = json_of(&database, &["history", "web/a"]);
     assert_eq!(history[0]["released"]["reason"], json!("stuck since noon (by unknown)"));
     assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a was held by nobody (token 2)\n");
 
     // Whoever was in charge cannot go on as if nothing had happened: it has to take the charge and read the row anew.
     let stale = grant(&store, own, "web/a", 2, "p2").await;
-    assert_eq!(stale, Granted::Refused(Refusal::NotOurs { session: None }));
+    assert_eq!(stale, Granted::Refused(Refusal::Unclaimed { session: None }));
     take(&store, own, "web/a").await;
     assert_eq!(grant(&store, own, "web/a", 2, "p2").await, Granted::Granted { token: Token::new(3) });
     assert!(error(&database, &["release", "nothing", "--force"]).contains("no lock"));
@@ -167,23 +164,29 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
 #[tokio::test]
 async fn what_a_program_holds_goes_on_to_the_one_that_waits() {
     let (database, store) = postgres::migrated().await;
-    let own = store.register("two", Duration::from_secs(5)).await.unwrap();
-    let owner =
-        |name: &str| Owner { uid: format!("uid-{name}"), namespace: "jobs".into(), name: name.into() };
-    let [first, next] = ["j1", "j2"].map(|name| Wish::new(key("job"), owner(name), "nightly"));
-    assert_eq!(store.queue_for(own, &first).await.unwrap(), Acquired::Granted { token: Token::new(1) });
-    assert_eq!(store.queue_for(own, &next).await.unwrap(), Acquired::Waiting);
+    let own = store.register("two", Duration::from_secs(5), None).await.unwrap().0;
+    let holder =
+        |name: &str| Holder { uid: format!("uid-{name}"), namespace: "jobs".into(), name: name.into() };
+    let [first, next] = ["j1", "j2"].map(|name| AcquireRequest::new(key("job"), holder(name), "nightly"));
+    assert_eq!(
+        store.acquire(own, &first, Wait::InQueue).await.unwrap().outcome,
+        Acquired::Granted { token: Token::new(1) }
+    );
+    assert_eq!(store.acquire(own, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     let shown = json_of(&database, &["show", "job"]);
-    assert_eq!((&shown["waiting"][0]["owner"]["name"], &shown["waiting"][1]), (&json!("j2"), &Value::Null));
+    assert_eq!((&shown["waiting"][0]["holder"]["name"], &shown["waiting"][1]), (&json!("j2"), &Value::Null));
     assert!(text(&database, &["show", "job"]).contains("waiting:      jobs/j2 since "));
     let done = text(&database, &["release", "job", "--force", "--reason", "stuck", "--by", "ann"]);
     assert_eq!(done, "job is taken away from jobs/j1 (token 1); jobs/j2 has it now\n");
-    assert_eq!(store.queue_for(own, &next).await.unwrap(), Acquired::Granted { token: Token::new(2) });
+    assert_eq!(
+        store.acquire(own, &next, Wait::InQueue).await.unwrap().outcome,
+        Acquired::Granted { token: Token::new(2) }
+    );
     let history = json_of(&database, &["history", "job"]);
     assert_eq!(history[1]["released"]["reason"], json!("stuck (by ann)"));
 
-    let last = Wish::new(key("job"), owner("j3"), "nightly");
-    assert_eq!(store.queue_for(own, &last).await.unwrap(), Acquired::Waiting);
+    let last = AcquireRequest::new(key("job"), holder("j3"), "nightly");
+    assert_eq!(store.acquire(own, &last, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     let done = json_of(&database, &["release", "job", "--force"]);
     assert_eq!((&done["token"], &done["takenFrom"]["name"]), (&json!(2), &json!("j2")));
     assert_eq!((&done["next"]["token"], &done["next"]["holder"]["name"]), (&json!(3), &json!("j3")));

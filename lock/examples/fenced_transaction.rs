@@ -31,7 +31,7 @@ pub async fn run(url: &str) -> Result<i64, Box<dyn Error>> {
 
     // Somebody takes the lock away. This process does not know it yet, as if it had been paused, and books once more.
     store.force_release(&key, guard.token(), "to show what happens").await?;
-    // LG001 is the fence's own word; nothing of this transaction was written, and trying again is of no use.
+    // LG001 is the code of the fence; nothing of this transaction was written, and trying again is of no use.
     match book(&mut bank, &key, guard.token().get(), 1_000).await {
         Err(error) if code_of(&error) == "LG001" => println!("refused: {error}"),
         Err(error) => return Err(error.into()),

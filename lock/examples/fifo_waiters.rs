@@ -28,7 +28,7 @@ pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let key = Key::new("single-file")?;
     let held = client.lock(&key, Duration::from_secs(30)).await?;
 
-    // Owners of one process share its session: any number of waiters costs one heartbeat.
+    // Holders of one process share its session: any number of waiters costs one heartbeat.
     let mut waiting = Vec::new();
     for name in ["ann", "bob", "eve"] {
         waiting.push((name, queue_up(&client.another_holder(name), &key)));
@@ -36,7 +36,7 @@ pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
             tokio::task::yield_now().await;
         }
     }
-    // Whoever tries only once does not get past them, and whoever waits too long is told so.
+    // A try does not get past them, and a wait that takes too long ends with an error.
     if client.another_holder("pushy").try_lock(&key).await?.is_some() {
         return Err("somebody jumped the queue".into());
     }

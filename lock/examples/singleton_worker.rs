@@ -6,11 +6,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Guard, Key, Store};
+use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Key, Store};
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Long enough not to matter. Waiting costs one cheap question for each `retry_interval`.
-const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -41,31 +38,17 @@ pub async fn run<W: Future<Output = ()>>(
     };
     let client = Client::connect(store, config).await?;
     let key = Key::new("singleton")?;
-    let turns = async {
-        loop {
-            let guard = client.lock(&key, FOR_EVER).await?;
-            println!("this one works, in term {}", guard.token());
-            if ends_by_itself(&guard, work(guard.token().get())).await {
-                guard.release().await?;
-                return Ok::<(), Box<dyn Error>>(());
-            }
-            println!("the lock is lost; standing by");
-        }
-    };
+    // The work is dropped in the middle when the lock is lost: a fifth of the ttl before anybody else can have it.
+    let campaign = client.campaign(&key, async |guard| {
+        println!("this one works, in term {}", guard.token());
+        work(guard.token().get()).await;
+    });
     tokio::select! {
-        done = turns => done?,
+        error = campaign => return Err(error.into()),
         () = stop => println!("stopping"),
     }
     // The next one has the lock at once, not only after the ttl.
     Ok(client.shutdown().await?)
-}
-
-/// The work is dropped in the middle when the lock is lost: a fifth of the ttl before anybody else can have it.
-async fn ends_by_itself(guard: &Guard, work: impl Future<Output = ()>) -> bool {
-    tokio::select! {
-        () = guard.lost() => false,
-        () = work => true,
-    }
 }
 
 /// A step each second, for ever. A real program hands the token on to whatever it writes to.

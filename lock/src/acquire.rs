@@ -11,7 +11,7 @@ use crate::pool::Statement;
 use crate::refusal::refusal;
 use crate::store::{Bind, get, in_order, unexpected};
 use crate::types::check_text;
-use crate::{Changed, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
+use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
 
 const ACQUIRE: Statement = Statement {
     name: "acquire",
@@ -89,6 +89,9 @@ pub struct Attempt {
     pub holder: Option<HolderSession>,
     /// Who is in the way of [`Refusal::Busy`], in words, if it is known.
     pub blockers: Option<String>,
+    /// The era that the answer is from. A grant of another era than that of the session's last heartbeat came from another
+    /// server, and is worth nothing.
+    pub era: Option<EraId>,
 }
 
 /// What became of an [`AcquireRequest`].
@@ -181,11 +184,16 @@ impl Store {
         }
         let acquiring = Acquiring { own, request: request.clone(), wait };
         let repeats = self.pool.repeats();
-        let attempt = match self.batches.acquire.ask(self, acquiring.clone()).await? {
+        let mut attempt = match self.batches.acquire.ask(self, acquiring.clone()).await? {
             Some(attempt) => attempt,
             // Among others it could not be answered: something has to be waited for.
-            None => acquiring.alone(self).await?,
+            None => acquiring.clone().alone(self).await?,
         };
+        if attempt.outcome == Acquired::Quarantine && attempt.era.is_none() {
+            // The first to notice a new history.
+            self.begin_era().await?;
+            attempt = acquiring.alone(self).await?;
+        }
         if attempt.outcome == Acquired::Refused(Refusal::Busy) && self.pool.repeats() != repeats {
             let detail = "the connection broke, and what was asked on it may still be under way".to_owned();
             return Err(LockError::Interrupted { statement: ACQUIRE.name, detail });
@@ -233,7 +241,16 @@ impl Store {
         let row = self.end_hold(Some(own), key, token, reason, Some(successor)).await?;
         Ok(match get::<&str>(&row, "verdict")? {
             "no-successor" => Transfer::NotWaiting,
-            verdict => refusal(&row, verdict)?.map_or(Transfer::Done, Transfer::Refused),
+            verdict => match refusal(&row, verdict)? {
+                None => Transfer::Done,
+                Some(refusal) => {
+                    if refusal == Refusal::Busy {
+                        // Perhaps the first to notice a new history.
+                        self.begin_era().await?;
+                    }
+                    Transfer::Refused(refusal)
+                }
+            },
         })
     }
 
@@ -381,7 +398,8 @@ fn attempt(row: &PgRow) -> Result<Attempt, LockError> {
         }),
         _ => None,
     };
-    Ok(Attempt { outcome, holder, blockers: get(row, "blockers")? })
+    let era = get::<Option<uuid::Uuid>>(row, "era_id")?.map(EraId::from);
+    Ok(Attempt { outcome, holder, blockers: get(row, "blockers")?, era })
 }
 
 /// A request to release a key, on its way.

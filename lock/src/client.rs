@@ -139,8 +139,8 @@ struct Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Ends the heartbeat in a thread, too.
-        self.process.close();
+        // Ends the heartbeat in a thread, too. Guards that are left can still release their keys.
+        self.process.stop();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
@@ -249,11 +249,11 @@ impl Client {
         }
     }
 
-    /// A guard for what was granted, if it is still worth something. `asked_in`: the era that was known before.
+    /// A guard for what was granted in this era, if it is still worth something.
     pub(crate) fn hold(
         &self,
         unfinished: &mut Unfinished,
-        asked_in: EraId,
+        era: Option<EraId>,
         request: &AcquireRequest,
         token: Token,
     ) -> Option<Guard> {
@@ -261,20 +261,12 @@ impl Client {
         if !self.process.covers(session) {
             return None;
         }
-        unfinished.disarm();
         tracing::debug!(%key, %token, holder = %self.holder.name, "the lock is held");
-        let term = Term::new(
-            Arc::clone(&self.process),
-            session,
-            key.clone(),
-            self.holder.name.clone(),
-            request.grant,
-            token,
-            self.config.max_hold,
-        );
-        // From now on it is looked at when the era changes. If that was just before, the grant may be lost.
+        let term = Term::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
+        // From now on it is looked at when the era changes. If that was just before, the grant may be lost; or it came from
+        // another server than the heartbeat's.
         self.process.terms.enter(request.grant, &term);
-        if self.process.lease.borrow().era != asked_in {
+        if Some(self.process.lease.borrow().era) != era {
             return None;
         }
         let mut held = self.held();

@@ -164,11 +164,19 @@ pub enum LockError {
     },
 }
 
+/// The SQLSTATE for a full table of locks, too.
+const OUT_OF_MEMORY: &str = "53200";
+
 impl LockError {
     /// Whether the server's table of locks was full. There is one for the whole server, of some thousands by default, and
-    /// each fenced key, and each that is taken, needs one until its statement has ended: a smaller batch may find room.
+    /// each key that changes hands, and each that is created, needs one until its statement has ended: a smaller batch may
+    /// find room. Not even a connection can be made then.
     pub(crate) fn is_out_of_locks(&self) -> bool {
-        matches!(self, Self::Database { code, .. } if code == "53200")
+        match self {
+            Self::Database { code, .. } => code == OUT_OF_MEMORY,
+            Self::NoHost { hosts } => hosts.iter().any(|(_, error)| error.is_out_of_locks()),
+            _ => false,
+        }
     }
 
     /// Whether the same call may well succeed a little later, with nobody having changed anything.
@@ -182,7 +190,8 @@ impl LockError {
             Self::NoHost { hosts } => {
                 hosts.iter().any(|(_, error)| *error == Self::ReadOnly || error.is_temporary())
             }
-            _ => false,
+            // Others may need less a little later.
+            error => error.is_out_of_locks(),
         }
     }
 
@@ -220,6 +229,11 @@ impl LockError {
                 match inner.code().as_deref() {
                     // Too many connections, or too many for this role or database.
                     Some("53300") => Self::NoConnection { detail },
+                    Some(OUT_OF_MEMORY) => Self::Database {
+                        statement: "connect",
+                        code: OUT_OF_MEMORY.to_owned(),
+                        message: detail,
+                    },
                     // PgBouncer's message for it.
                     _ if detail.contains("no more connections allowed") => Self::NoConnection { detail },
                     // Wrong role, wrong password, no entry in pg_hba.conf, no such database.

@@ -16,7 +16,6 @@ const GRANT: Statement = Statement { name: "grant", sql: include_str!("sql/grant
 const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/confirm.sql") };
 const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
 const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
-const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 
 /// How often a batch is tried again because a new era has begun. A second one in between would be two failovers within
 /// milliseconds.
@@ -156,8 +155,10 @@ impl Store {
     /// One grant, which waits for fenced transactions as the policy says.
     async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
         let _place = self.fence.place().await;
-        let mut answers = self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await?;
-        answers.pop().ok_or_else(|| unexpected(GRANT.name, "no answer"))
+        match self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await {
+            Err(error) if error.is_out_of_locks() => Ok(Granted::Refused(Refusal::Busy)),
+            answers => answers?.pop().ok_or_else(|| unexpected(GRANT.name, "no answer")),
+        }
     }
 
     /// One statement, which waits for fenced transactions if told so.
@@ -201,8 +202,7 @@ impl Store {
             if let Some(answers) = answers.into_iter().collect::<Option<Vec<_>>>() {
                 return Ok(answers);
             }
-            // The first statement in a new era begins it.
-            self.rows(PRESENT_ERA, Bind::new()).await?;
+            self.begin_era().await?;
         }
         Err(unexpected(GRANT.name, "the database's history changes again and again"))
     }

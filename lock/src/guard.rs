@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::monotonic;
 use crate::process::Process;
 use crate::trace::{releasing, transferring, within};
+use crate::wait::{Unfinished, give_up_once_void};
 use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
 
 /// The longest that a guard sleeps at once: timers stand still while the machine does, the lease does not.
@@ -27,6 +28,8 @@ pub(crate) struct Term {
     pub(crate) holder: String,
     pub(crate) token: Token,
     grant: GrantId,
+    /// Something may still be under way of the request that was granted; it is void after this heartbeat.
+    unclear: Option<u64>,
     /// When it has lasted for as long as it may.
     ends_at: Option<Duration>,
     /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
@@ -38,23 +41,21 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// A term that may last for `max_hold`, if given.
+    /// The term of a request that was granted. It may last for `max_hold`, if given.
     pub(crate) fn new(
-        process: Arc<Process>,
-        session: SessionId,
-        key: Key,
+        granted: &mut Unfinished,
         holder: String,
-        grant: GrantId,
         token: Token,
         max_hold: Option<Duration>,
     ) -> Arc<Self> {
         let term = Arc::new(Self {
-            process,
-            session,
-            key,
+            process: Arc::clone(&granted.process),
+            session: granted.session,
+            key: granted.key.clone(),
             holder,
             token,
-            grant,
+            grant: granted.grant,
+            unclear: granted.disarm(),
             ends_at: max_hold.map(|max| monotonic() + max),
             guards: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
@@ -75,12 +76,20 @@ impl Term {
     }
 
     fn is_lost(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed)
-            && (!self.process.covers(self.session) || self.ends_at.is_some_and(|at| at <= monotonic()))
-        {
+        self.is_taken() || self.is_overdue()
+    }
+
+    /// Others may hold the key.
+    fn is_taken(&self) -> bool {
+        if !self.lost.load(Ordering::Relaxed) && !self.process.covers(self.session) {
             self.lost.store(true, Ordering::Relaxed);
         }
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// It has lasted for as long as it may. Nobody else gets the key before it is released.
+    fn is_overdue(&self) -> bool {
+        self.ends_at.is_some_and(|at| at <= monotonic())
     }
 
     /// Until when it is surely held.
@@ -97,6 +106,24 @@ impl Term {
         let near_its_end = self.ends_at.is_some_and(|at| at.saturating_sub(monotonic()) < lease / 2);
         until.saturating_sub(monotonic()) < lease / 2 || near_its_end
     }
+
+    /// See [`Guard::lost`].
+    pub(crate) async fn lost(&self) {
+        self.watch(Self::is_lost).await;
+    }
+
+    async fn watch(&self, condition: impl Fn(&Self) -> bool) {
+        let mut lease = self.process.lease.subscribe();
+        loop {
+            lease.borrow_and_update();
+            if condition(self) {
+                return;
+            }
+            // The sender lives as long as the term; whether it changed or the time is over, look again.
+            let left = self.until().unwrap_or_default().saturating_sub(monotonic());
+            let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
+        }
+    }
 }
 
 /// Ends a term that has lasted for as long as it may: it is lost, and the key is free.
@@ -109,7 +136,8 @@ async fn end_at(term: Weak<Term>, at: Duration) {
         sleep(left.min(LONGEST_SLEEP.max(left / 2))).await;
     }
     let Some(term) = term.upgrade() else { return };
-    if term.end() {
+    if !term.is_taken() && !term.released.load(Ordering::Relaxed) {
+        term.lost.store(true, Ordering::Relaxed);
         tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is given up");
         // Wakes those that wait for the loss.
         term.process.lease.send_modify(|_| {});
@@ -122,23 +150,36 @@ async fn end_at(term: Weak<Term>, at: Duration) {
 impl Drop for Term {
     fn drop(&mut self) {
         let released = *self.released.get_mut();
-        let lost = !released && self.is_lost();
+        let (gone, overdue) = (self.is_taken(), self.is_overdue());
+        let lost = !released && (gone || overdue);
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
         self.process.store.counters.held(held, lost);
-        // What is lost is another one's, or goes with the session: a release would be an end in order, without the delay.
-        if released || lost {
-            return self.process.terms.leave(self.grant);
-        }
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
-        let (key, token) = (self.key.clone(), self.token);
-        let release = within(releasing(self), async move {
-            let release = async || process.store.release(session, &key, token, RELEASED).await;
-            let answer = process.insist(session, release).await;
+        let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
+        // What was taken is another one's, or goes with the session: a release would be an end in order, without the delay.
+        let releasing = (!released && !gone).then(|| releasing(self));
+        let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
+        if releasing.is_none() {
             process.terms.leave(grant);
-            Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
+            if unclear.is_none() {
+                return;
+            }
+        }
+        self.process.runtime.spawn(async move {
+            if let Some(span) = releasing {
+                let _ = within(span, async {
+                    let release = async || process.store.release(session, &key, token, reason).await;
+                    let answer = process.insist(session, release).await;
+                    process.terms.leave(grant);
+                    Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
+                })
+                .await;
+            }
+            if let Some(void_after) = unclear {
+                give_up_once_void(&process, session, &key, grant, void_after).await;
+            }
         });
-        self.process.runtime.spawn(release);
     }
 }
 
@@ -218,6 +259,11 @@ impl Guard {
         (!guard.is_lost()).then_some(guard)
     }
 
+    /// The term, for work that outlives a borrow of the guard.
+    pub(crate) fn term(&self) -> Arc<Term> {
+        Arc::clone(&self.term)
+    }
+
     /// The key.
     pub fn key(&self) -> &Key {
         &self.term.key
@@ -234,7 +280,7 @@ impl Guard {
         self.term.is_lost()
     }
 
-    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`](crate::monotonic); every
+    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`]; every
     /// heartbeat makes it longer. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()
@@ -244,27 +290,14 @@ impl Guard {
     /// soon take it, the key was taken away by force, or it was held for as long as it may be. In the second case that is a
     /// fifth of the ttl before anybody else can have it: time to stop the work.
     pub async fn lost(&self) {
-        self.watch(Term::is_lost).await;
+        self.term.lost().await;
     }
 
     /// Completes when the key is about to be lost: less than half of the lease is left because heartbeats do not get
     /// through, or little is left of the longest time that the key may be held. Time to save work; the key may recover.
     /// Also completes when it is lost.
     pub async fn in_jeopardy(&self) {
-        self.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
-    }
-
-    async fn watch(&self, condition: impl Fn(&Term) -> bool) {
-        let mut lease = self.term.process.lease.subscribe();
-        loop {
-            lease.borrow_and_update();
-            if condition(&self.term) {
-                return;
-            }
-            // The sender lives as long as the term; whether it changed or the time is over, look again.
-            let left = self.term.until().unwrap_or_default().saturating_sub(monotonic());
-            let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
-        }
+        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
     }
 
     /// Releases the key and waits until it is done; the next waiter holds it then. An error means that the outcome is not

@@ -181,7 +181,7 @@ impl Heartbeat {
         }
         let era_changed = self.reconcile(beat.era).await;
         self.process.lease.send_if_modified(|lease| {
-            lease.beat = beat.count;
+            lease.beat = lease.beat.max(beat.count);
             lease.renew(session, attempt, beat.era, monotonic())
         });
         if std::mem::replace(&mut self.revoked, beat.revoked) != beat.revoked {
@@ -327,9 +327,10 @@ impl Process {
         self.believe_at_most(ttl);
         let attempt = monotonic();
         // A session that is dead is replaced by one with the ttl that is wanted.
-        if let Some(era) = store.set_ttl(session, ttl).await? {
+        if let Some((beat, era)) = store.change_ttl(session, ttl).await? {
             self.lease.send_modify(|lease| {
                 if lease.covers(session, monotonic()) {
+                    lease.beat = lease.beat.max(beat);
                     lease.set_ttl(ttl);
                     lease.renew(session, attempt, era, monotonic());
                 }

@@ -17,7 +17,7 @@ pub(crate) struct Lease {
     pub(crate) era: EraId,
     /// Whether all that is held was found in that era. Until then its heartbeats do not renew the lease.
     pub(crate) reconciled: bool,
-    /// The client was shut down: there will be no other session.
+    /// There will be no other session, and no more heartbeats.
     pub(crate) closed: bool,
     lasts: Duration,
     until: Option<Duration>,

@@ -62,6 +62,7 @@
 
 mod acquire;
 mod batch;
+pub mod blocking;
 mod campaign;
 mod claim;
 mod client;
@@ -78,6 +79,8 @@ mod listen;
 mod pool;
 mod pooler;
 mod process;
+#[cfg(feature = "prometheus-client")]
+mod prometheus;
 mod prune;
 mod quarantine;
 mod query;
@@ -111,6 +114,8 @@ pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, SessionEvent};
 pub use listen::Hint;
 pub use process::SessionConfig;
+#[cfg(feature = "prometheus-client")]
+pub use prometheus::LockMetrics;
 pub use prune::{Pruned, Retention, housekeeping};
 pub use quarantine::Quarantine;
 pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo};

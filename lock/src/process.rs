@@ -112,13 +112,16 @@ impl Process {
         None
     }
 
-    /// There will be no other session.
-    pub(crate) fn close(&self) {
-        self.lease.send_modify(|lease| {
-            lease.end();
-            lease.closed = true;
-        });
+    /// There will be no other session, and no more heartbeats. The lease lasts until its end.
+    pub(crate) fn stop(&self) {
+        self.lease.send_modify(|lease| lease.closed = true);
         self.turns.wake_all();
+    }
+
+    /// The same, and nothing is held any more.
+    pub(crate) fn close(&self) {
+        self.lease.send_modify(crate::lease::Lease::end);
+        self.stop();
     }
 }
 

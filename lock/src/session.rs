@@ -7,6 +7,7 @@ use sqlx::postgres::PgRow;
 
 use crate::clock::monotonic;
 use crate::pool::{Lane, Statement};
+use crate::stats::Timer;
 use crate::store::{Bind, FREED, get, unexpected};
 use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
@@ -15,7 +16,8 @@ const REGISTER: Statement =
     Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4)" };
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
 const SET_TTL: Statement =
-    Statement { name: "change of ttl", sql: "select era_id from leadergroup.set_ttl($1, $2, $3)" };
+    Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
+const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
 const MARK_DEAD: Statement =
@@ -54,7 +56,9 @@ impl Store {
         let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
         let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
         let sent = monotonic();
+        let timer = Timer::start(&self.counters);
         let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
+        drop(timer);
         let Some((first, others)) = rows.split_first() else {
             return Err(unexpected(BEAT.name, "no rows"));
         };
@@ -82,9 +86,24 @@ impl Store {
     ///
     /// Commits as durably as a grant does, unlike heartbeats: a longer ttl must not be lost where they are not.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
+        Ok(self.change_ttl(own, ttl).await?.map(|(_, era)| era))
+    }
+
+    /// The same, with the number of the session's heartbeats so far.
+    pub(crate) async fn change_ttl(
+        &self,
+        own: SessionId,
+        ttl: Duration,
+    ) -> Result<Option<(u64, EraId)>, LockError> {
         let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
-        self.rows(SET_TTL, bind).await?.first().map(era_of).transpose()
+        let counted = |row| Ok((get::<i64>(row, "beat")?.unsigned_abs(), era_of(row)?));
+        self.rows(SET_TTL, bind).await?.first().map(counted).transpose()
+    }
+
+    /// Begins a new era if the database has another past than at the last time. A heartbeat does so, too.
+    pub(crate) async fn begin_era(&self) -> Result<(), LockError> {
+        self.rows(PRESENT_ERA, Bind::new()).await.map(drop)
     }
 
     /// From now on keys that programs hold go to new holders in this era, if it is still the present one. To be called when
@@ -92,6 +111,7 @@ impl Store {
     pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
         let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
+            self.wake_all(FREED).await;
             tracing::info!("no program can believe in a lost grant any more: keys go to new holders again");
         }
         Ok(())

@@ -75,6 +75,21 @@ pub(crate) struct Counters {
     clock_jumps: AtomicU64,
     /// The last reading of the database's clock.
     clock: Mutex<Option<Reading>>,
+    #[cfg(feature = "prometheus-client")]
+    pub(crate) histograms: crate::prometheus::Histograms,
+}
+
+/// A time of which single values are observed, and not only their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Observed {
+    /// A wait in a queue.
+    Wait,
+    /// A term that a client held.
+    Hold,
+    /// How long after it was planned a heartbeat was done.
+    HeartbeatLag,
+    /// A statement, with the wait for its connection.
+    Statement,
 }
 
 /// What the database's clock showed at some moment between two of the own one.
@@ -110,6 +125,14 @@ fn add(counter: &AtomicU64, time: Duration) {
 }
 
 impl Counters {
+    /// Observes a single value if the feature `prometheus-client` is on. Without it this is nothing.
+    fn observe(&self, what: Observed, time: Duration) {
+        #[cfg(feature = "prometheus-client")]
+        self.histograms.observe(what, time);
+        #[cfg(not(feature = "prometheus-client"))]
+        let _ = (self, what, time);
+    }
+
     /// A batch of grants was answered.
     pub(crate) fn granted(&self, asked: usize, won: usize, contended: usize) {
         count(&self.attempts, asked);
@@ -127,11 +150,13 @@ impl Counters {
     pub(crate) fn held(&self, time: Duration, lost: bool) {
         count(&self.holds, 1);
         add(&self.held_micros, time);
+        self.observe(Observed::Hold, time);
         count(&self.lost, usize::from(lost));
     }
 
     /// A client's heartbeat was answered so long after it was planned.
     pub(crate) fn heartbeat(&self, lag: Duration) {
+        self.observe(Observed::HeartbeatLag, lag);
         let lag = micros(lag).unsigned_abs();
         count(&self.heartbeats, 1);
         self.lag_micros.store(lag, Ordering::Relaxed);
@@ -208,7 +233,29 @@ impl Drop for Attempt<'_> {
         count(if self.won { wins } else { losses }, 1);
         if let Some(since) = self.waiting_since {
             count(waits, 1);
-            add(waited_micros, since.elapsed());
+            let waited = since.elapsed();
+            add(waited_micros, waited);
+            self.counters.observe(Observed::Wait, waited);
+        }
+    }
+}
+
+/// Observes how long a statement takes, however it ends. Without the feature the clock is not read.
+pub(crate) struct Timer<'a> {
+    counters: &'a Counters,
+    since: Option<Instant>,
+}
+
+impl<'a> Timer<'a> {
+    pub(crate) fn start(counters: &'a Counters) -> Self {
+        Self { counters, since: cfg!(feature = "prometheus-client").then(Instant::now) }
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.counters.observe(Observed::Statement, since.elapsed());
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::batch::Batcher;
 use crate::fence::Fence;
 use crate::grant::{Confirming, Granting, Vacating};
 use crate::pool::{Lane, Pool, Statement};
-use crate::stats::Counters;
+use crate::stats::{Counters, Timer};
 use crate::{DatabaseConfig, FencePolicy, Key, LockError, SessionId};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: a frozen client must not keep rows
@@ -84,6 +84,7 @@ impl Store {
 
     /// Runs a statement on the shared connections.
     pub(crate) async fn rows(&self, statement: Statement, bind: Bind) -> Result<Vec<PgRow>, LockError> {
+        let _timer = Timer::start(&self.counters);
         self.pool.rows(Lane::Work, statement, bind.into_inner()).await
     }
 

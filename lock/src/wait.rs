@@ -77,7 +77,7 @@ impl Waiter<'_> {
             return Err(LockError::SessionDead.into());
         }
         let mut request = self.client.request(self.key);
-        let turn = Turn::new(&process.turns, request.grant);
+        let turn = Turn::new(&process.turns, request.grant, self.wait);
         let mut unfinished = Unfinished::new(process, session, self.key, request.grant);
         let mut pauses = Pauses::new(process.config.retry_interval);
         let mut suspect = Suspect::default();
@@ -98,7 +98,7 @@ impl Waiter<'_> {
                 Ok(attempt) => {
                     self.reason = Reason::of(&attempt);
                     suspect.see(process, attempt.holder.filter(|_| self.confirm_death));
-                    match self.settle(&mut unfinished, lease.era, &attempt, &request, &mut pauses)? {
+                    match self.settle(&mut unfinished, &attempt, &request, &mut pauses)? {
                         Next::Got(guard) => return Ok(Part::Got(guard)),
                         Next::Again => return Ok(Part::Again),
                         Next::Pause(pause) => pause,
@@ -127,7 +127,6 @@ impl Waiter<'_> {
     fn settle(
         &mut self,
         unfinished: &mut Unfinished,
-        asked_in: crate::EraId,
         attempt: &Attempt,
         request: &AcquireRequest,
         pauses: &mut Pauses,
@@ -140,7 +139,7 @@ impl Waiter<'_> {
         Ok(match &attempt.outcome {
             Acquired::Granted { token } => {
                 process.delays.forget(self.key);
-                match self.client.hold(unfinished, asked_in, request, *token) {
+                match self.client.hold(unfinished, attempt.era, request, *token) {
                     Some(guard) => Next::Got(guard),
                     // Too late to be worth anything; it is given up.
                     None => Next::Again,
@@ -329,10 +328,10 @@ impl Delays {
 
 /// A request that may have been granted unseen: when this is dropped it is given up.
 pub(crate) struct Unfinished {
-    process: Arc<Process>,
+    pub(crate) process: Arc<Process>,
     pub(crate) session: SessionId,
-    key: Key,
-    grant: GrantId,
+    pub(crate) key: Key,
+    pub(crate) grant: GrantId,
     armed: bool,
     /// A statement may still be under way; it is void after this heartbeat.
     unclear: Option<u64>,
@@ -340,7 +339,7 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     fn new(process: &Arc<Process>, session: SessionId, key: &Key, grant: GrantId) -> Self {
-        Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: true, unclear: None }
+        Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: false, unclear: None }
     }
 
     /// Asks. Without an answer it is not known from then on what is still to come.
@@ -349,15 +348,18 @@ impl Unfinished {
         void_after: Option<u64>,
         question: impl Future<Output = Result<T, LockError>>,
     ) -> Result<T, LockError> {
+        self.armed = true;
         let before = std::mem::replace(&mut self.unclear, void_after);
         let answer = question.await?;
         self.unclear = before;
         Ok(answer)
     }
 
-    /// There is nothing to give up.
-    pub(crate) fn disarm(&mut self) {
+    /// There is nothing to give up, as the request is a term's now. What may still be under way of it can do nothing while
+    /// the term lasts; once that is over it is to be [given up](give_up_once_void).
+    pub(crate) fn disarm(&mut self) -> Option<u64> {
         self.armed = false;
+        self.unclear.take()
     }
 }
 
@@ -369,23 +371,34 @@ impl Drop for Unfinished {
         let (process, session, unclear) = (Arc::clone(&self.process), self.session, self.unclear);
         let (key, grant) = (self.key.clone(), self.grant);
         self.process.runtime.spawn(async move {
-            let give_up = async || process.store.give_up(session, &key, grant).await;
-            process.insist(session, give_up).await;
-            let Some(void_after) = unclear else { return };
-            // What was asked on a connection that is closed by now may take effect still: a packet that was held up, or a
-            // commit that took its time. Once it is void, and its key's row could be locked, nothing can come any more.
-            let mut lease = process.lease.subscribe();
-            let _ = lease.wait_for(|lease| lease.session != session || lease.beat > void_after).await;
-            tokio::time::sleep(process.store.pool.limit()).await;
-            process.insist(session, give_up).await;
+            process.insist(session, async || process.store.give_up(session, &key, grant).await).await;
+            if let Some(void_after) = unclear {
+                give_up_once_void(&process, session, &key, grant, void_after).await;
+            }
         });
     }
+}
+
+/// Gives up what comes late of a request. What was asked on a connection that is closed by now may take effect still: a
+/// packet that was held up, or a commit that took its time. Once it is void, and its key's row could be locked, nothing can
+/// come any more.
+pub(crate) async fn give_up_once_void(
+    process: &Process,
+    session: SessionId,
+    key: &Key,
+    grant: GrantId,
+    void_after: u64,
+) {
+    let mut lease = process.lease.subscribe();
+    let _ = lease.wait_for(|lease| !lease.serves(session) || lease.beat > void_after).await;
+    tokio::time::sleep(process.store.pool.limit()).await;
+    process.insist(session, async || process.store.give_up(session, key, grant).await).await;
 }
 
 /// Those who wait for their turn, by grant.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    all: Mutex<HashMap<GrantId, Arc<Notify>>>,
+    all: Mutex<HashMap<GrantId, (Wait, Arc<Notify>)>>,
     /// Somebody came, or the last one left.
     changed: Notify,
 }
@@ -393,18 +406,23 @@ pub(crate) struct Turns {
 impl Turns {
     /// All are to look for themselves.
     pub(crate) fn wake_all(&self) {
-        self.all().values().for_each(|turn| turn.notify_one());
+        self.all().values().for_each(|(_, turn)| turn.notify_one());
     }
 
     pub(crate) fn wake(&self, grant: GrantId) {
-        if let Some(turn) = self.all().get(&grant) {
+        if let Some((_, turn)) = self.all().get(&grant) {
             turn.notify_one();
         }
     }
 
+    /// Whether nobody waits in a queue. A try is over before there is a word for it.
+    fn nobody_waits(&self) -> bool {
+        !self.all().values().any(|(wait, _)| *wait == Wait::InQueue)
+    }
+
     /// Completes as soon as somebody waits.
     pub(crate) async fn somebody_waits(&self) {
-        while self.all().is_empty() {
+        while self.nobody_waits() {
             self.changed.notified().await;
         }
     }
@@ -412,9 +430,9 @@ impl Turns {
     /// Completes when nobody has waited for this long.
     pub(crate) async fn nobody_waits_for(&self, time: Duration) {
         loop {
-            let empty = self.all().is_empty();
+            let nobody = self.nobody_waits();
             let change = self.changed.notified();
-            if !empty {
+            if !nobody {
                 change.await;
             } else if timeout(time, change).await.is_err() {
                 return;
@@ -422,7 +440,7 @@ impl Turns {
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Notify>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, (Wait, Arc<Notify>)>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -435,9 +453,9 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(turns: &'a Turns, grant: GrantId) -> Self {
+    fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
         let notify = Arc::new(Notify::new());
-        turns.all().insert(grant, Arc::clone(&notify));
+        turns.all().insert(grant, (wait, Arc::clone(&notify)));
         turns.changed.notify_one();
         Self { turns, grant, notify }
     }

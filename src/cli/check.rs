@@ -8,7 +8,7 @@ use serde_json::json;
 use super::SettingsArgs;
 use super::lock::{Answer, OutputFormat};
 use super::print::{lines, pretty};
-use leadergroup_lock::{Census, Health, LockError, Store};
+use leadergroup_lock::{Health, LockError, Store, Summary};
 
 /// Arguments of `lock check`.
 #[derive(Clone, Debug, Args)]
@@ -25,7 +25,7 @@ pub struct CheckArgs {
 struct Found {
     verdict: Result<(), LockError>,
     health: Option<Health>,
-    census: Option<Census>,
+    summary: Option<Summary>,
 }
 
 /// Looks; whatever is wrong is part of the answer, with exit status 1.
@@ -41,16 +41,16 @@ pub(super) async fn check(args: &CheckArgs, store: &Store) -> Answer {
 async fn look(store: &Store) -> Found {
     let health = match store.check().await {
         Ok(health) => health,
-        Err(error) => return Found { verdict: Err(error), health: None, census: None },
+        Err(error) => return Found { verdict: Err(error), health: None, summary: None },
     };
-    let (verdict, census) = match health.verdict() {
-        Ok(()) => match store.census().await {
-            Ok(census) => (Ok(()), Some(census)),
+    let (verdict, summary) = match health.verdict() {
+        Ok(()) => match store.summary().await {
+            Ok(summary) => (Ok(()), Some(summary)),
             Err(error) => (Err(error), None),
         },
         Err(error) => (Err(error), None),
     };
-    Found { verdict, health: Some(health), census }
+    Found { verdict, health: Some(health), summary }
 }
 
 impl Found {
@@ -65,10 +65,10 @@ impl Found {
             "schemaNeeds": self.health.as_ref().and_then(|health| health.works_with),
             "schemaOfThisProgram": self.health.as_ref().map(|health| health.program_version),
             "missingPrivileges": self.health.as_ref().map(|health| &health.missing_privileges),
-            "livingSessions": self.census.map(|census| census.living_sessions),
-            "locks": self.census.map(|census| census.locks),
-            "held": self.census.map(|census| census.held),
-            "waiting": self.census.map(|census| census.waiting),
+            "livingSessions": self.summary.map(|summary| summary.living_sessions),
+            "locks": self.summary.map(|summary| summary.locks),
+            "held": self.summary.map(|summary| summary.held),
+            "waiting": self.summary.map(|summary| summary.waiting),
         }))
     }
 
@@ -87,11 +87,11 @@ impl Found {
                 ("missing privileges", if missing.is_empty() { "none".to_owned() } else { missing }),
             ]);
         }
-        if let Some(census) = self.census {
+        if let Some(summary) = self.summary {
             all.extend([
-                ("living sessions", census.living_sessions.to_string()),
-                ("locks", format!("{}, {} of them held", census.locks, census.held)),
-                ("waiting", census.waiting.to_string()),
+                ("living sessions", summary.living_sessions.to_string()),
+                ("locks", format!("{}, {} of them held", summary.locks, summary.held)),
+                ("waiting", summary.waiting.to_string()),
             ]);
         }
         lines(&all)

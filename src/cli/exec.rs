@@ -1,6 +1,8 @@
 //! `leadergroup exec`: runs a command only while a lock is held, and keeps the lock until all of the command has ended.
 
 use std::ffi::OsString;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -9,7 +11,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::SettingsArgs;
-use super::group::Group;
+use super::group::{Group, StartError, status_of};
 use crate::api::HumanDuration;
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
@@ -35,6 +37,12 @@ pub struct ExecArgs {
     /// How long nobody gets the lock when this program ends without a word, or loses touch with the database
     #[arg(long, value_name = "TIME")]
     pub lock_delay: Option<HumanDuration>,
+    /// The longest time that the lock may be held; then it is lost, and free for others
+    #[arg(long, value_name = "TIME")]
+    pub max_hold: Option<HumanDuration>,
+    /// Do not take the holder's ttl longer than --wait to find out whether a holder that has been silent for long is dead
+    #[arg(long)]
+    pub no_confirm_death: bool,
     /// What happens to the command when the lock is lost. Exit status 76 then
     #[arg(long, value_enum, default_value_t)]
     pub on_lost: OnLost,
@@ -69,14 +77,9 @@ pub enum ExecError {
     /// The lock or the database.
     #[error(transparent)]
     Lock(#[from] ClientError),
-    /// There is no such program, or it may not be run.
-    #[error("{program:?} cannot be run: {source}; check its name, PATH and permissions")]
-    Spawn {
-        /// The program.
-        program: OsString,
-        /// The system's word.
-        source: std::io::Error,
-    },
+    /// The command could not be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The system lets this program wait neither for signals nor for its child.
     #[error("signals or the command cannot be waited for: {0}")]
     System(#[from] std::io::Error),
@@ -89,31 +92,40 @@ impl From<LockError> for ExecError {
 }
 
 /// Signals that are passed on to the command. This program itself is not suspended by any of them: its heartbeats go on.
-struct Passed([(Signals, Signal); 8]);
+///
+/// A signal that is ignored from the start, as SIGHUP under nohup(1), is not listened to. So it stays ignored, here and in
+/// the command, which inherits that.
+struct Passed(Vec<(Signals, Signal)>);
 
 impl Passed {
     fn listen() -> std::io::Result<Self> {
-        Ok(Self([
-            (signal(SignalKind::terminate())?, Signal::TERM),
-            (signal(SignalKind::interrupt())?, Signal::INT),
-            (signal(SignalKind::hangup())?, Signal::HUP),
-            (signal(SignalKind::quit())?, Signal::QUIT),
-            (signal(SignalKind::user_defined1())?, Signal::USR1),
-            (signal(SignalKind::user_defined2())?, Signal::USR2),
-            (signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?, Signal::TSTP),
-            (signal(SignalKind::from_raw(Signal::CONT.as_raw()))?, Signal::CONT),
-        ]))
+        const ALL: [Signal; 8] = [
+            Signal::TERM,
+            Signal::INT,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+            Signal::TSTP,
+            Signal::CONT,
+        ];
+        let ignored = ignored_signals()?;
+        let heard = ALL.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+        let listen = |own: Signal| Ok((signal(SignalKind::from_raw(own.as_raw()))?, own));
+        Ok(Self(heard.map(listen).collect::<std::io::Result<_>>()?))
     }
 
     /// The next one. May be cancelled.
     async fn next(&mut self) -> Signal {
-        let each = self.0.iter_mut().map(|(signals, signal)| {
-            Box::pin(async move {
-                signals.recv().await;
-                *signal
-            })
-        });
-        futures::future::select_all(each).await.0
+        poll_fn(|context| {
+            for (signals, signal) in &mut self.0 {
+                if signals.poll_recv(context).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// The next one that asks for an end.
@@ -127,8 +139,20 @@ impl Passed {
     }
 }
 
+/// The signals that this process ignores, one bit each: see `proc_pid_status(5)`.
+fn ignored_signals() -> std::io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored
+        .and_then(|ignored| u64::from_str_radix(ignored.trim(), 16).ok())
+        .ok_or_else(|| std::io::Error::other("/proc/self/status does not say which signals are ignored"))
+}
+
 /// Runs the command under the lock and returns the exit status: the command's own, 128 and the signal that ended it,
 /// [`EXIT_NOT_HELD`] or [`EXIT_LOST`].
+///
+/// The command ends when this process ends. It also ends with the thread that polls this future, which therefore has to
+/// be one that lives as long as the process, such as the main thread.
 pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result<u8, ExecError> {
     let key = Key::new(args.key.clone())?;
     // From here on, so that none is missed between having the lock and running the command.
@@ -171,8 +195,8 @@ async fn acquire(
     if wait.is_zero() {
         return Ok(match client.try_lock_or_why(key).await? {
             Ok(guard) => Some(guard),
-            Err(obstacle) => {
-                eprintln!("leadergroup: the lock \"{key}\" is not to be had now: {obstacle}");
+            Err(reason) => {
+                eprintln!("leadergroup: the lock \"{key}\" is not to be had now: {reason}");
                 None
             }
         });
@@ -193,10 +217,7 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
     let mut deadline = Duration::ZERO;
     let environment =
         [("LEADERGROUP_KEY", guard.key().to_string()), ("LEADERGROUP_TOKEN", guard.token().to_string())];
-    let mut group = Group::start(&args.command, &environment).map_err(|source| ExecError::Spawn {
-        program: args.command.first().cloned().unwrap_or_default(),
-        source,
-    })?;
+    let mut group = Group::start(&args.command, &environment)?;
     let mut told = false;
     loop {
         if let Some(status) = group.ended()? {
@@ -253,8 +274,4 @@ async fn ended_by(group: &mut Group, signals: &mut Passed, deadline: Duration) -
         }
     }
     Ok(group.ended()?.is_some())
-}
-
-fn status_of(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }

@@ -196,18 +196,22 @@ async fn list(args: &LsArgs, store: &Store) -> Result<String, LockCommandError> 
         return Ok(pretty(&Value::Array(all.iter().map(lock_json).collect())));
     }
     let rows = all.iter().map(|lock| {
-        let charge = lock.charge.as_ref().map_or_else(String::new, |charge| {
-            if charge.dead { format!("{} (ended)", charge.name) } else { charge.name.clone() }
+        let session = lock.session.as_ref().map_or_else(String::new, |session| {
+            match (session.dead, session.is_silent()) {
+                (true, _) => format!("{} (ended)", session.name),
+                (_, true) => format!("{} (SILENT)", session.name),
+                _ => session.name.clone(),
+            }
         });
         [
             lock.key.to_string(),
             holder(lock),
             lock.token.to_string(),
             lock.since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            charge,
+            session,
         ]
     });
-    Ok(table(["KEY", "HOLDER", "TOKEN", "SINCE", "IN CHARGE"], rows))
+    Ok(table(["KEY", "HOLDER", "TOKEN", "SINCE", "SESSION"], rows))
 }
 
 async fn find(text: &str, store: &Store) -> Result<LockInfo, LockCommandError> {
@@ -230,22 +234,27 @@ async fn show(args: &ShowArgs, store: &Store) -> Result<String, LockCommandError
         ("since", lock.since.to_string()),
         ("group", lock.group.clone()),
     ];
-    if let Some(owner) = &lock.owner {
-        shown.insert(2, ("holder's uid", owner.uid.clone()));
+    if let Some(holder) = &lock.holder {
+        shown.insert(2, ("holder's uid", holder.uid.clone()));
         shown.insert(3, ("confirmed", yes_or_no(lock.confirmed)));
     }
-    shown.push(("fenced", yes_or_no(lock.fenced)));
-    if let Some(charge) = &lock.charge {
-        shown.push(("in charge", format!("{} (session {})", charge.name, charge.session)));
-        let seen = if charge.dead { "ended; last seen" } else { "last seen" };
-        shown.push(("", format!("{seen} {}", charge.seen)));
+    if let Some(session) = &lock.session {
+        shown.push(("session", format!("{} ({})", session.name, session.id)));
+        let seen = match (session.dead, session.is_silent()) {
+            (true, _) => "ended; last seen",
+            (_, true) => "SILENT, and probably ended; last seen",
+            _ => "last seen",
+        };
+        shown.push(("", format!("{seen} {}", session.seen)));
     } else {
-        shown.push(("in charge", "nobody".to_owned()));
+        shown.push(("session", "none".to_owned()));
     }
     for (place, waiter) in waiters.iter().enumerate() {
         let name = if place == 0 { "waiting" } else { "" };
-        shown
-            .push((name, format!("{}/{} since {}", waiter.owner.namespace, waiter.owner.name, waiter.since)));
+        shown.push((
+            name,
+            format!("{}/{} since {}", waiter.holder.namespace, waiter.holder.name, waiter.since),
+        ));
     }
     Ok(lines(&shown))
 }
@@ -261,7 +270,7 @@ async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockComman
             ended.as_ref().map_or_else(String::new, |(at, _)| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         [
             term.token.to_string(),
-            format!("{}/{}", term.owner.namespace, term.owner.name),
+            format!("{}/{}", term.holder.namespace, term.holder.name),
             term.granted_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             term.reason.clone(),
             end,
@@ -282,7 +291,8 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
     }
     let why = match store.force_release(&lock.key, token, &reason).await? {
         Changed::Done => {
-            let next = store.info(&lock.key).await?.filter(|next| next.token > token && next.owner.is_some());
+            let next =
+                store.info(&lock.key).await?.filter(|next| next.token > token && next.holder.is_some());
             return Ok(match args.output {
                 OutputFormat::Table => released_text(&lock, next.as_ref()),
                 OutputFormat::Json => pretty(&released_json(&lock, next.as_ref())),
@@ -306,7 +316,7 @@ fn outdated(now: Option<Token>, token: Token) -> String {
 
 fn released_text(lock: &LockInfo, next: Option<&LockInfo>) -> String {
     let LockInfo { key, token, .. } = lock;
-    if lock.owner.is_none() {
+    if lock.holder.is_none() {
         return format!("{key} was held by nobody (token {token})\n");
     }
     let next = next.map_or_else(String::new, |next| format!("; {} has it now", holder(next)));
@@ -317,14 +327,14 @@ fn released_json(lock: &LockInfo, next: Option<&LockInfo>) -> Value {
     json!({
         "key": lock.key,
         "token": lock.token,
-        "takenFrom": lock.owner,
-        "next": next.map(|next| json!({ "holder": next.owner, "token": next.token })),
+        "takenFrom": lock.holder,
+        "next": next.map(|next| json!({ "holder": next.holder, "token": next.token })),
     })
 }
 
 fn holder(lock: &LockInfo) -> String {
-    match &lock.owner {
-        Some(owner) => format!("{}/{}", owner.namespace, owner.name),
+    match &lock.holder {
+        Some(holder) => format!("{}/{}", holder.namespace, holder.name),
         None if lock.tombstone => "(group deleted)".to_owned(),
         None => "(nobody)".to_owned(),
     }
@@ -338,17 +348,17 @@ fn lock_json(lock: &LockInfo) -> Value {
     json!({
         "key": lock.key,
         "group": lock.group,
-        "holder": lock.owner,
+        "holder": lock.holder,
         "token": lock.token,
         "confirmed": lock.confirmed,
         "deleted": lock.tombstone,
-        "fenced": lock.fenced,
         "since": lock.since.to_string(),
-        "inCharge": lock.charge.as_ref().map(|charge| json!({
-            "session": charge.session,
-            "name": charge.name,
-            "ended": charge.dead,
-            "lastSeen": charge.seen.to_string(),
+        "session": lock.session.as_ref().map(|session| json!({
+            "id": session.id,
+            "name": session.name,
+            "ended": session.dead,
+            "silent": session.is_silent(),
+            "lastSeen": session.seen.to_string(),
         })),
     })
 }
@@ -356,7 +366,7 @@ fn lock_json(lock: &LockInfo) -> Value {
 fn term_json(TermInfo { term, session, ended }: &TermInfo) -> Value {
     json!({
         "token": term.token,
-        "holder": term.owner,
+        "holder": term.holder,
         "from": term.granted_at.to_string(),
         "reason": term.reason,
         "confirmed": term.confirmed,
@@ -368,7 +378,7 @@ fn term_json(TermInfo { term, session, ended }: &TermInfo) -> Value {
 
 fn waiter_json(waiter: &WaiterInfo) -> Value {
     json!({
-        "owner": waiter.owner,
+        "holder": waiter.holder,
         "session": waiter.session,
         "since": waiter.since.to_string(),
         "reason": waiter.reason,

@@ -4,9 +4,11 @@ mod check;
 mod crd;
 mod exec;
 mod group;
+mod guardian;
 mod lock;
 mod print;
 mod settings;
+mod starter;
 mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
@@ -14,6 +16,8 @@ use clap::{Args, Parser, Subcommand};
 pub use check::CheckArgs;
 pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
+pub use group::StartError;
+pub use guardian::{GuardianArgs, guard};
 pub use lock::{
     Answer, HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, OutputFormat, ReleaseArgs,
     ShowArgs, fence_sql,
@@ -21,6 +25,7 @@ pub use lock::{
 pub use settings::{
     LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,
 };
+pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
 /// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed
@@ -50,6 +55,12 @@ pub enum Command {
     Lock(LockArgs),
     /// Print the version
     Version,
+    /// Become the command of `exec`; for `exec` only
+    #[command(name = "__start", hide = true)]
+    Start(StarterArgs),
+    /// Kill the command of `exec` when `exec` ends; for `exec` only
+    #[command(name = "__guard", hide = true)]
+    Guard(GuardianArgs),
 }
 
 /// Arguments of `run`.

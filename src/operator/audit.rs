@@ -20,7 +20,7 @@ use crate::{
     election::{Event, Phase},
     routing::{GroupRef, Router},
 };
-use leadergroup_lock::{Held, Key, LockError, SessionId, Store, Token, Tombstone, Unclaimed};
+use leadergroup_lock::{ClaimedRow, Key, LockError, SessionId, Store, Token, Tombstone, Unclaimed};
 
 /// How many times the ttl passes between two comparisons. Each reads the rows that this replica is in charge of.
 const INTERVAL: u32 = 30;
@@ -44,7 +44,7 @@ pub(super) struct Schedule {
 pub(super) struct Audit {
     session: SessionId,
     /// The rows that the session is in charge of; none when they could not be read.
-    held: Option<Vec<Held>>,
+    held: Option<Vec<ClaimedRow>>,
 }
 
 impl Driver {
@@ -103,17 +103,17 @@ impl Driver {
 
 /// The groups whose rows are not as believed, and the rows that belong to none of the groups that this replica is in
 /// charge of. Only settled groups are compared: in the others the row is just being changed.
-fn compare<'a>(entries: impl Iterator<Item = &'a Entry>, held: &[Held]) -> (Vec<GroupName>, Vec<Key>) {
+fn compare<'a>(entries: impl Iterator<Item = &'a Entry>, held: &[ClaimedRow]) -> (Vec<GroupName>, Vec<Key>) {
     let ours: Vec<&Entry> = entries.filter(|entry| entry.charge == Charge::Ours).collect();
     let known: HashSet<&Key> = ours.iter().map(|entry| &entry.key).collect();
     let strangers = held.iter().filter(|row| !known.contains(&row.key)).map(|row| row.key.clone()).collect();
-    let rows: HashMap<&Key, &Held> = held.iter().map(|row| (&row.key, row)).collect();
+    let rows: HashMap<&Key, &ClaimedRow> = held.iter().map(|row| (&row.key, row)).collect();
     let settled = |entry: &&Entry| *entry.machine.phase() == Phase::Stable && !entry.machine.busy();
     let doubtful = ours.into_iter().filter(settled).filter(|entry| {
         let believed = entry.machine.row();
         let owner = believed.owner.as_ref().map(|pod| pod.uid.as_str());
         rows.get(&entry.key)
-            .is_none_or(|row| row.token.get() != believed.token || row.owner.as_deref() != owner)
+            .is_none_or(|row| row.token.get() != believed.token || row.holder.as_deref() != owner)
     });
     (doubtful.map(|entry| entry.name.clone()).collect(), strangers)
 }
@@ -219,9 +219,9 @@ mod tests {
         entry
     }
 
-    fn held(key: &str, token: i64, owner: Option<&str>) -> Held {
+    fn held(key: &str, token: i64, owner: Option<&str>) -> ClaimedRow {
         let key = Key::new(key).expect("a key");
-        Held { key, token: Token::new(token), owner: owner.map(str::to_owned) }
+        ClaimedRow { key, token: Token::new(token), holder: owner.map(str::to_owned) }
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Entry {
                 self.trouble = None;
                 return true;
             }
-            Claimed::Charged { session } => self.charge = Charge::Other(session),
+            Claimed::By { session } => self.charge = Charge::Other(session),
             Claimed::Foreign { group } => {
                 self.charge = Charge::Foreign(group);
                 self.claim_after = now + RECLAIM;

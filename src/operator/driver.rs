@@ -19,7 +19,6 @@ use super::{
     announce::Voice,
     audit::Schedule,
     claims::{self, LARGEST_CLAIM, falls_to},
-    desk::Desk,
     effects::Performer,
     entry::{Charge, Entry, Probing},
     message::{GroupName, Message, Watched},
@@ -59,7 +58,6 @@ pub(super) struct Parts {
     pub(super) cluster: String,
     pub(super) router: Router,
     pub(super) store: Store,
-    pub(super) desk: Desk,
     pub(super) prober: Prober,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) voice: Voice,
@@ -279,7 +277,6 @@ impl Driver {
             let performer = Performer {
                 router: self.parts.router.clone(),
                 store: self.parts.store.clone(),
-                desk: self.parts.desk.clone(),
                 session: self.lock.own,
                 name: entry.name.clone(),
                 group: entry.group.clone(),

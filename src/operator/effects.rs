@@ -8,7 +8,6 @@ use tokio::time::sleep;
 
 use super::{
     announce::{lock_operation, lock_outcome},
-    desk::Desk,
     message::{Done, GroupName, Trouble},
 };
 use crate::{
@@ -19,7 +18,7 @@ use crate::{
     telemetry::Metrics,
 };
 use leadergroup_lock::{
-    self, Changed, Granted, Key, LockError, LockRow, Owner, SessionId, Store, Token, Tombstone, Vacate,
+    self, Changed, Granted, Holder, Key, LockError, LockRow, SessionId, Store, Token, Tombstone, Vacate,
 };
 
 /// Between the last strip and the promotion, so that the EndpointSlice controller has seen the one when the other comes:
@@ -31,7 +30,6 @@ const SETTLE: Duration = Duration::from_millis(5);
 pub(super) struct Performer {
     pub(super) router: Router,
     pub(super) store: Store,
-    pub(super) desk: Desk,
     pub(super) session: Option<SessionId>,
     pub(super) name: GroupName,
     pub(super) group: GroupRef,
@@ -91,7 +89,7 @@ impl From<leadergroup_lock::Refusal> for Failure {
         match refusal {
             R::TokenChanged { .. } => Self::Refused(Refusal::Outdated),
             R::Busy => Self::Trouble(Trouble::Lock("the lock's row is busy; trying again".to_owned())),
-            R::NotOurs { .. }
+            R::Unclaimed { .. }
             | R::SessionDead
             | R::Tombstone
             | R::Foreign { .. }
@@ -133,7 +131,7 @@ impl Performer {
                     grant: leadergroup_lock::GrantId::new(),
                     reason: "no successor".to_owned(),
                 };
-                changed(self.desk.vacate(self.session()?, vacate).await?)?;
+                changed(self.store.vacate_one(self.session()?, vacate).await?)?;
                 Outcome::Vacated
             }
             Effect::Declare { previous, next } => {
@@ -164,7 +162,7 @@ impl Performer {
             }
             Effect::Recheck(pod) => self.recheck(&pod, learned).await?,
             Effect::Confirm { token } => {
-                let confirm = self.desk.confirm(self.session()?, self.key.clone(), Token::new(token));
+                let confirm = self.store.confirm_one(self.session()?, self.key.clone(), Token::new(token));
                 changed(confirm.await?)?;
                 Outcome::Confirmed
             }
@@ -257,7 +255,7 @@ impl Performer {
             key: self.key.clone(),
             expected: Token::new(grant.expected),
             floor: Token::new(grant.floor),
-            owner: Owner {
+            holder: Holder {
                 uid: grant.holder.uid,
                 namespace: self.group.namespace.clone(),
                 name: grant.holder.name,
@@ -265,7 +263,7 @@ impl Performer {
             grant: grant.id.into(),
             reason: grant.reason.to_string(),
         };
-        match self.desk.grant(self.session()?, request).await? {
+        match self.store.grant_one(self.session()?, request).await? {
             Granted::Granted { token } => Ok(Outcome::Granted { token: token.get() }),
             Granted::Refused(refusal) => Err(refusal.into()),
         }
@@ -304,12 +302,12 @@ fn changed(answer: Changed) -> Result<(), Failure> {
 
 /// The lock's row in the election's terms.
 fn row_of(row: LockRow) -> Row {
-    let pod = |owner: Owner| PodRef { name: owner.name, uid: owner.uid };
+    let pod = |holder: Holder| PodRef { name: holder.name, uid: holder.uid };
     Row {
         token: row.token.get(),
         grant: row.grant.map(leadergroup_lock::GrantId::as_uuid),
-        owner: row.owner.map(pod),
+        owner: row.holder.map(pod),
         confirmed: row.confirmed,
-        pending: row.pending.into_iter().map(|term| pod(term.owner)).collect(),
+        pending: row.pending.into_iter().map(|term| pod(term.holder)).collect(),
     }
 }

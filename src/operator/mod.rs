@@ -8,7 +8,6 @@
 mod announce;
 mod audit;
 mod claims;
-mod desk;
 mod driver;
 mod effects;
 mod entry;
@@ -21,7 +20,6 @@ mod report;
 mod roster;
 mod session;
 mod sighting;
-mod tidy;
 mod watches;
 
 use std::{sync::Arc, time::Duration};
@@ -126,15 +124,13 @@ async fn operate(
     let ping = feed::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
     let ping = tokio::spawn(ping);
     let leave = CancellationToken::new();
-    let (tidies, turn) = watch::channel(false);
-    // It ends by `leave`.
-    tokio::spawn(tidy::run(store.clone(), turn, leave.clone()));
+    let (pruned, until) = (store.clone(), leave.clone());
+    tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
     let keeper = session::Keeper {
         store: store.clone(),
         cluster: cluster.clone(),
         replica: settings.replica.clone(),
         metrics: voice.metrics.clone(),
-        tidies,
         ttl: settings.ttl,
         retry_interval: settings.retry_interval,
         news: messages.clone(),
@@ -144,7 +140,6 @@ async fn operate(
     let parts = Parts {
         cluster,
         router: Router::new(client, CALL_TIMEOUT).observed(announce::count_writes(voice.metrics.clone())),
-        desk: desk::Desk::open(store.clone()),
         store,
         prober: Prober::new(probes, PROBES),
         messages,

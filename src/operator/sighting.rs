@@ -76,7 +76,7 @@ impl Driver {
         entry.charge = Charge::Open;
         let (store, key) = (self.parts.store.clone(), entry.key.clone());
         self.tasks.spawn(async move {
-            if let Err(error) = store.yield_charge(own, std::slice::from_ref(&key)).await {
+            if let Err(error) = store.unclaim(own, std::slice::from_ref(&key)).await {
                 tracing::warn!(%key, %error, "could not pass on a group that cannot be read");
             }
         });

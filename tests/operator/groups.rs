@@ -178,7 +178,7 @@ async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
     let groups = groups(client.clone(), &namespace);
     let there = groups.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
     let cluster = cluster(client).await;
-    let former = store.register("former", Duration::from_secs(5)).await.unwrap();
+    let former = store.register("former", Duration::from_secs(5), None).await.unwrap().0;
     let rows = [
         ("gone", format!("{cluster}/{namespace}/gone/u1")),
         ("replaced", format!("{cluster}/{namespace}/there/u1")),
@@ -225,7 +225,8 @@ async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() 
     let there = there.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
     let cluster = cluster(client).await;
     // It does not beat, and does not expire for as long as this may take either.
-    let other = store.register(&format!("{cluster}/other"), Duration::from_mins(10)).await.unwrap();
+    let other =
+        store.register(&format!("{cluster}/other"), Duration::from_mins(10), Some(&cluster)).await.unwrap().0;
     let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();
     let claim = Claim {
         key: key.clone(),
@@ -240,7 +241,7 @@ async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() 
     let asked = "select count(*) from leadergroup.session where beat > 4 and not dead";
     eventually("it has asked who is in charge", || async { database.number(asked).await == 1 }).await;
     let charged = "select count(*) from leadergroup.lock where session is not null";
-    assert_eq!(store.yield_charge(other, &[key]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.unclaim(other, &[key]).await.unwrap(), [Changed::Done]);
     eventually("it has taken the group", || async { database.number(charged).await == 1 }).await;
     let lives = "select count(*) from leadergroup.session where not dead";
     assert_eq!(database.number(lives).await, 2, "the other one lives on");

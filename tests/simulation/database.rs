@@ -6,10 +6,12 @@ use leadergroup::{
     api::PodRef,
     election::{Grant, Refusal, Row},
 };
-use leadergroup_lock::TOKEN_JUMP;
 use uuid::Uuid;
 
 use crate::server::Granted;
+
+/// How far tokens jump in a new era: more than can have been granted and lost.
+const TOKEN_JUMP: i64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LockRow {

@@ -1,4 +1,4 @@
-//! The collector of the lock's term history: PostgreSQL's table `leadergroup.term`, read again and again.
+//! The collector of the lock's term history: PostgreSQL's view `leadergroup.terms`, read again and again.
 //!
 //! The table is bounded, so old terms leave it: every row that was ever read is kept here.
 
@@ -83,14 +83,14 @@ async fn poll(url: String, rows: Arc<Mutex<Rows>>) {
 }
 
 async fn read(connection: &mut PgConnection, rows: &Mutex<Rows>) -> Result<()> {
-    let there: bool = sqlx::query_scalar("select to_regclass('leadergroup.term') is not null")
+    let there: bool = sqlx::query_scalar("select to_regclass('leadergroup.terms') is not null")
         .fetch_one(&mut *connection)
         .await?;
     if !there {
         return Ok(());
     }
-    let query = "select key, token, grant_id::text, owner_uid, (extract(epoch from granted_at) * 1000000)::bigint \
-                 from leadergroup.term";
+    let query = "select key, token, grant_id::text, holder_uid, (extract(epoch from granted_at) * 1000000)::bigint \
+                 from leadergroup.terms";
     let found: Vec<(String, i64, String, String, i64)> = sqlx::query_as(query).fetch_all(connection).await?;
     let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
     for (key, token, grant, owner, micros) in found {

@@ -14,11 +14,25 @@ begin;
 
 create schema if not exists leadergroup;
 
--- The largest token of each key that a committed transaction came with.
+-- The largest token of each key that a committed transaction came with. Keys are compared byte by byte: an index in the
+-- database's own collation can miss rows after an upgrade of the library that sorts.
 create table if not exists leadergroup.fence_mark (
-    key text primary key,
+    key text collate "C" primary key,
     token bigint not null
 ) with (fillfactor = 50);
+
+-- Made by an earlier version.
+do $$
+begin
+    if exists (
+        select from pg_attribute as a
+        where a.attrelid = 'leadergroup.fence_mark'::regclass and a.attname = 'key'
+        and a.attcollation <> 'pg_catalog."C"'::regcollation
+    ) then
+        alter table leadergroup.fence_mark alter column key type text collate "C";
+    end if;
+end
+$$;
 
 create or replace function leadergroup.fence_mark_id(key text) returns bigint
 language sql immutable strict parallel safe

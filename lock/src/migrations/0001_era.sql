@@ -59,6 +59,11 @@ begin
     update leadergroup.meta
     set history = present, era = era + 1 + floor(random() * 1000)::bigint, era_id = gen_random_uuid(), quarantine = true
     where history <> present;
+    if found then
+        -- All heartbeats wait for this row now: it must not wait for a synchronous standby. If a failover loses it, that is
+        -- another history, in which an era begins anyway. No program's key gets a new holder in this transaction.
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
     select m.era, m.era_id, m.quarantine into present_era.era, present_era.era_id, present_era.quarantine
     from leadergroup.meta as m;
 end

@@ -105,16 +105,19 @@ comment on function leadergroup.beat(uuid, uuid[]) is
 
 -- Another ttl; counts as a heartbeat, and may be repeated. No row if the session is dead or this is not the latest change.
 create function leadergroup.set_ttl(session uuid, ttl_ms bigint, change bigint)
-returns table (era_id uuid, quarantine boolean)
+returns table (beat bigint, era_id uuid, quarantine boolean)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+    count bigint;
 begin
     update leadergroup.session as s
     set ttl_ms = set_ttl.ttl_ms, ttl_change = set_ttl.change, beat = beat + 1, seen = now()
-    where s.id = set_ttl.session and not s.dead and s.ttl_change <= set_ttl.change;
+    where s.id = set_ttl.session and not s.dead and s.ttl_change <= set_ttl.change
+    returning s.beat into count;
     if found then
-        return query select p.era_id, p.quarantine from leadergroup.present_era() as p;
+        return query select count, p.era_id, p.quarantine from leadergroup.present_era() as p;
     end if;
 end
 $$;

@@ -47,6 +47,24 @@ comment on function leadergroup.fence(text, bigint) is
     'To be called first in a transaction: raises LG001 unless the token is the current one of the key, and keeps the '
     'next holder from taking over before this transaction has ended.';
 
+-- Whatever program or person changes the token of a key that is held: not past a fenced transaction. The functions of this
+-- schema hold the advisory lock by then.
+create function leadergroup.keep_fence() returns trigger
+language plpgsql
+as $$
+begin
+    if not pg_try_advisory_xact_lock(leadergroup.fence_id(old.key)) then
+        raise exception 'a fenced transaction of key "%" is under way', old.key
+            using errcode = 'lock_not_available', hint = 'Try again when it has ended.';
+    end if;
+    return new;
+end
+$$;
+
+create trigger keep_fence before update of token on leadergroup.lock
+for each row when (new.token > old.token and new.holder_uid is not null) execute function leadergroup.keep_fence();
+alter table leadergroup.lock enable always trigger keep_fence;
+
 -- Who holds the advisory lock of a key, in words. Any role of the database can take an advisory lock of any number, so
 -- this need not be a fenced transaction.
 create function leadergroup.fence_blockers(id bigint) returns text

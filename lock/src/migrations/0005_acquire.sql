@@ -96,7 +96,7 @@ begin
         holder_name = begin_term.name, reason = begin_term.reason, delay_ms = begin_term.delay_ms, protocol = 1,
         lock_timestamp = clock_timestamp(), end_reason = begin_term.end_reason
     from (
-        select m.era, leadergroup.next_token(
+        select m.era, m.era_id, leadergroup.next_token(
             r.token, r.era, (select max(t.token) from leadergroup.term as t where t.key = r.key), 0, m
         ) as next
         from leadergroup.lock as r cross join leadergroup.meta as m
@@ -132,21 +132,21 @@ $$;
 -- Several requests never wait for anything: those that cannot be answered at once have no row in the answer, and are to
 -- be made alone. A single one waits for fenced transactions of the last holder (leadergroup.fence_pass), and is to be all
 -- of its transaction. Verdicts:
---   granted, with the token           waiting: in the queue           held: others hold it, or wait for it
+--   granted, with the token and the era           waiting: in the queue           held: others hold it, or wait for it
 --   delayed: as held or waiting, with the token of the term that ended uncleanly, and its delay
 --   quarantine: as held or waiting, as commits may have been lost
 --   fenced: `blockers` did not end in time      forbidden: nor may this role terminate them
 --   busy: somebody else takes it at this moment; ask again            full: too many wait
 --   dead, void: the own session is, or the request
 --   tombstone, foreign, newer: not a key that a program can take
--- With `held` and `waiting` come the holder's session, its ttl, and for how long its heartbeat has been silent by the
--- database's clock: a hint to watch it, no proof of anything.
+-- With `held` and `waiting` come the session of the holder, or of the first waiter for a key that is free, its ttl, and for
+-- how long its heartbeat has been silent by the database's clock: a hint to watch it, no proof of anything.
 create function leadergroup.acquire(
     session uuid, requests jsonb, patience_ms integer default 500, force_ms integer default 250
 )
 returns table (
     place bigint, verdict text, token bigint, delay_ms bigint, group_id text, protocol integer, blockers text,
-    holder_session uuid, holder_ttl_ms bigint, holder_silent_ms bigint
+    holder_session uuid, holder_ttl_ms bigint, holder_silent_ms bigint, era_id uuid
 )
 language plpgsql volatile
 as $$
@@ -164,13 +164,17 @@ begin
             key, grant_id, uid, namespace, name, reason, wait, delay_ms, sat_out, void_after, place
         )
     loop
+        if num_nulls(q.key, q.grant_id, q.uid, q.namespace, q.name, q.reason, q.wait) > 0 then
+            raise exception 'leadergroup.acquire: key, grant_id, uid, namespace, name, reason and wait are required'
+                using errcode = 'null_value_not_allowed';
+        end if;
         place := q.place;
         -- A key that was given up, and that nobody waits for. Locks nothing but its row, and the own session not even
         -- that: a death mark that comes at the same time counts as coming after this, as if it came a moment later; no
         -- program believes in a grant when its session may be marked dead. FOR UPDATE: the update alone would not conflict
         -- with a fence that locks the row because its snapshot is older. A row that somebody else has locked is passed
         -- over: it costs those nothing who ask for others.
-        select m.era, leadergroup.next_token(
+        select m.era, m.era_id, leadergroup.next_token(
                    l.token, l.era, (select max(t.token) from leadergroup.term as t where t.key = l.key), 0, m
                ) as token
         into l
@@ -195,16 +199,21 @@ begin
             where r.key = q.key;
             verdict := 'granted';
             token := l.token;
+            era_id := l.era_id;
+            holder_session := null;
             return next;
             continue;
         end if;
         select * into l from leadergroup.look(acquire.session, q.key, q.grant_id, q.sat_out, true) as l;
-        if l.verdict = 'granted' or l.verdict = 'held' and (not q.wait or l.place is not null) then
+        if l.verdict = 'granted' or l.verdict = 'held' and (not q.wait or l.place is not null) and exists (
+            select from leadergroup.session as s where s.id = acquire.session and not s.dead
+        ) then
             verdict := case when l.verdict = 'held' and q.wait then 'waiting' else l.verdict end;
             token := l.token;
             holder_session := l.holder_session;
             holder_ttl_ms := l.holder_ttl_ms;
             holder_silent_ms := l.holder_silent_ms;
+            era_id := (select m.era_id from leadergroup.meta as m);
             return next;
         elsif alone then
             return query select q.place, a.* from leadergroup.acquire_one(
@@ -224,18 +233,18 @@ comment on function leadergroup.acquire(uuid, jsonb, integer, integer) is
 create function leadergroup.acquire_one(
     session uuid, request jsonb, patience_ms integer, force_ms integer,
     out verdict text, out token bigint, out delay_ms bigint, out group_id text, out protocol integer, out blockers text,
-    out holder_session uuid, out holder_ttl_ms bigint, out holder_silent_ms bigint
+    out holder_session uuid, out holder_ttl_ms bigint, out holder_silent_ms bigint, out era_id uuid
 )
 language plpgsql volatile
 as $$
 #variable_conflict use_variable
 declare
-    own record;
     q record;
     l record;
     pass record;
     quarantine boolean;
     fence bigint;
+    created boolean := false;
     passed boolean := false;
     queues boolean;
 begin
@@ -255,26 +264,32 @@ begin
         return;
     end if;
     -- A death mark waits for what follows, or this finds the session dead.
-    select s.beat into own from leadergroup.session as s where s.id = session and not s.dead for key share;
+    perform from leadergroup.session as s where s.id = session and not s.dead for key share;
     if not found then
         verdict := 'dead';
         return;
     end if;
-    if own.beat > q.void_after then
-        verdict := 'void';
-        return;
-    end if;
-    quarantine := (select p.quarantine from leadergroup.present_era() as p);
+    -- Another history than that of the era is as good as a quarantine, without an era in the answer. A heartbeat begins the
+    -- new era, or leadergroup.present_era(): here that would hold up all heartbeats for as long as this waits.
+    select m.quarantine or m.history <> leadergroup.history(),
+           case when m.history = leadergroup.history() then m.era_id end
+    into quarantine, era_id
+    from leadergroup.meta as m;
     l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
     if l.verdict = 'missing' then
         insert into leadergroup.lock (key, group_id) values (q.key, leadergroup.programs())
         on conflict on constraint lock_pkey do nothing;
+        created := true;
         l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
     end if;
     queues := q.wait and l.place is null and l.verdict in ('held', 'delayed', 'behind', 'quarantine');
     if l.verdict = 'free' then
         passed := pg_try_advisory_xact_lock(fence);
-        if not passed then
+        if not passed and created then
+            -- Another request for the new key, which may wait for the row that was created here.
+            verdict := 'busy';
+            return;
+        elsif not passed then
             -- The old holder's fenced transactions end before the row is locked.
             pass := leadergroup.fence_pass(q.key, patience_ms, force_ms);
             passed := pass.outcome = 'open';
@@ -290,6 +305,11 @@ begin
     end if;
     if passed or queues then
         l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
+    end if;
+    -- Again, after all that may have taken time: from here on giving the request up waits for the row.
+    if q.void_after < (select s.beat from leadergroup.session as s where s.id = session) then
+        verdict := 'void';
+        return;
     end if;
     verdict := l.verdict;
     token := l.token;
@@ -331,8 +351,17 @@ begin
         values
             (q.key, q.grant_id, session, q.uid, q.namespace, q.name, q.reason, coalesce(q.delay_ms, 0));
     end if;
+    if verdict = 'behind' then
+        -- The one that is next may be dead.
+        select s.id, s.ttl_ms, (extract(epoch from now() - s.seen) * 1000)::bigint
+        into holder_session, holder_ttl_ms, holder_silent_ms
+        from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
+        where w.key = q.key and not s.dead order by w.id limit 1;
+    end if;
     verdict := case
         when verdict in ('held', 'behind') then case when q.wait then 'waiting' else 'held' end
+        -- Removed by pruning at this very moment.
+        when verdict = 'missing' then 'busy'
         else verdict
     end;
 end

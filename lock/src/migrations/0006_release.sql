@@ -67,7 +67,14 @@ declare
     passed boolean;
     next record;
 begin
-    if not forced then
+    if forced then
+        -- A person does not wait for a change that is under way, but looks again what has become of it.
+        perform from leadergroup.lock as r where r.key = end_hold.key for no key update skip locked;
+        if not found and exists (select from leadergroup.lock as r where r.key = end_hold.key) then
+            verdict := 'busy';
+            return;
+        end if;
+    else
         perform from leadergroup.session as s where s.id = session and not s.dead for key share;
         if not found then
             verdict := 'dead';
@@ -147,6 +154,10 @@ begin
         select r.* from rows from (jsonb_to_recordset(release.releases) as (key text, token bigint, reason text))
             with ordinality as r (key, token, reason, place)
     loop
+        if num_nulls(q.key, q.token, q.reason) > 0 then
+            raise exception 'leadergroup.release: key, token and reason are required'
+                using errcode = 'null_value_not_allowed';
+        end if;
         with held as materialized (
             select l.key from leadergroup.lock as l
             where l.key = q.key and l.session = release.session and l.token = q.token and l.holder_uid is not null
@@ -185,6 +196,12 @@ declare
     next record;
 begin
     perform from leadergroup.lock as l where l.key = give_up.key for no key update;
+    if not found then
+        -- A row whose commit is under way is not to be seen yet: an insertion of the same key waits for it.
+        insert into leadergroup.lock (key, group_id) values (give_up.key, leadergroup.programs())
+        on conflict on constraint lock_pkey do nothing;
+        perform from leadergroup.lock as l where l.key = give_up.key for no key update;
+    end if;
     delete from leadergroup.waiter as w where w.key = give_up.key and w.grant_id = give_up.grant_id;
     select l.token into granted from leadergroup.lock as l
     where l.key = give_up.key and l.session = give_up.session and l.grant_id = give_up.grant_id;

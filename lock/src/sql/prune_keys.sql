@@ -2,12 +2,21 @@
 -- that time, with their history. The deletion raises the floor of all tokens to come (raise_token_floor), so a key that
 -- comes back goes on above every token it ever had.
 with page as materialized (
-    select key from leadergroup.lock where key > $1 order by key limit $2
+    select key, session from leadergroup.lock where key > $1 order by key limit $2
 ),
 idle as materialized (
-    select l.key from page as p join leadergroup.lock as l on l.key = p.key
-    where l.group_id = leadergroup.programs() and l.holder_uid is null and l.session is null and not l.awaited
-    and l.lock_timestamp < now() - $3 * interval '1 millisecond'
+    select l.key from page as p
+    -- A row that was changed since the snapshot is looked at again, but not what is asked of other tables: hence the session.
+    join leadergroup.lock as l on l.key = p.key and l.session is not distinct from p.session
+    where l.group_id = leadergroup.programs() and l.lock_timestamp < now() - $3 * interval '1 millisecond'
+    and (
+        l.holder_uid is null and l.session is null and not l.awaited
+        -- Its holder ended without a release, so long ago that its session is removed. The delay that it may have asked for
+        -- is measured by those who ask for the key, from the row.
+        or l.session is not null and l.delay_ms = 0
+           and not exists (select from leadergroup.session as s where s.id = l.session)
+           and not exists (select from leadergroup.waiter as w where w.key = l.key)
+    )
     -- At most as many rows as one statement may remove; the history of others is shortened first.
     and (select count(*) from (
         select from leadergroup.term as t where t.key = l.key limit 101

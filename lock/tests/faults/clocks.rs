@@ -112,7 +112,7 @@ impl Watcher {
     /// Whom it takes for dead.
     async fn look(&mut self) -> usize {
         let sent = monotonic();
-        let beat = self.store.beat(self.own).await.unwrap();
+        let beat = self.store.beat(self.own, &[]).await.unwrap();
         assert!(beat.alive);
         self.observer.observe(monotonic(), sent, &beat).len()
     }

@@ -1,39 +1,72 @@
-//! A server that crashes, and comes back with all but the last moments of what it had answered.
+//! A server that crashes right after an answer, and comes back: what it had answered holds, places in queues aside.
 
 use std::time::Duration;
 
 use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Released, Store, Token};
 
 use crate::cast::{key, row};
-use crate::postgres::{Server, eventually};
+use crate::postgres::{Database, Server, eventually};
 
-/// The answer to a release that hands the key to nobody does not wait for the disk.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_a_crash_took_back_is_made_again() {
-    // Nothing else brings it to the disk soon.
+/// A server on which only a commit that waits for the disk is there after a crash: nothing else brings it there soon.
+async fn server() -> (Server, Database, Store) {
     let server = Server::start(&[("wal_writer_delay", "10s"), ("autovacuum", "off")]);
     let database = server.database().await;
     let statement_timeout = Duration::from_secs(10);
     let store = Store::new(&DatabaseConfig { statement_timeout, ..database.config() }).unwrap();
     store.migrate().await.unwrap();
+    (server, database, store)
+}
+
+async fn client(store: &Store, name: &str) -> Client {
     let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_mins(10));
-    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
-    let client = Client::connect(store.clone(), config).await.unwrap();
-    eventually("it listens", async || database.listening().await == 1).await;
-    // That the log's writer comes by at the very moment is not likely; five times in a row it does not.
+    let config = ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() };
+    Client::connect(store.clone(), config).await.unwrap()
+}
+
+/// That the log's writer comes by at the very moment is not likely; five times in a row it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_released_before_a_crash_is_released_afterwards() {
+    let (server, _database, store) = server().await;
+    let client = client(&store, "holder").await;
     for number in 1..=5 {
         let guard = client.try_lock(&key("a")).await.unwrap().unwrap();
         assert_eq!(guard.token(), Token::new(number), "what was granted is there after every crash");
         assert_eq!(guard.release().await.unwrap(), Released::Done);
         server.kill();
         server.launch();
-        eventually("the key is free", async || row(&store, &key("a")).await.holder.is_none()).await;
+        assert_eq!(row(&store, &key("a")).await.holder, None, "after release {number}");
         let terms = store.history(&key("a"), 1).await.unwrap();
         let (_, reason) = terms[0].ended.as_ref().unwrap();
-        if reason == "nobody waited any more" {
+        assert_eq!((terms[0].term.token, &**reason), (Token::new(number), "released by its holder"));
+    }
+}
+
+/// Queueing does not wait for the disk. A waiter notices that the server was away, and asks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_in_a_queue_that_a_crash_took_away_is_asked_for_again() {
+    let (server, database, store) = server().await;
+    let (holding, waiting) = (client(&store, "holder").await, client(&store, "waiter").await);
+    let waiters = async || database.number("select count(*) from leadergroup.waiter").await;
+    for number in 1.. {
+        let held = holding.try_lock(&key("a")).await.unwrap().unwrap();
+        let next = tokio::spawn({
+            let waiting = waiting.clone();
+            async move { waiting.lock(&key("a"), Duration::from_hours(1)).await.unwrap() }
+        });
+        eventually("it waits", async || waiters().await == 1).await;
+        server.kill();
+        server.launch();
+        let lost = waiters().await == 0;
+        eventually("it waits again", async || waiters().await == 1).await;
+        assert!(!held.is_lost() && !next.is_finished());
+        assert_eq!(held.release().await.unwrap(), Released::Done);
+        let next = next.await.unwrap();
+        assert!(!next.is_lost());
+        assert_eq!(next.token(), Token::new(2 * number));
+        assert_eq!(next.release().await.unwrap(), Released::Done);
+        if lost {
             return;
         }
-        assert_eq!(reason, "released by its holder");
+        assert!(number < 5, "every place was on the disk before the crash");
     }
-    panic!("every release was on the disk before its answer, or soon after");
 }

@@ -78,7 +78,7 @@ async fn a_full_disk_refuses_changes_and_loses_none() {
     admin.execute("checkpoint").await.unwrap();
     let granted = store.grant(own, &[grant(&key("a"), token, "p1")]).await.unwrap();
     assert_eq!(granted, [Granted::Granted { token: Token::new(token + 1) }]);
-    let terms = database.number("select count(distinct token) from leadergroup.term").await;
+    let terms = database.number("select count(distinct token) from leadergroup.terms").await;
     assert_eq!(terms, token + 1, "each term is there, and none of what was refused");
 }
 
@@ -90,7 +90,7 @@ struct LogDisk {
 }
 
 impl LogDisk {
-    /// Moves the log of the server, which starts anew on it.
+    /// Moves the log of the server, which starts again on it.
     fn under(server: &Server, uid: u32) -> Self {
         const SCRIPT: &str = r#"
             mount -t tmpfs -o size=64m,mode=700,uid="$3" none "$2"
@@ -206,7 +206,7 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     // Its own session may have ended as well, with a term that it was given as soon as the server was back.
     assert!(next.token() > held.token());
     assert!(held.is_lost() && !next.is_lost());
-    let history = "select count(*) from leadergroup.term where key = 'a' and token between 1 and";
+    let history = "select count(*) from leadergroup.terms where key = 'a' and token between 1 and";
     let kept = database.number(&format!("{history} {token}")).await;
     assert_eq!(kept, token, "each term is there");
     assert_eq!(database.number(&format!("{history} 1000000")).await, token, "and no other, and none twice");

@@ -1,16 +1,39 @@
 //! Failover to a standby that lacks the last commits, and old backups, on real servers: no token is used twice.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, LockError, Released,
-    Store, TOKEN_JUMP, Token, Wait,
+    AcquireRequest, Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, Granted, LockError,
+    Released, SessionId, Store, Token, Wait,
 };
 use tokio::time::timeout;
 
-use crate::cast::{grant, grant_one, granted, holder, key, row, session, settled, take};
-use crate::postgres::{DEADLINE, Database, Server, eventually};
+use crate::cast::{TTL, end_quarantine, grant, grant_one, granted, holder, key, row, session, take};
+use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
+
+/// By so much the first token of a new era is larger than the last one that the database knows.
+const JUMP: i64 = 1_000_000;
+/// By so much at most: the tokens must last for ever.
+const LONGEST_JUMP: i64 = 1_000 * JUMP;
+
+/// Whether this is the first token in the era after the one that began the present term.
+fn has_jumped(token: Token, from: i64) -> bool {
+    (from + JUMP + 1..=from + LONGEST_JUMP + 1).contains(&token.get())
+}
+
+/// Grants the key in a new era.
+async fn grant_with_a_jump(store: &Store, own: SessionId, grant: Grant) {
+    let from = grant.expected.get();
+    let granted = grant_one(store, own, grant).await;
+    assert!(matches!(granted, Granted::Granted { token } if has_jumped(token, from)), "{granted:?}");
+}
+
+/// The timeline that the database's era began with.
+async fn timeline(database: &Database) -> i64 {
+    database.number("select ('x' || right(history, 8))::bit(32)::bigint from leadergroup.meta").await
+}
 
 /// The program's URL is changed in its file, as it would be for a service name that moves.
 struct MovingUrl {
@@ -64,7 +87,9 @@ async fn failover(primary_dies: bool) {
     let config = url.config(&before);
     let moving = Store::new(&config).unwrap();
     let beat = moving.beat(own, &[]).await.unwrap();
-    assert!(beat.alive && beat.epoch.timeline == 1);
+    assert!(beat.alive && beat.quarantine.is_none());
+    assert_eq!(timeline(&before).await, 1);
+    let first_era = beat.era;
 
     let read_only = after.store();
     assert_eq!(read_only.beat(own, &[]).await.unwrap_err(), LockError::ReadOnly, "a standby decides nothing");
@@ -80,33 +105,36 @@ async fn failover(primary_dies: bool) {
     let early = after.store().acquire(own, &free, Wait::No).await.unwrap().outcome;
     assert_eq!(
         early,
-        Acquired::Held,
+        Acquired::Quarantine,
         "a lost grant may have had the next token, and no heartbeat has been here yet"
     );
     url.leads_to(&after);
     eventually("the program has found the new primary", async || {
-        moving.beat(own, &[]).await.is_ok_and(|beat| beat.epoch.timeline == 2)
+        moving.beat(own, &[]).await.is_ok_and(|beat| beat.era != first_era)
     })
     .await;
+    assert_eq!(timeline(&after).await, 2);
     let beat = moving.beat(own, &[]).await.unwrap();
     assert!(beat.alive, "sessions that the new primary knows live on");
+    assert_eq!(beat.quarantine, Some(TTL), "no longer than the longest ttl of all sessions");
     let seen = row(&moving, &key("a")).await;
     assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
     let next = Grant { expected: seen.token, ..grant(&key("a"), 1, "p1") };
-    assert_eq!(grant_one(&moving, own, next).await, granted(2 * TOKEN_JUMP + 1));
-    assert_eq!(grant_one(&moving, own, grant(&key("fresh"), 0, "p1")).await, granted(2 * TOKEN_JUMP + 1));
+    grant_with_a_jump(&moving, own, next).await;
+    grant_with_a_jump(&moving, own, grant(&key("fresh"), 0, "p1")).await;
     // A connection that was open all the time learns it, too.
-    assert_eq!(read_only.beat(own, &[]).await.unwrap().epoch, beat.epoch);
+    assert_eq!(read_only.beat(own, &[]).await.unwrap().era, beat.era);
 
     if !primary_dies {
         // Two databases now, and a program that still uses the old one: it grants, but never what the new one grants.
         for token in 4..8 {
             assert_eq!(grant_one(&store, own, grant(&key("a"), token, "old")).await, granted(token + 1));
         }
-        let tokens = "select coalesce(max(token), 0) from leadergroup.term where holder_name <> 'p1'";
-        assert!(before.number(tokens).await < 2 * TOKEN_JUMP);
-        let late = "select min(token) from leadergroup.term where holder_name = 'p1'";
-        assert!(after.number(late).await > 2 * TOKEN_JUMP);
+        let tokens = "select coalesce(max(token), 0) from leadergroup.terms where holder_name <> 'p1'";
+        assert!((8..JUMP).contains(&before.number(tokens).await));
+        let late = "select min(token) from leadergroup.terms where holder_name = 'p1'";
+        assert!(after.number(late).await > JUMP);
+        assert_eq!(store.beat(own, &[]).await.unwrap().era, first_era, "the old one knows nothing of it");
     }
 }
 
@@ -128,12 +156,12 @@ async fn the_new_primary_is_found_by_a_url_that_names_both() {
     let standby = primary.standby();
     standby.launch();
     let after = standby.database_called(&before.name);
-    let own = session(&migrated).await;
+    let (own, era) = migrated.register("replica", TTL, None).await.unwrap();
     let stores = [before.url_with(&after), after.url_with(&before)]
         .map(|url| Store::new(&DatabaseConfig { url: url.into(), ..before.config() }).unwrap());
     for store in &stores {
         let beat = store.beat(own, &[]).await.unwrap();
-        assert!(beat.alive && beat.epoch.timeline == 1);
+        assert!(beat.alive && beat.era == era && beat.quarantine.is_none());
         store.check().await.unwrap();
     }
     let sessions = "select count(*) from leadergroup.session";
@@ -146,11 +174,15 @@ async fn the_new_primary_is_found_by_a_url_that_names_both() {
         assert!(matches!(error, LockError::NoHost { .. }), "{error}");
     }
     standby.psql("select pg_promote()");
+    let mut eras = BTreeSet::new();
     for store in &stores {
         let beat = store.beat(own, &[]).await.unwrap();
-        assert!(beat.alive && beat.epoch.timeline == 2);
+        assert!(beat.alive && beat.era != era && beat.quarantine == Some(TTL));
+        eras.insert(beat.era.as_uuid());
         assert!(store.check().await.unwrap().writable);
     }
+    assert_eq!(eras.len(), 1, "one new era for all");
+    assert_eq!(timeline(&after).await, 2);
 }
 
 /// Programs that hold a lock when the database fails over: of the one the session was lost, with the grant, of the other the
@@ -191,10 +223,10 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
         other.try_lock(&key("a")).await.unwrap().is_none(),
         "for as long as somebody may believe in a lost grant"
     );
-    settled(&after).await;
+    end_quarantine(&after).await;
     for name in ["a", "b"] {
         let next = other.lock(&key(name), DEADLINE).await.unwrap();
-        assert!(next.token().get() > TOKEN_JUMP, "{:?}", next.token());
+        assert!(has_jumped(next.token(), 0), "{:?}", next.token());
         assert!(!next.is_lost());
         assert_eq!(next.release().await.unwrap(), Released::Done);
     }
@@ -204,7 +236,7 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
 
 /// The holder's grant was lost, and it is cut off, so that it cannot know: it stops believing before the next one begins.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
+async fn a_holder_by_a_lost_grant_stops_before_the_next_one_begins() {
     let primary = Server::start(&[]);
     let before = primary.database().await;
     before.store().migrate().await.unwrap();
@@ -224,7 +256,7 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
     let next = other.lock(&key("a"), DEADLINE).await.unwrap();
     assert!(held.is_lost(), "two believe");
     timeout(DEADLINE, held.lost()).await.expect("it says so");
-    assert!(next.token().get() > TOKEN_JUMP && !next.is_lost());
+    assert!(has_jumped(next.token(), 0) && !next.is_lost());
     // When it finds the new primary nothing of the old term is left.
     url.leads_to(&after);
     let again = tokio::spawn(async move { cut_off.lock(&key("a"), DEADLINE).await.unwrap() });
@@ -232,17 +264,35 @@ async fn whoever_holds_by_a_lost_grant_stops_before_the_next_one_begins() {
     eventually("it waits", async || after.number(waiters).await == 1).await;
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     assert!(!next.is_lost());
+    let last = next.token().get();
     assert_eq!(next.release().await.unwrap(), Released::Done);
-    assert!(again.await.unwrap().token().get() > TOKEN_JUMP + 1);
+    assert_eq!(again.await.unwrap().token(), Token::new(last + 1), "one jump for each era");
 }
 
-/// The same server, put back to an old state of its files: nothing in them tells. Whoever knows a larger token says so, by
+/// One program finds that the quarantine is over. The others need not ask for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_quarantine_wakes_those_who_wait() {
+    let (database, store) = migrated().await;
+    let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_mins(10));
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let client = Client::connect(database.store(), config).await.unwrap();
+    let (_, era) = store.register("replica", TTL, None).await.unwrap();
+    database.sql("update leadergroup.meta set quarantine = true").await;
+    let waiting = tokio::spawn(async move { client.lock(&key("a"), ttl).await.unwrap().token() });
+    eventually("it listens", async || database.listening().await == 1).await;
+    let waiters = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || database.number(waiters).await == 1).await;
+    store.end_quarantine(era).await.unwrap();
+    assert_eq!(timeout(DEADLINE, waiting).await.expect("it is woken").unwrap(), Token::new(1));
+}
+
+/// The same server, put back to an old state of its files: nothing in them tells. A person who knows a larger token says so, by
 /// the floor of a grant, or for all keys at once.
 #[tokio::test]
 async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let server = Server::start(&[]);
     let (database, store) = server.migrated().await;
-    let own = session(&store).await;
+    let (own, era) = store.register("replica", TTL, None).await.unwrap();
     take(&store, own, &key("a")).await;
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
     // In turns: what one holds the next one gets after a release.
@@ -269,15 +319,16 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     copy(&backup, &server.data());
     server.launch();
     let beat = store.beat(own, &[]).await.unwrap();
-    assert!(beat.alive && !beat.epoch_changed, "nothing tells");
+    assert!(beat.alive && beat.era == era && beat.quarantine.is_none(), "nothing tells");
     let seen = row(&store, &key("a")).await;
     let next = Grant { expected: seen.token, floor: Token::new(2), ..grant(&key("a"), 1, "p1") };
     assert_eq!(grant_one(&store, own, next).await, granted(3));
     // As docs/database-faults.md tells people to.
-    database.sql("update leadergroup.meta set era = era + 1").await;
+    database.sql("select leadergroup.begin_era()").await;
     let beat = store.beat(own, &[]).await.unwrap();
-    assert!(beat.epoch_changed && !beat.settled);
-    settled(&database).await;
-    assert_eq!(hold().await, Token::new(TOKEN_JUMP + 2));
-    assert_eq!(grant_one(&store, own, grant(&key("a"), 3, "p2")).await, granted(TOKEN_JUMP + 4));
+    assert!(beat.alive && beat.era != era && beat.quarantine == Some(TTL));
+    end_quarantine(&database).await;
+    let next = hold().await;
+    assert!(has_jumped(next, 1), "{next}");
+    grant_with_a_jump(&store, own, grant(&key("a"), 3, "p2")).await;
 }

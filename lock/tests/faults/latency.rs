@@ -64,7 +64,7 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
 /// Its heartbeats arrive, and count for others, but its own belief counts from when they were sent: it must be over before
 /// anybody else has the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_too_far_off_knows_it_before_anybody_else_has_the_lock() {
+async fn a_holder_that_is_too_far_off_knows_it_before_others_have_the_lock() {
     const TTL: Duration = Duration::from_secs(2);
     let (database, _store) = migrated().await;
     let proxy = Proxy::before(Backend::of(shared())).await;

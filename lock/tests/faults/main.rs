@@ -13,6 +13,7 @@ mod disk;
 mod failover;
 mod kills;
 mod latency;
+mod max_hold;
 mod network;
 mod operations;
 mod pauses;
@@ -23,4 +24,5 @@ mod postgres;
 #[path = "../program/mod.rs"]
 mod program;
 mod proxy;
+mod standby;
 mod upgrade;

@@ -37,7 +37,7 @@ pub async fn taken(client: &Client) -> Guard {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_cut_off_knows_it_before_anybody_else_has_the_lock() {
+async fn a_holder_that_is_cut_off_knows_it_before_others_have_the_lock() {
     let (database, _store) = migrated().await;
     let proxy = Proxy::before(Backend::of(shared())).await;
     let cut_off = client(&database, proxy.url(&database.url()), "cut off").await;
@@ -70,7 +70,7 @@ async fn whoever_is_cut_off_knows_it_before_anybody_else_has_the_lock() {
 /// A client that stands still and does not read its answers keeps no row from others: the answer to the largest batch fits into
 /// what lies on the way, so that the server is done with the transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_read_its_answer_keeps_no_row() {
+async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
     let (database, store) = migrated().await;
     let proxy = Proxy::before(Backend::of(shared())).await;
     let frozen = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
@@ -88,7 +88,7 @@ async fn whoever_does_not_read_its_answer_keeps_no_row() {
     proxy.freeze(true);
     gate.open().await;
     eventually("the server is done", async || {
-        database.number("select count(*) from leadergroup.term").await == 1_000
+        database.number("select count(*) from leadergroup.terms").await == 1_000
     })
     .await;
     assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);

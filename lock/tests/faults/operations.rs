@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, Granted, Key, LockError, Refusal, SessionId, Store,
+    AcquireRequest, Acquired, Changed, Claimed, EraId, Granted, Key, LockError, Refusal, SessionId, Store,
     Successor, Token, Transfer, Wait,
 };
 use sqlx::postgres::PgConnection;
@@ -28,22 +28,22 @@ operations![
     BeatInANewEra,
     MarkDead,
     Close,
-    Create,
-    Adopt,
-    Yield,
+    ClaimNew,
+    ClaimFreed,
+    Unclaim,
     Grant,
     Confirm,
     Vacate,
-    Bury,
-    Hold,
-    HoldTogether,
-    HoldAgain,
-    TakeOver,
+    LeaveTombstone,
+    Acquire,
+    AcquireTogether,
+    AcquireAgain,
+    AcquireOfTheDead,
     Queue,
     Release,
     ReleaseTogether,
     ReleaseToTheNext,
-    Pass,
+    TransferTo,
     GiveUp,
     GiveUpWhatWasGranted,
     ForceRelease,
@@ -62,33 +62,36 @@ pub struct Scene {
     own: SessionId,
     other: SessionId,
     pub key: Key,
-    wish: AcquireRequest,
+    /// The era before.
+    era: EraId,
+    request: AcquireRequest,
     /// What is asked at the same time.
-    wishes: Vec<AcquireRequest>,
+    requests: Vec<AcquireRequest>,
     grant: leadergroup_lock::Grant,
     vacate: leadergroup_lock::Vacate,
 }
 
-fn wish(key: &Key, name: &str) -> AcquireRequest {
+fn request(key: &Key, name: &str) -> AcquireRequest {
     AcquireRequest::new(key.clone(), holder(name), "test")
 }
 
-async fn hold(store: &Store, own: SessionId, wish: &AcquireRequest) {
-    assert!(matches!(store.acquire(own, wish, Wait::No).await.unwrap().outcome, Acquired::Granted { .. }));
+async fn hold(store: &Store, own: SessionId, request: &AcquireRequest) {
+    assert!(matches!(store.acquire(own, request, Wait::No).await.unwrap().outcome, Acquired::Granted { .. }));
 }
 
 impl Operation {
     pub async fn prepare(self, database: &Database, store: &Store, name: &str) -> Scene {
-        let (own, other) = (session(store).await, session(store).await);
+        let (own, era) = store.register("replica", TTL, None).await.unwrap();
+        let other = session(store).await;
         let key = key(name);
-        let (mine, others) = (wish(&key, "mine"), wish(&key, "other's"));
-        let mut wishes: Vec<_> = (0..TOGETHER)
-            .map(|number| wish(&Key::new(format!("{name}-{number}")).unwrap(), "mine"))
+        let (mine, others) = (request(&key, "mine"), request(&key, "other's"));
+        let mut requests: Vec<_> = (0..TOGETHER)
+            .map(|number| request(&Key::new(format!("{name}-{number}")).unwrap(), "mine"))
             .collect();
         match self {
-            Register | Beat | MarkDead | Create | Hold | SetTtl => {}
-            BeatInANewEra => database.sql("update leadergroup.meta set timeline = timeline + 1").await,
-            Adopt => {
+            Register | Beat | MarkDead | ClaimNew | Acquire | SetTtl => {}
+            BeatInANewEra => database.sql("update leadergroup.meta set history = 'another one'").await,
+            ClaimFreed => {
                 let before = dead_session(store).await;
                 let claimed = store.claim(before, &[claim(&key)]).await;
                 assert_eq!(claimed, Err(LockError::SessionDead));
@@ -96,22 +99,22 @@ impl Operation {
                 take(store, before, &key).await;
                 store.close(before).await.unwrap();
             }
-            Close | Yield | Grant | Bury => drop(take(store, own, &key).await),
+            Close | Unclaim | Grant | LeaveTombstone => drop(take(store, own, &key).await),
             Confirm | Vacate | ForceRelease => {
                 take(store, own, &key).await;
                 let granted = store.grant(own, &[grant(&key, 0, "p0")]).await.unwrap();
                 assert!(matches!(granted[0], Granted::Granted { .. }));
             }
             Queue => hold(store, other, &others).await,
-            HoldAgain => {
+            AcquireAgain => {
                 hold(store, other, &others).await;
                 assert_eq!(store.release(other, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
             }
-            TakeOver => {
+            AcquireOfTheDead => {
                 hold(store, other, &others).await;
                 assert_eq!(store.mark_dead(&[(other, 1)]).await.unwrap(), [other]);
             }
-            ReleaseToTheNext | Pass => {
+            ReleaseToTheNext | TransferTo => {
                 hold(store, own, &mine).await;
                 assert_eq!(
                     store.acquire(other, &others, Wait::InQueue).await.unwrap().outcome,
@@ -126,26 +129,26 @@ impl Operation {
                 );
             }
             Release | GiveUpWhatWasGranted | ForceReleaseHeld => hold(store, own, &mine).await,
-            HoldTogether | ReleaseTogether => {
-                for wish in &wishes {
-                    hold(store, own, wish).await;
-                    if self == HoldTogether {
-                        let released = store.release(own, &wish.key, Token::new(1), "done").await.unwrap();
+            AcquireTogether | ReleaseTogether => {
+                for request in &requests {
+                    hold(store, own, request).await;
+                    if self == AcquireTogether {
+                        let released = store.release(own, &request.key, Token::new(1), "done").await.unwrap();
                         assert_eq!(released, Changed::Done);
                     }
                 }
-                if self == HoldTogether {
-                    wishes = wishes.iter().map(|before| wish(&before.key, "mine")).collect();
+                if self == AcquireTogether {
+                    requests = requests.iter().map(|before| request(&before.key, "mine")).collect();
                 }
             }
         }
         let (grant, vacate) = (grant(&key, 0, "p0"), vacate(&key, 1));
-        Scene { own, other, key, wish: mine, wishes, grant, vacate }
+        Scene { own, other, key, era, request: mine, requests, grant, vacate }
     }
 
     /// In words, so that answers can be compared.
     pub async fn act(self, store: &Store, scene: &Scene) -> Result<String, LockError> {
-        let Scene { own, other, key, wish, wishes, .. } = scene;
+        let Scene { own, other, key, request, requests, .. } = scene;
         let changed = |changed: Changed| match changed {
             Changed::Done => "done".to_owned(),
             Changed::Refused(Refusal::TokenChanged { .. }) => "another token".to_owned(),
@@ -157,100 +160,105 @@ impl Operation {
         };
         let token = Token::new(1);
         Ok(match self {
-            Register => store.register("replica", TTL).await.map(|_| "registered".to_owned())?,
-            Beat => format!("alive {}", store.beat(*own).await?.alive),
+            Register => store.register("replica", TTL, None).await.map(|_| "registered".to_owned())?,
+            Beat => format!("alive {}", store.beat(*own, &[]).await?.alive),
             BeatInANewEra => {
-                let beat = store.beat(*own).await?;
-                format!("alive {} in era {}", beat.alive, beat.epoch.era)
+                let beat = store.beat(*own, &[]).await?;
+                let (another, quarantine) = (beat.era != scene.era, beat.quarantine.is_some());
+                format!("alive {}, another era {another}, quarantine {quarantine}", beat.alive)
             }
             MarkDead => format!("dead {}", store.mark_dead(&[(*other, 1)]).await? == [*other]),
-            Close => format!("freed {}", store.close(*own).await?),
-            Create | Adopt => match store.claim(*own, &[claim(key)]).await?.remove(0) {
+            Close => store.close(*own).await.map(|()| "closed".to_owned())?,
+            ClaimNew | ClaimFreed => match store.claim(*own, &[claim(key)]).await?.remove(0) {
                 Claimed::Ours(_) => "ours".to_owned(),
                 other => format!("{other:?}"),
             },
-            Yield => changed(store.unclaim(*own, std::slice::from_ref(key)).await?.remove(0)),
+            Unclaim => changed(store.unclaim(*own, std::slice::from_ref(key)).await?.remove(0)),
             Grant => match store.grant(*own, std::slice::from_ref(&scene.grant)).await?.remove(0) {
                 Granted::Granted { token } => format!("granted {token}"),
                 Granted::Refused(refusal) => format!("{refusal:?}"),
             },
             Confirm => changed(store.confirm(*own, &[(key.clone(), token)]).await?.remove(0)),
             Vacate => changed(store.vacate(*own, std::slice::from_ref(&scene.vacate)).await?.remove(0)),
-            Bury => changed(store.tombstone(*own, &[tombstone(key, GROUP)]).await?.remove(0)),
-            HoldTogether => {
-                let all = wishes.iter().map(|wish| store.try_hold(*own, wish));
-                one_answer(all_of(all).await?.into_iter().map(acquired))
+            LeaveTombstone => changed(store.tombstone(*own, &[tombstone(key, GROUP)]).await?.remove(0)),
+            AcquireTogether => {
+                let all = requests.iter().map(|request| store.acquire(*own, request, Wait::No));
+                one_answer(all_of(all).await?.into_iter().map(|attempt| acquired(attempt.outcome)))
             }
             ReleaseTogether => {
-                let all = wishes.iter().map(|wish| store.release(*own, &wish.key, token, "done"));
-                // Of those that are asked again, some may have been given up before.
-                one_answer(all_of(all).await?.into_iter().map(|answer| match changed(answer).as_str() {
-                    "done" | "another token" => "let go".to_owned(),
-                    other => other.to_owned(),
-                }))
+                let all = requests.iter().map(|request| store.release(*own, &request.key, token, "done"));
+                one_answer(all_of(all).await?.into_iter().map(changed))
             }
-            Hold | HoldAgain | TakeOver => {
-                acquired(store.acquire(*own, wish, Wait::No).await.map(|attempt| attempt.outcome)?)
+            Acquire | AcquireAgain | AcquireOfTheDead => {
+                acquired(store.acquire(*own, request, Wait::No).await.map(|attempt| attempt.outcome)?)
             }
-            Queue => acquired(store.acquire(*own, wish, Wait::InQueue).await.map(|attempt| attempt.outcome)?),
+            Queue => {
+                acquired(store.acquire(*own, request, Wait::InQueue).await.map(|attempt| attempt.outcome)?)
+            }
             Release | ReleaseToTheNext => changed(store.release(*own, key, token, "done").await?),
-            Pass => match store.transfer(*own, key, token, Successor::Name("other's"), "your turn").await? {
-                Transfer::Done => "done".to_owned(),
-                Transfer::NotWaiting => "nobody of this name waits".to_owned(),
-                Transfer::Refused(refusal) => changed(Changed::Refused(refusal)),
-            },
-            SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?),
+            TransferTo => {
+                match store.transfer(*own, key, token, Successor::Name("other's"), "your turn").await? {
+                    Transfer::Done => "done".to_owned(),
+                    Transfer::NotWaiting => "no waiter of this name".to_owned(),
+                    Transfer::Refused(refusal) => changed(Changed::Refused(refusal)),
+                }
+            }
+            SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?.is_some()),
             GiveUp | GiveUpWhatWasGranted => {
-                store.give_up(*own, key, wish.grant).await?;
+                store.give_up(*own, key, request.grant).await?;
                 "gave up".to_owned()
             }
             ForceRelease | ForceReleaseHeld => changed(store.force_release(key, token, "by hand").await?),
         })
     }
 
-    /// The answer, and what else may be said to whoever asks again.
-    pub fn answers(self) -> (&'static str, &'static str) {
-        let (first, again) = match self {
-            Register => ("registered", ""),
-            Beat | SetTtl => ("alive true", ""),
-            BeatInANewEra => ("alive true in era", ""),
-            MarkDead => ("dead true", ""),
-            Close => ("freed 1", "freed 0"),
-            Create | Adopt => ("ours", ""),
-            Yield | Confirm | Vacate | Bury | ForceRelease => ("done", ""),
-            Grant | Hold => ("granted 1", ""),
-            HoldTogether | HoldAgain | TakeOver => ("granted 2", ""),
-            Queue => ("Waiting", ""),
-            ReleaseTogether => ("let go", ""),
-            Release | ReleaseToTheNext | Pass | ForceReleaseHeld => ("done", "another token"),
-            GiveUp | GiveUpWhatWasGranted => ("gave up", ""),
-        };
-        (first, if again.is_empty() { first } else { again })
+    /// The answer, however often it is asked.
+    pub fn answer(self) -> &'static str {
+        match self {
+            Register => "registered",
+            Beat | SetTtl => "alive true",
+            BeatInANewEra => "alive true, another era true, quarantine true",
+            MarkDead => "dead true",
+            Close => "closed",
+            ClaimNew | ClaimFreed => "ours",
+            Unclaim | Confirm | Vacate | LeaveTombstone | Release | ReleaseTogether | ReleaseToTheNext
+            | TransferTo | ForceRelease | ForceReleaseHeld => "done",
+            Grant | Acquire => "granted 1",
+            AcquireTogether | AcquireAgain | AcquireOfTheDead => "granted 2",
+            Queue => "Waiting",
+            GiveUp | GiveUpWhatWasGranted => "gave up",
+        }
     }
 
-    /// What has to be there afterwards: terms of the keys, those of them that have ended, waiters, and keys that are held.
-    pub fn outcome(self) -> (i64, i64, i64, i64) {
+    /// What has to be there afterwards.
+    pub fn outcome(self) -> Outcome {
         match self {
-            Register | Beat | BeatInANewEra | MarkDead | Close | Create | Adopt | Yield | Bury | SetTtl => {
-                (0, 0, 0, 0)
+            Register | Beat | BeatInANewEra | MarkDead | Close | Unclaim | LeaveTombstone | SetTtl => {
+                (0, 0, 0, 0, 0)
             }
-            Grant | Confirm | Hold | GiveUp => (1, 0, 0, 1),
-            HoldTogether => (2 * TOGETHER, TOGETHER, 0, TOGETHER),
-            Queue => (1, 0, 1, 1),
-            Vacate | Release | GiveUpWhatWasGranted | ForceRelease | ForceReleaseHeld => (1, 1, 0, 0),
-            ReleaseTogether => (TOGETHER, TOGETHER, 0, 0),
-            HoldAgain | ReleaseToTheNext | Pass => (2, 1, 0, 1),
-            TakeOver => (2, 0, 0, 1),
+            ClaimNew | ClaimFreed => (0, 0, 0, 0, 1),
+            Grant | Confirm | Acquire | GiveUp => (1, 0, 0, 1, 1),
+            AcquireTogether => (2 * TOGETHER, TOGETHER, 0, TOGETHER, TOGETHER),
+            Queue => (1, 0, 1, 1, 1),
+            Vacate => (1, 1, 0, 0, 1),
+            Release | GiveUpWhatWasGranted | ForceRelease | ForceReleaseHeld => (1, 1, 0, 0, 0),
+            ReleaseTogether => (TOGETHER, TOGETHER, 0, 0, 0),
+            AcquireAgain | ReleaseToTheNext | TransferTo | AcquireOfTheDead => (2, 1, 0, 1, 1),
         }
     }
 }
 
-pub async fn outcome(admin: &mut PgConnection, key: &Key) -> (i64, i64, i64, i64) {
+/// Terms of the keys, those of them that have ended, waiters, keys that are held, and keys of living sessions.
+pub type Outcome = (i64, i64, i64, i64, i64);
+
+pub async fn outcome(admin: &mut PgConnection, key: &Key) -> Outcome {
     sqlx::query_as(
-        "select (select count(*) from leadergroup.term where starts_with(key, $1)), \
+        "select (select count(*) from leadergroup.terms where starts_with(key, $1)), \
          (select count(*) from leadergroup.terms where starts_with(key, $1) and ended_at is not null), \
          (select count(*) from leadergroup.waiter where starts_with(key, $1)), \
-         (select count(*) from leadergroup.lock where starts_with(key, $1) and holder_uid is not null)",
+         (select count(*) from leadergroup.lock where starts_with(key, $1) and holder_uid is not null), \
+         (select count(*) from leadergroup.lock as l join leadergroup.session as s on s.id = l.session \
+          where starts_with(l.key, $1) and not s.dead)",
     )
     .bind(key.as_str())
     .fetch_one(admin)

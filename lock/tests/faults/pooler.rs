@@ -42,7 +42,7 @@ async fn found_by_strangers(pooler: &PgBouncer, database: &Database) -> Vec<Stri
             .fetch_one(sqlx::raw_sql(
                 "select concat_ws(' ', current_setting('search_path'), current_setting('statement_timeout'), \
                  current_setting('lock_timeout'), current_setting('synchronous_commit'), \
-                 current_setting('leadergroup.system_identifier', true), current_setting('leadergroup.history', true), \
+                 current_setting('leadergroup.direct', true), current_setting('leadergroup.history', true), \
                  current_setting('idle_in_transaction_session_timeout'), \
                  (select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()))",
             ))
@@ -82,14 +82,14 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
         assert_eq!(next.token(), Token::new(2));
         assert_eq!(next.release().await.unwrap(), Released::Done);
 
-        // Whoever listens would hear nothing; nobody begins to.
+        // A listener would hear nothing, so nobody listens.
         let mut hints = Box::pin(store.listen());
         for _ in 0..3 {
             let closed = session(&store).await;
             tokio::select! {
                 biased;
                 hint = hints.next() => panic!("{hint:?}"),
-                freed = store.close(closed) => assert_eq!(freed, Ok(0)),
+                done = store.close(closed) => assert_eq!(done, Ok(())),
             }
         }
         assert_eq!(found_by_strangers(&pooler, &database).await, before, "{settings}");
@@ -230,7 +230,7 @@ async fn a_pooler_that_works_by_the_statement_is_refused() {
             refused_to_migrate,
             store.migrate().await.unwrap_err(),
             store.check().await.unwrap_err(),
-            store.register("replica", DEADLINE).await.unwrap_err(),
+            store.register("replica", DEADLINE, None).await.unwrap_err(),
             store.beat(own, &[]).await.unwrap_err(),
             store.grant(own, &[grant(&key("a"), 0, "p0")]).await.unwrap_err(),
             connected.unwrap_err(),
@@ -239,7 +239,7 @@ async fn a_pooler_that_works_by_the_statement_is_refused() {
             assert!(refused.to_string().contains("set pool_mode = transaction"), "{refused}");
         }
         assert_eq!(database.number("select max(beat) from leadergroup.session").await, 1);
-        assert_eq!(database.number("select count(*) from leadergroup.term").await, 0, "nothing was changed");
+        assert_eq!(database.number("select count(*) from leadergroup.terms").await, 0, "nothing was changed");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Two versions of the program at once: one that was at work before the schema was changed goes on.
 
-use leadergroup_lock::{LockError, SessionId, TOKEN_JUMP};
+use leadergroup_lock::{EraId, LockError, SessionId};
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Executor, Row};
 use tokio::time::timeout;
@@ -8,62 +8,79 @@ use tokio::time::timeout;
 use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
 use crate::postgres::{DEADLINE, database, eventually};
 
-const FIRST: &str = include_str!("../../src/migrations/0001_sessions_locks_terms.sql");
+/// What an earlier version of the program brought along.
+const EARLIER: [&str; 3] = [
+    include_str!("../../src/migrations/0001_era.sql"),
+    include_str!("../../src/migrations/0002_sessions.sql"),
+    include_str!("../../src/migrations/0003_locks.sql"),
+];
 
-/// The first version's heartbeat.
-const FIRST_BEAT: &str = "
-    with mine as (
-        update leadergroup.session set beat = beat + 1, seen = now() where id = $1 and not dead returning id, beat
-    )
-    select s.id, s.name, coalesce(mine.beat, s.beat) as beat, s.ttl_ms, s.dead, mine.id is not null as mine,
-           m.era, m.system_identifier, m.timeline,
-           (m.system_identifier, m.timeline) = (p.system_identifier, p.timeline) as same_history, v.works_with
-    from (select max(works_with) as works_with from leadergroup.schema_version) as v
-    cross join leadergroup.meta as m
-    cross join leadergroup.present as p
-    left join (leadergroup.session as s left join mine on mine.id = s.id) on not s.dead or s.id = $1";
-
-/// What the first version of the program made.
+/// What its `migrate` made first.
 const BEFORE: &str = "create schema leadergroup;
     create table leadergroup.schema_version (
         version integer primary key, works_with integer not null, applied_at timestamptz not null default now()
     );
-    insert into leadergroup.schema_version (version, works_with) values (1, 1)";
+    insert into leadergroup.schema_version (version, works_with) values (1, 1), (2, 1), (3, 1)";
+
+/// Makes the change of the schema one that changes the tables, too: it needs them for itself, from its first step on.
+const NEEDS_THE_TABLES: &str =
+    "create function public.lock_tables() returns event_trigger language plpgsql as $$
+        begin
+            lock table leadergroup.session, leadergroup.lock, leadergroup.meta in access exclusive mode;
+        end $$;
+    create event trigger lock_tables on ddl_command_start when tag in ('CREATE TABLE')
+        execute function public.lock_tables()";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_changed() {
+async fn a_program_of_an_earlier_version_goes_on_while_and_after_the_schema_is_changed() {
     let database = database().await;
     let mut old = PgConnection::connect(&database.url()).await.unwrap();
     old.execute(BEFORE).await.unwrap();
-    old.execute(FIRST).await.unwrap();
+    for migration in EARLIER {
+        old.execute(migration).await.unwrap();
+    }
+    database.sql(NEEDS_THE_TABLES).await;
     let own = SessionId::new();
-    sqlx::query("insert into leadergroup.session (id, name, ttl_ms) values ($1, 'old', 5000)")
+    let registered = sqlx::query("select * from leadergroup.register($1, 'old', 5000)")
         .bind(own.as_uuid())
-        .execute(&mut old)
+        .fetch_one(&mut old)
         .await
         .unwrap();
-    sqlx::query("insert into leadergroup.lock (key, group_id, session, token, protocol) values ('a', 'group-1', $1, 7, 1)")
-        .bind(own.as_uuid())
-        .execute(&mut old)
-        .await
-        .unwrap();
+    let era = EraId::from(registered.get::<uuid::Uuid, _>("era_id"));
+    sqlx::query(
+        "insert into leadergroup.lock (key, group_id, session, token) values ('a', 'group-1', $1, 7)",
+    )
+    .bind(own.as_uuid())
+    .execute(&mut old)
+    .await
+    .unwrap();
     // The same statement, prepared once, on the same connection all the time.
     let mut beats = 1;
     let mut beat = async |old: &mut PgConnection| {
-        let rows = sqlx::query(FIRST_BEAT).bind(own.as_uuid()).fetch_all(old).await.unwrap();
+        let rows = sqlx::query("select * from leadergroup.beat($1, $2)")
+            .bind(own.as_uuid())
+            .bind(Vec::<uuid::Uuid>::new())
+            .fetch_all(old)
+            .await
+            .unwrap();
         beats += 1;
-        let mine = rows.iter().find(|row| row.get("mine")).expect("it lives");
-        assert_eq!(mine.get::<i64, _>("beat"), beats);
+        let mine = &rows[0];
+        assert_eq!((mine.get::<i64, _>("beat"), mine.get("dead")), (beats, false), "it lives");
+        assert_eq!((mine.get::<i32, _>("works_with"), mine.get("quarantine")), (1, false));
+        assert_eq!(EraId::from(mine.get::<uuid::Uuid, _>("era_id")), era);
     };
     beat(&mut old).await;
-    old.execute("update leadergroup.meta set era = 3").await.unwrap();
+    database.sql("update leadergroup.meta set era = 3").await;
 
     let new = database.store();
-    let refused = new.register("new", TTL).await.unwrap_err();
-    assert_eq!(refused, LockError::SchemaOld { found: 1, needed: 3 });
+    let refused = new.register("new", TTL, None).await.unwrap_err();
+    assert_eq!(refused, LockError::SchemaOld { found: 3, needed: 6 });
     assert!(refused.to_string().contains("leadergroup migrate"), "{refused}");
     let mut reader = database.admin().await;
-    reader.execute("begin; select from leadergroup.session, leadergroup.lock").await.unwrap();
+    reader
+        .execute("begin; select from leadergroup.session, leadergroup.lock, leadergroup.meta")
+        .await
+        .unwrap();
     let migrations: Vec<_> = (0..2)
         .map(|_| {
             let store = database.store();
@@ -75,6 +92,7 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
     for _ in 0..3 {
         timeout(DEADLINE, beat(&mut old)).await.expect("heartbeats get through");
     }
+    assert!(migrations.iter().all(|migration| !migration.is_finished()));
     reader.execute("commit").await.unwrap();
     while !migrations.iter().all(tokio::task::JoinHandle::is_finished) {
         beat(&mut old).await;
@@ -83,17 +101,15 @@ async fn a_program_of_the_first_version_goes_on_while_and_after_the_schema_is_ch
         migration.await.unwrap().unwrap();
     }
     beat(&mut old).await;
-    assert_eq!(
-        database.number("select era from leadergroup.settled").await,
-        3,
-        "an era that was there has settled"
-    );
 
-    // The new one leaves the old one's lock alone until that session ends, and goes on with its tokens.
+    // The new one goes on in the era that was there, sees the old one, and leaves its lock alone until that session ends; then
+    // it goes on with its tokens.
     let session = session(&new).await;
     assert!(new.unclaimed(None, 10).await.unwrap().is_empty());
-    assert!(new.beat(session, &[]).await.unwrap().sessions.iter().any(|seen| seen.id == own && !seen.dead));
+    let seen = new.beat(session, &[]).await.unwrap();
+    assert!(seen.era == era && seen.quarantine.is_none());
+    assert!(seen.sessions.iter().any(|seen| seen.id == own && !seen.dead));
     new.close(own).await.unwrap();
     take(&new, session, &key("a")).await;
-    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(3 * TOKEN_JUMP + 1));
+    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(3_000_001));
 }

@@ -1,4 +1,4 @@
-//! The cast of the lock's tests: keys, owners, changes, and short ways to say them.
+//! What the lock's tests have in common: keys, holders, changes, and short ways to say them.
 
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use crate::postgres::{Database, eventually};
 
 pub const TTL: Duration = Duration::from_secs(5);
 pub const GROUP: &str = "group-1";
+/// By how much tokens grow at least in a new era.
+pub const TOKEN_JUMP: i64 = 1_000_000;
 
 pub fn key(name: &str) -> Key {
     Key::new(name).unwrap()
@@ -52,6 +54,20 @@ pub fn granted(token: i64) -> Granted {
     Granted::Granted { token: Token::new(token) }
 }
 
+/// The token that was granted.
+pub fn token_of(answer: &Granted) -> Token {
+    let Granted::Granted { token } = answer else { panic!("{answer:?}") };
+    *token
+}
+
+/// The first token of a key in the present era, whose largest one before was `last`, has to be this large.
+pub async fn assert_jumped(database: &Database, last: i64, token: Token) {
+    let era = database.number("select era from leadergroup.meta").await;
+    let floor = (last + TOKEN_JUMP).max(era * TOKEN_JUMP);
+    let allowed = floor + 1..floor + TOKEN_JUMP;
+    assert!(allowed.contains(&token.get()), "{token} in era {era}, after {last}");
+}
+
 pub async fn session(store: &Store) -> SessionId {
     store.register("replica", TTL, None).await.unwrap().0
 }
@@ -67,7 +83,7 @@ pub async fn claim_one(store: &Store, own: SessionId, claim: Claim) -> Claimed {
     store.claim(own, &[claim]).await.unwrap().remove(0)
 }
 
-/// Takes charge of a key that is free or missing.
+/// Claims a key that no living session has claimed, and creates its row if there is none.
 pub async fn take(store: &Store, own: SessionId, key: &Key) -> LockRow {
     match claim_one(store, own, claim(key)).await {
         Claimed::Ours(row) => row,
@@ -92,7 +108,7 @@ pub struct Gate<'a> {
 impl<'a> Gate<'a> {
     /// Closed for every grant.
     pub async fn close(database: &'a Database) -> Self {
-        Self::close_for(database, "insert on leadergroup.term").await
+        Self::close_for(database, "update of token on leadergroup.lock").await
     }
 
     /// Closed for whatever does this.
@@ -132,7 +148,7 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// As if the time had passed in which somebody may believe in a grant that the database has lost.
-pub async fn settled(database: &Database) {
+/// As if the time had passed in which a program may believe in a grant that the database has lost.
+pub async fn end_quarantine(database: &Database) {
     database.sql("update leadergroup.meta set quarantine = false").await;
 }

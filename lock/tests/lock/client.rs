@@ -30,7 +30,7 @@ async fn free(store: &Store) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone() {
+async fn a_holder_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone() {
     let (database, store) = migrated().await;
     let one = client(&database, "one", NEVER).await;
     let other = one.another_holder("other");
@@ -52,7 +52,7 @@ async fn an_owner_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone
     assert!(error, "another key is no concern of this one");
 }
 
-/// Polls are ten minutes apart: whoever waits got the word.
+/// Polls are ten minutes apart: a waiter that gets the key was woken.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_one_is_woken_at_once() {
     let (database, _store) = migrated().await;
@@ -75,7 +75,7 @@ async fn the_next_one_is_woken_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_stops_waiting_leaves_the_queue() {
+async fn a_client_that_stops_waiting_leaves_the_queue() {
     let (database, _store) = migrated().await;
     let one = client(&database, "one", NEVER).await;
     let two = client(&database, "two", NEVER).await;
@@ -126,6 +126,29 @@ async fn after_a_shutdown_clones_get_an_error_at_once() {
         assert!(matches!(refused, ClientError::Lock(LockError::SessionDead)), "{refused}");
     }
     drop(held);
+}
+
+/// Without its client it is not kept alive any more, but it is held for what is left of the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_outlives_its_client_is_held_until_it_is_released() {
+    let (database, _store) = migrated().await;
+    for heartbeat_thread in [false, true] {
+        let config = ClientConfig {
+            ttl: NEVER,
+            retry_interval: NEVER / 5,
+            heartbeat_thread,
+            ..ClientConfig::default()
+        };
+        let one = Client::connect(database.store(), config).await.unwrap();
+        let held = taken(&one).await;
+        drop(one);
+        let two = client(&database, "two", NEVER).await;
+        assert!(!held.is_lost() && held.held_until().is_some());
+        assert!(two.try_lock(&key("a")).await.unwrap().is_none());
+        assert_eq!(held.release().await.unwrap(), Released::Done);
+        let next = two.try_lock(&key("a")).await.unwrap().expect("free at once");
+        assert_eq!(next.release().await.unwrap(), Released::Done);
+    }
 }
 
 /// The process is gone, or paused: nothing is said to anybody. Here its background tasks end.
@@ -180,7 +203,7 @@ async fn guards_of_a_dead_session_are_lost_before_there_is_another_one() {
 
 /// Nobody can be told anything while the database is away. The guard ends by its own clock.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_database_a_lock_is_lost_in_time_and_taken_anew_later() {
+async fn without_the_database_a_lock_is_lost_in_time_and_taken_again_later() {
     const TTL: Duration = Duration::from_secs(4);
     let server = Server::start(&[]);
     let database = server.database().await;

@@ -139,7 +139,7 @@ async fn there_are_never_more_connections_than_allowed() {
         eventually("all connections for work are at work", async || database.waiting().await == 4).await;
         assert_eq!(connections(&database).await, 5, "one of the six is reserved for hints");
         let at_work = database.number(last).await;
-        assert_eq!(*newest.get_or_insert(at_work), at_work, "a connection was made anew");
+        assert_eq!(*newest.get_or_insert(at_work), at_work, "another connection was made");
         gate.open().await;
         for call in calls {
             assert_eq!(call.await.unwrap().unwrap(), [granted(1)]);
@@ -153,7 +153,7 @@ async fn there_are_never_more_connections_than_allowed() {
     .await;
 }
 
-/// One connection for work, and statements that take nearly as long as they may: whoever comes fourth does not get it in time.
+/// One connection for work, and statements that take nearly as long as they may: a fourth call does not get it in time.
 #[tokio::test]
 async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     let (database, store) = migrated().await;

@@ -20,7 +20,7 @@ async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Dat
     let mut told: Vec<_> = told.into_iter().map(|(token, holder)| (token.get(), holder)).collect();
     told.sort();
     let recorded: Vec<(i64, String)> =
-        sqlx::query_as("select token, holder_name from leadergroup.term where key = 'a' order by token")
+        sqlx::query_as("select token, holder_name from leadergroup.terms where key = 'a' order by token")
             .fetch_all(&mut database.admin().await)
             .await
             .unwrap();
@@ -30,7 +30,7 @@ async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Dat
     let out_of_order = database
         .number(
             "select count(*) from (select token, lag(token) over (order by granted_at, token) as before \
-             from leadergroup.term where key = 'a') t where token < before",
+             from leadergroup.terms where key = 'a') t where token < before",
         )
         .await;
     assert_eq!(out_of_order, 0);
@@ -79,7 +79,7 @@ async fn one_session_s_tasks_never_grant_the_same_token_twice() {
     check_history(&store, told, &database).await;
 }
 
-/// Many programs that pass the charge of one key around and grant it each time; now and then one declares another dead.
+/// Many programs that pass the claim of one key around and grant it each time; now and then one declares another dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
     let (database, store) = migrated().await;
@@ -126,7 +126,7 @@ impl Left {
 }
 
 fn terms_of(session: SessionId) -> String {
-    format!("select count(*) from leadergroup.term where session = '{session}'")
+    format!("select count(*) from leadergroup.terms where starts_with(holder_name, '{session}')")
 }
 
 /// Grants and kills until all clients together have done enough of both. Returns what was told, and for each session killed
@@ -145,13 +145,13 @@ async fn fight(
         round += 1;
         let row = match store.claim(own, &[claim(&key("a"))]).await.map(|mut answers| answers.remove(0)) {
             Ok(Claimed::Ours(row)) => row,
-            Ok(Claimed::By { session: charged }) if (round + client).is_multiple_of(3) => {
-                let beat = store.beat(own, &[]).await.unwrap();
-                let Some(seen) = beat.sessions.iter().find(|seen| seen.id == charged) else { continue };
-                if store.mark_dead(&[(charged, seen.beat)]).await.unwrap() == [charged] {
-                    let terms = sqlx::query_scalar(AssertSqlSafe(terms_of(charged)));
-                    killed.push((charged, terms.fetch_one(&mut admin).await.unwrap()));
-                    left.dead.lock().unwrap().insert(charged);
+            Ok(Claimed::By { session: claimant }) if (round + client).is_multiple_of(3) => {
+                let beat = store.beat(own, &[claimant]).await.unwrap();
+                let Some(seen) = beat.sessions.iter().find(|seen| seen.id == claimant) else { continue };
+                if store.mark_dead(&[(claimant, seen.beat)]).await.unwrap() == [claimant] {
+                    let terms = sqlx::query_scalar(AssertSqlSafe(terms_of(claimant)));
+                    killed.push((claimant, terms.fetch_one(&mut admin).await.unwrap()));
+                    left.dead.lock().unwrap().insert(claimant);
                 }
                 continue;
             }
@@ -162,7 +162,7 @@ async fn fight(
             }
             other => panic!("{other:?}"),
         };
-        let name = format!("{client}-{round}");
+        let name = format!("{own}-{round}");
         match grant_one(store, own, grant(&key("a"), row.token.get(), &name)).await {
             Granted::Granted { token } => {
                 assert!(token > row.token);

@@ -3,45 +3,46 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, DatabaseConfig, Granted, Key, LockError, Refusal, SessionId,
-    Store, Successor, Token, Transfer, Wait,
+    AcquireRequest, Acquired, Changed, Claimed, Granted, Key, LockError, Refusal, SessionId, Store,
+    Successor, Token, Transfer,
 };
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use crate::cast::{
     GROUP, Gate, claim, grant, grant_one, granted, holder, key, session, take, tombstone, vacate,
 };
+use crate::holders::{self, acquire, queue};
 use crate::postgres::{eventually, migrated};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    Adopt,
-    Create,
-    Yield,
+    Claim,
+    ClaimMissing,
+    Unclaim,
     Grant,
     Confirm,
     Vacate,
-    Bury,
-    BuryMissing,
-    Hold,
+    Tombstone,
+    TombstoneMissing,
+    Acquire,
     Queue,
     ReleaseToTheNext,
-    Pass,
+    Transfer,
 }
 
 const ALL: [Change; 12] = [
-    Change::Adopt,
-    Change::Create,
-    Change::Yield,
+    Change::Claim,
+    Change::ClaimMissing,
+    Change::Unclaim,
     Change::Grant,
     Change::Confirm,
     Change::Vacate,
-    Change::Bury,
-    Change::BuryMissing,
-    Change::Hold,
+    Change::Tombstone,
+    Change::TombstoneMissing,
+    Change::Acquire,
     Change::Queue,
     Change::ReleaseToTheNext,
-    Change::Pass,
+    Change::Transfer,
 ];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -54,22 +55,19 @@ impl Change {
     /// Brings the key into the state that the change needs.
     async fn prepare(self, store: &Store, own: SessionId, key: &Key) {
         match self {
-            Self::Create | Self::BuryMissing | Self::Hold => {}
+            Self::ClaimMissing | Self::TombstoneMissing | Self::Acquire => {}
             Self::Queue => drop(hold(store, session(store).await, key).await),
-            Self::ReleaseToTheNext | Self::Pass => {
+            Self::ReleaseToTheNext | Self::Transfer => {
                 hold(store, own, key).await;
                 let next = AcquireRequest::new(key.clone(), holder("next"), "test");
-                assert_eq!(
-                    store.acquire(session(store).await, &next, Wait::InQueue).await.unwrap().outcome,
-                    Acquired::Waiting
-                );
+                assert_eq!(queue(store, session(store).await, &next).await, Acquired::Waiting);
             }
-            Self::Adopt => {
+            Self::Claim => {
                 let before = session(store).await;
                 take(store, before, key).await;
                 store.close(before).await.unwrap();
             }
-            Self::Yield | Self::Grant | Self::Bury => {
+            Self::Unclaim | Self::Grant | Self::Tombstone => {
                 take(store, own, key).await;
             }
             Self::Confirm | Self::Vacate => {
@@ -81,7 +79,7 @@ impl Change {
 
     async fn carry_out(self, store: &Store, own: SessionId, key: &Key) -> Outcome {
         let changed = match self {
-            Self::Adopt | Self::Create => match store.claim(own, &[claim(key)]).await {
+            Self::Claim | Self::ClaimMissing => match store.claim(own, &[claim(key)]).await {
                 Ok(answers) => {
                     assert!(matches!(answers[0], Claimed::Ours(_)), "{self:?}: {answers:?}");
                     return Outcome::Done;
@@ -93,31 +91,26 @@ impl Change {
                 Granted::Granted { .. } => return Outcome::Done,
                 Granted::Refused(refusal) => Changed::Refused(refusal),
             },
-            Self::Yield => store.unclaim(own, std::slice::from_ref(key)).await.unwrap().remove(0),
+            Self::Unclaim => store.unclaim(own, std::slice::from_ref(key)).await.unwrap().remove(0),
             Self::Confirm => store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap().remove(0),
             Self::Vacate => store.vacate(own, &[vacate(key, 1)]).await.unwrap().remove(0),
-            Self::Bury | Self::BuryMissing => {
+            Self::Tombstone | Self::TombstoneMissing => {
                 store.tombstone(own, &[tombstone(key, GROUP)]).await.unwrap().remove(0)
             }
-            Self::Hold => match hold(store, own, key).await {
+            Self::Acquire => match hold(store, own, key).await {
                 Acquired::Granted { .. } => return Outcome::Done,
                 Acquired::Refused(refusal) => Changed::Refused(refusal),
                 other => panic!("{self:?}: {other:?}"),
             },
             Self::Queue => {
-                match store
-                    .acquire(own, &AcquireRequest::new(key.clone(), holder("late"), "test"), Wait::InQueue)
-                    .await
-                    .unwrap()
-                    .outcome
-                {
+                match queue(store, own, &AcquireRequest::new(key.clone(), holder("late"), "test")).await {
                     Acquired::Waiting => return Outcome::Done,
                     Acquired::Refused(refusal) => Changed::Refused(refusal),
                     other => panic!("{self:?}: {other:?}"),
                 }
             }
             Self::ReleaseToTheNext => store.release(own, key, Token::new(1), "done").await.unwrap(),
-            Self::Pass => {
+            Self::Transfer => {
                 match store.transfer(own, key, Token::new(1), Successor::Name("next"), "yours").await.unwrap()
                 {
                     Transfer::Done => return Outcome::Done,
@@ -135,19 +128,14 @@ impl Change {
 }
 
 async fn hold(store: &Store, own: SessionId, key: &Key) -> Acquired {
-    store
-        .acquire(own, &AcquireRequest::new(key.clone(), holder("holder"), "test"), Wait::No)
-        .await
-        .unwrap()
-        .outcome
+    acquire(store, own, &AcquireRequest::new(key.clone(), holder("holder"), "test")).await
 }
 
-/// The change was there first: the mark cannot be set until it is committed, so it cannot take effect afterwards.
+/// The change was there first: its session is passed over until it is committed, so it cannot take effect after the mark.
+/// The mark does not wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
     let (database, store) = migrated().await;
-    let quick = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
-    let quick = Store::new(&quick).unwrap();
     let mut gate = Gate::close_for(&database, "insert or update on leadergroup.lock").await;
     gate.open().await;
     for change in ALL {
@@ -160,7 +148,10 @@ async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
             async move { change.carry_out(&store, own, &key).await }
         });
         gate.somebody_waits().await;
-        assert_eq!(quick.mark_dead(&[(own, 1)]).await.unwrap(), [], "{change:?}: marked dead in the middle");
+        let others = session(&store).await;
+        let dead = store.mark_dead(&[(own, 1), (others, 1)]).await.unwrap();
+        assert_eq!(dead, [others], "{change:?}: not in the middle, and at the expense of no other");
+        assert_eq!(database.waiting().await, 1, "{change:?}: only the change, at the gate");
         gate.open().await;
         assert_eq!(running.await.unwrap(), Outcome::Done, "{change:?}");
         assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own], "{change:?}");
@@ -196,10 +187,10 @@ async fn a_change_that_meets_a_death_mark_under_way_has_no_effect() {
     }
 }
 
-/// The short ways read the own session and do not lock it: a mark that is set meanwhile counts as set right after them. What was
-/// taken is a dead holder's then, like any other.
+/// To acquire a key that was given up, its own session is read and not locked: a mark that is set meanwhile counts as set right
+/// after it. What was acquired is a dead holder's then, like any other.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
+async fn what_is_acquired_while_its_session_is_marked_dead_is_a_dead_holders() {
     let delay = Duration::from_hours(1);
     for lock_delay in [Duration::ZERO, delay] {
         let (database, store) = migrated().await;
@@ -207,24 +198,23 @@ async fn what_is_taken_while_its_session_is_marked_dead_is_a_dead_holders() {
         let wish =
             |name| AcquireRequest { lock_delay, ..AcquireRequest::new(key.clone(), holder(name), "test") };
         let (own, other) = (session(&store).await, session(&store).await);
-        // The short way is for keys that were given up before.
         hold(&store, own, &key).await;
         assert_eq!(store.release(own, &key, Token::new(1), "done").await.unwrap(), Changed::Done);
         let mut gate = Gate::close(&database).await;
         let (mine, others) = (wish("mine"), wish("other's"));
-        let (taken, ()) = tokio::join!(store.acquire(own, &mine), async {
-            gate.somebody_waits(, Wait::No).await.map(|attempt| attempt.outcome);
+        let (answer, ()) = tokio::join!(acquire(&store, own, &mine), async {
+            gate.somebody_waits().await;
             assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
-            assert_eq!(store.acquire(other, &others, Wait::No).await.unwrap().outcome, Acquired::Refused(Refusal::Busy));
+            assert_eq!(acquire(&store, other, &others).await, Acquired::Refused(Refusal::Busy));
             gate.open().await;
         });
-        assert_eq!(taken.unwrap(), Acquired::Granted { token: Token::new(2) });
+        assert_eq!(answer, holders::granted(2));
         let expected = if lock_delay.is_zero() {
-            Acquired::Granted { token: Token::new(3) }
+            holders::granted(3)
         } else {
             Acquired::Delayed { token: Token::new(2), delay }
         };
-        assert_eq!(store.acquire(other, &others, Wait::No).await.unwrap().outcome, expected);
+        assert_eq!(acquire(&store, other, &others).await, expected);
         let late = store.release(own, &key, Token::new(2), "done").await.unwrap();
         assert_eq!(late, Changed::Refused(Refusal::SessionDead));
     }
@@ -239,8 +229,7 @@ async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
         lock_delay: Duration::from_hours(1),
         ..AcquireRequest::new(key.clone(), holder("mine"), "test")
     };
-    let granted = |token| Acquired::Granted { token: Token::new(token) };
-    assert_eq!(store.acquire(own, &delayed, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, own, &delayed).await, holders::granted(1));
     let mut gate = Gate::close_for(&database, "update of end_reason on leadergroup.lock").await;
     let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
         gate.somebody_waits().await;
@@ -248,5 +237,5 @@ async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
         gate.open().await;
     });
     assert_eq!(released.unwrap(), Changed::Done);
-    assert_eq!(hold(&store, other, &key).await, granted(2), "no delay after an end in order");
+    assert_eq!(hold(&store, other, &key).await, holders::granted(2), "no delay after an end in order");
 }

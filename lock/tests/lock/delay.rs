@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, SessionId, Store, Token, Wait};
+use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, SessionId, Store, Token};
 use tokio::time::timeout;
 
 use crate::cast::{Gate, key, session};
-use crate::holders::{self, granted};
+use crate::holders::{self, acquire, granted, queue};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -27,68 +27,54 @@ async fn kill(store: &Store, session: SessionId) {
 async fn after_a_death_each_one_sits_the_delay_out_and_the_queue_keeps_its_order() {
     let (_database, store) = migrated().await;
     let [holder, first, second] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(holder, &wish("p0", HOUR), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, holder, &wish("p0", HOUR)).await, granted(1));
     let mut one = wish("p1", Duration::ZERO);
-    assert_eq!(store.acquire(first, &one, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(queue(&store, first, &one).await, Acquired::Waiting);
     kill(&store, holder).await;
     let mut two = wish("p2", Duration::ZERO);
     for _ in 0..2 {
-        assert_eq!(store.acquire(first, &one, Wait::InQueue).await.unwrap().outcome, delayed(1));
-        assert_eq!(
-            store.acquire(second, &two, Wait::InQueue).await.unwrap().outcome,
-            delayed(1),
-            "it queues up meanwhile"
-        );
-        assert_eq!(store.acquire(second, &wish("p3", HOUR), Wait::No).await.unwrap().outcome, delayed(1));
+        assert_eq!(queue(&store, first, &one).await, delayed(1));
+        assert_eq!(queue(&store, second, &two).await, delayed(1), "it queues up meanwhile");
+        assert_eq!(acquire(&store, second, &wish("p3", HOUR)).await, delayed(1));
     }
     // Another term's delay is not this one's.
     one.sat_out = Some(Token::new(0));
-    assert_eq!(store.acquire(first, &one, Wait::InQueue).await.unwrap().outcome, delayed(1));
+    assert_eq!(queue(&store, first, &one).await, delayed(1));
     // The second one has sat it out, too; but it is not its turn.
     two.sat_out = Some(Token::new(1));
-    assert_eq!(store.acquire(second, &two, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(queue(&store, second, &two).await, Acquired::Waiting);
     let rash = AcquireRequest { sat_out: Some(Token::new(1)), ..wish("p3", HOUR) };
-    assert_eq!(
-        store.acquire(second, &rash, Wait::No).await.unwrap().outcome,
-        Acquired::Held,
-        "others wait for it"
-    );
+    assert_eq!(acquire(&store, second, &rash).await, Acquired::Held, "others wait for it");
     one.sat_out = Some(Token::new(1));
-    assert_eq!(store.acquire(first, &one, Wait::InQueue).await.unwrap().outcome, granted(2));
+    assert_eq!(queue(&store, first, &one).await, granted(2));
     // This holder asked for no delay.
     kill(&store, first).await;
-    assert_eq!(store.acquire(second, &two, Wait::InQueue).await.unwrap().outcome, granted(3));
+    assert_eq!(queue(&store, second, &two).await, granted(3));
 }
 
 #[tokio::test]
-async fn whoever_gets_the_key_handed_over_has_its_own_delay() {
+async fn a_successor_has_its_own_delay() {
     let (_database, store) = migrated().await;
-    let [holder, heir, last] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(
-        store.acquire(holder, &wish("p0", Duration::ZERO), Wait::No).await.unwrap().outcome,
-        granted(1)
-    );
-    assert_eq!(
-        store.acquire(heir, &wish("p1", HOUR), Wait::InQueue).await.unwrap().outcome,
-        Acquired::Waiting
-    );
+    let [holder, next, last] = [session(&store).await, session(&store).await, session(&store).await];
+    assert_eq!(acquire(&store, holder, &wish("p0", Duration::ZERO)).await, granted(1));
+    assert_eq!(queue(&store, next, &wish("p1", HOUR)).await, Acquired::Waiting);
     store.release(holder, &key("a"), Token::new(1), "done").await.unwrap();
-    kill(&store, heir).await;
-    assert_eq!(store.acquire(last, &wish("p2", HOUR), Wait::No).await.unwrap().outcome, delayed(2));
+    kill(&store, next).await;
+    assert_eq!(acquire(&store, last, &wish("p2", HOUR)).await, delayed(2));
 }
 
 #[tokio::test]
 async fn an_end_in_order_hands_over_at_once() {
     let (database, store) = migrated().await;
     let [one, two, three] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(one, &wish("p0", HOUR), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0", HOUR)).await, granted(1));
     store.release(one, &key("a"), Token::new(1), "done").await.unwrap();
-    assert_eq!(store.acquire(two, &wish("p1", HOUR), Wait::No).await.unwrap().outcome, granted(2));
+    assert_eq!(acquire(&store, two, &wish("p1", HOUR)).await, granted(2));
     store.close(two).await.unwrap();
-    assert_eq!(store.acquire(three, &wish("p2", HOUR), Wait::No).await.unwrap().outcome, granted(3));
-    // A session that somebody removed did not say that it ends.
+    assert_eq!(acquire(&store, three, &wish("p2", HOUR)).await, granted(3));
+    // A session that was removed by hand did not say that it ends.
     database.sql(&format!("delete from leadergroup.session where id = '{three}'")).await;
-    assert_eq!(store.acquire(one, &wish("p3", HOUR), Wait::No).await.unwrap().outcome, delayed(3));
+    assert_eq!(acquire(&store, one, &wish("p3", HOUR)).await, delayed(3));
 }
 
 async fn client(database: &Database, lock_delay: Duration) -> Client {
@@ -134,5 +120,5 @@ async fn a_guard_that_is_dropped_after_its_loss_does_not_skip_the_delay() {
     let dead = "select count(*) from leadergroup.session where dead";
     eventually("it gives its session up", async || database.number(dead).await == 1).await;
     let other = session(&store).await;
-    assert_eq!(store.acquire(other, &wish("p1", HOUR), Wait::No).await.unwrap().outcome, delayed(1));
+    assert_eq!(acquire(&store, other, &wish("p1", HOUR)).await, delayed(1));
 }

@@ -1,179 +1,147 @@
-//! After lost commits: keys that programs hold go to nobody new until nobody can believe in a grant that was lost.
+//! Lost commits: when the database's history turns out to be another one, a new era begins, and no token is used twice.
 
-use std::time::Duration;
+use std::process::Command;
 
-use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, Refusal, Released, SessionId, Store, Successor,
-    TOKEN_JUMP, Token, Transfer, Wait,
-};
-use tokio::time::timeout;
+use leadergroup_lock::{Grant, Token};
 
-use crate::cast::{Gate, grant, grant_one, granted as granted_to, holder, key, row, session, settled, take};
-use crate::holders::granted;
-use crate::postgres::{DEADLINE, Database, eventually, migrated};
+use crate::cast::{TTL, assert_jumped, grant, grant_one, granted, key, row, session, take, token_of};
+use crate::postgres::{Server, migrated};
 
-const NEW_HISTORY: &str = "update leadergroup.meta set system_identifier = 42";
-
-fn wish(name: &str, who: &str) -> AcquireRequest {
-    AcquireRequest::new(key(name), holder(who), "work to do")
-}
-
-async fn release(store: &Store, own: SessionId, name: &str, token: i64) -> Changed {
-    store.release(own, &key(name), Token::new(token), "done").await.unwrap()
-}
-
-async fn client(database: &Database, ttl: Duration, retry_interval: Duration) -> Client {
-    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
-    Client::connect(database.store(), config).await.unwrap()
-}
+const NEW_HISTORY: &str = "update leadergroup.meta set history = 'elsewhere/00000001'";
 
 #[tokio::test]
-async fn until_the_era_has_settled_only_its_holder_has_a_key() {
+async fn tokens_jump_when_the_history_is_another_one() {
     let (database, store) = migrated().await;
-    let (one, two) = (session(&store).await, session(&store).await);
-    let [first, second] = [wish("a", "p0"), wish("b", "p0")];
-    assert_eq!(store.acquire(one, &first, Wait::No).await.unwrap().outcome, granted(1));
-    assert_eq!(store.acquire(one, &second, Wait::No).await.unwrap().outcome, granted(1));
-    let next = wish("a", "p1");
-    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    let other = database.store();
+    let own = session(&store).await;
+    let (old, fresh) = (key("old"), key("fresh"));
+    take(&store, own, &old).await;
+    take(&store, own, &fresh).await;
+    assert_eq!(grant_one(&store, own, grant(&old, 0, "p0")).await, granted(1));
+    let before = store.beat(own, &[]).await.unwrap();
+    assert_eq!(before.quarantine, None);
+    assert_eq!(database.number("select era from leadergroup.meta").await, 0);
+    assert_eq!(other.beat(own, &[]).await.unwrap().era, before.era);
+
+    // As after a switch to another server: the recorded history is not the present one.
     database.sql(NEW_HISTORY).await;
+    let after = store.beat(own, &[]).await.unwrap();
+    assert!(after.alive);
+    assert_ne!(after.era, before.era);
+    assert_eq!(after.quarantine, Some(TTL));
+    let present = "select count(*) from leadergroup.meta where history = leadergroup.read_history()";
+    assert_eq!(database.number(present).await, 1);
+    let era = database.number("select era from leadergroup.meta").await;
+    assert!((1..=1_000).contains(&era), "{era}");
+    assert_eq!(store.beat(own, &[]).await.unwrap().era, after.era, "it has begun once");
+    // The other program was not the one to notice, yet it has to know.
+    assert_eq!(other.beat(own, &[]).await.unwrap().era, after.era);
+    let (_, registered_in) = other.register("late", TTL, None).await.unwrap();
+    assert_eq!(registered_in, after.era);
 
-    // The first to notice is one that asks for a key that nobody seems to hold.
-    let fresh = wish("fresh", "p1");
-    assert_eq!(store.acquire(two, &fresh, Wait::No).await.unwrap().outcome, Acquired::Held);
-    assert!(!store.beat(two, &[]).await.unwrap().settled);
-    assert_eq!(store.acquire(two, &fresh, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.acquire(one, &first, Wait::No).await.unwrap().outcome, granted(1), "the row says so");
-    // What looks like the present holder's release may be the repetition of one that was lost.
-    let heir =
-        store.transfer(one, &key("a"), Token::new(1), Successor::Name("p1"), "your turn").await.unwrap();
-    assert_eq!(heir, Transfer::Refused(Refusal::Busy));
-    assert_eq!(release(&store, one, "a", 1).await, Changed::Done);
-    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.force_release(&key("b"), Token::new(1), "stuck").await.unwrap(), Changed::Done);
-    assert_eq!(store.acquire(two, &wish("b", "p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
-    for name in ["a", "b", "fresh"] {
-        assert_eq!(row(&store, &key(name)).await.holder, None);
-    }
-    // The operator decides by Kubernetes, not by belief.
-    take(&store, two, &key("pods")).await;
-    assert_eq!(grant_one(&store, two, grant(&key("pods"), 0, "p0")).await, granted_to(TOKEN_JUMP + 1));
-
-    settled(&database).await;
-    assert!(store.beat(two, &[]).await.unwrap().settled);
-    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 2));
-    assert_eq!(store.acquire(two, &fresh, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 1));
+    let token = token_of(&grant_one(&store, own, grant(&old, 1, "p1")).await);
+    assert_jumped(&database, 1, token).await;
+    let next = token.get() + 1;
+    assert_eq!(grant_one(&store, own, grant(&old, token.get(), "p2")).await, granted(next), "once");
+    assert_jumped(&database, 0, token_of(&grant_one(&store, own, grant(&fresh, 0, "p1")).await)).await;
+    assert_eq!(database.number("select era from leadergroup.meta").await, era);
 }
 
-#[tokio::test]
-async fn who_waits_keeps_its_place_through_a_change_of_history() {
-    let (database, store) = migrated().await;
-    let (one, two, three) = (session(&store).await, session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("a", "p0"), Wait::No).await.unwrap().outcome, granted(1));
-    let (first, second) = (wish("a", "p1"), wish("a", "p2"));
-    assert_eq!(store.acquire(two, &first, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.acquire(three, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    store.close(one).await.unwrap();
-    database.sql(NEW_HISTORY).await;
-    // It was its turn, and the history is found to be another one in the middle of that.
-    assert_eq!(store.acquire(two, &first, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    settled(&database).await;
-    assert_eq!(store.acquire(three, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.acquire(two, &first, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 2));
-}
-
-/// It was given up in order, and nobody waits for it: else the most ordinary thing.
-#[tokio::test]
-async fn a_free_key_is_taken_in_a_new_history_only_once_that_has_settled() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_notices_by_itself_and_many_at_once_begin_one_era() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
-    let wish = || wish("a", "p0");
-    for token in 1..=2 {
-        assert_eq!(store.acquire(own, &wish(), Wait::No).await.unwrap().outcome, granted(token));
-        assert_eq!(release(&store, own, "a", token).await, Changed::Done);
+    let keys = crate::cast::keys(16);
+    for key in &keys {
+        take(&store, own, key).await;
     }
-    database.sql(NEW_HISTORY).await;
-    assert_eq!(
-        store.acquire(own, &wish(), Wait::No).await.unwrap().outcome,
-        Acquired::Held,
-        "nobody has seen it yet"
-    );
-    for _ in 0..2 {
-        assert!(!store.beat(own, &[]).await.unwrap().settled);
-        assert_eq!(store.acquire(own, &wish(), Wait::No).await.unwrap().outcome, Acquired::Held);
-    }
-    settled(&database).await;
-    for token in [TOKEN_JUMP + 3, TOKEN_JUMP + 4] {
-        assert_eq!(store.acquire(own, &wish(), Wait::No).await.unwrap().outcome, granted(token));
-        assert_eq!(release(&store, own, "a", token).await, Changed::Done);
-    }
-}
-
-#[tokio::test]
-async fn only_the_history_that_was_watched_is_settled() {
-    let (database, store) = migrated().await;
-    let own = session(&store).await;
-    let former = store.beat(own, &[]).await.unwrap();
-    assert!(former.settled);
-    database.sql("update leadergroup.meta set era = era + 1").await;
-    let present = store.beat(own, &[]).await.unwrap();
-    store.settle(former.epoch).await.unwrap();
-    assert!(!store.beat(own, &[]).await.unwrap().settled, "it was another one");
-    for _ in 0..2 {
-        store.settle(present.epoch).await.unwrap();
-        assert!(store.beat(own, &[]).await.unwrap().settled);
-    }
-    store.settle(former.epoch).await.unwrap();
-    assert!(store.beat(own, &[]).await.unwrap().settled, "too late to matter");
-}
-
-/// Two clients with nobody else there: what one of them holds is free once they have settled the era between themselves.
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_settle_an_era_by_themselves_and_go_on() {
-    let (database, _store) = migrated().await;
-    let (ttl, interval) = (Duration::from_millis(1_500), Duration::from_millis(100));
-    let (one, two) = (client(&database, ttl, interval).await, client(&database, ttl, interval).await);
-    database.sql(NEW_HISTORY).await;
-    eventually("the new history is seen", async || {
-        database.number("select era from leadergroup.meta").await == 1
-    })
-    .await;
-    let (first, second) =
-        (one.lock(&key("a"), DEADLINE).await.unwrap(), two.lock(&key("b"), DEADLINE).await.unwrap());
-    assert_eq!(database.number("select era from leadergroup.settled").await, 1);
-    assert_eq!((first.token(), second.token()), (Token::new(TOKEN_JUMP + 1), Token::new(TOKEN_JUMP + 1)));
-    assert_eq!(first.release().await.unwrap(), Released::Done);
-    assert!(one.try_lock(&key("a")).await.unwrap().is_some(), "at once, as ever");
-}
-
-/// A heartbeat gets through in the new history, but what is held cannot be looked at: it must not prolong the belief.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_history_s_heartbeats_count_only_once_what_is_held_was_looked_at() {
-    let (database, _store) = migrated().await;
-    let one = client(&database, Duration::from_secs(3), Duration::from_millis(100)).await;
-    let held = one.try_lock(&key("a")).await.unwrap().expect("free");
-    let beats = "select beat from leadergroup.session order by registered_at limit 1";
     database
-        .sql("alter table leadergroup.term rename to not_there; update leadergroup.meta set era = 1")
+        .sql(
+            "create table leadergroup.begun (era_id uuid);
+             create function leadergroup.note_era() returns trigger language plpgsql security definer as
+                 'begin insert into leadergroup.begun values (new.era_id); return null; end';
+             create trigger note_era after update of era_id on leadergroup.meta
+                 for each row execute function leadergroup.note_era()",
+        )
         .await;
-    let before = database.number(beats).await;
-    eventually("heartbeats get through", async || database.number(beats).await > before + 1).await;
-    timeout(DEADLINE, held.lost()).await.expect("the belief is over");
+    database.sql(NEW_HISTORY).await;
+    let grants: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            let (store, grant) = (database.store(), grant(key, 0, "p0"));
+            tokio::spawn(async move { store.grant(own, &[grant]).await.unwrap() })
+        })
+        .collect();
+    for grant in grants {
+        let answers = grant.await.unwrap();
+        assert_eq!(answers.len(), 1);
+        assert_jumped(&database, 0, token_of(&answers[0])).await;
+    }
+    assert_eq!(database.number("select count(*) from leadergroup.begun").await, 1);
 }
 
-/// The answer to a grant of the former history comes after the new one was seen and what is held was looked at.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grant_of_the_former_history_that_comes_late_is_not_believed_in() {
-    let (database, _store) = migrated().await;
-    let one = client(&database, Duration::from_mins(10), Duration::from_millis(100)).await;
-    let mut gate = Gate::close(&database).await;
-    let asked = tokio::spawn(async move { one.lock(&key("a"), DEADLINE).await.unwrap() });
-    gate.somebody_waits().await;
-    database.sql("update leadergroup.meta set era = 1").await;
-    settled(&database).await;
-    let beats = "select max(beat) from leadergroup.session";
-    let before = database.number(beats).await;
-    eventually("the new history was looked at", async || database.number(beats).await > before + 1).await;
-    gate.open().await;
-    assert!(asked.await.unwrap().token().get() > TOKEN_JUMP, "it was asked for again");
+/// For files that were put back as they were: nothing in them tells that commits were lost.
+#[tokio::test]
+async fn an_era_that_a_person_begins_is_like_any_other() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let before = store.beat(own, &[]).await.unwrap();
+    for name in ["a", "b"] {
+        take(&store, own, &key(name)).await;
+    }
+    assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
+    let era = database.number("select leadergroup.begin_era(7000000000)").await;
+    assert!((1..=1_000).contains(&era), "{era}");
+    let after = store.beat(own, &[]).await.unwrap();
+    assert_ne!(after.era, before.era);
+    assert_eq!(after.quarantine, Some(TTL));
+    assert_jumped(&database, 1, token_of(&grant_one(&store, own, grant(&key("a"), 1, "p1")).await)).await;
+    // A row that was lost goes on above the floor.
+    let fresh = token_of(&grant_one(&store, own, grant(&key("b"), 0, "p0")).await);
+    assert!(fresh > Token::new(7_000_000_000), "{fresh}");
+}
+
+/// A real one: the server goes back to an old state of itself and begins a new timeline, as a restored backup or a
+/// promoted standby does. What was granted in between is lost, and its tokens are not granted again.
+#[tokio::test]
+async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
+    let server = Server::start(&[]);
+    let (database, store) = server.migrated().await;
+    let own = session(&store).await;
+    let key = key("a");
+    take(&store, own, &key).await;
+    assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
+    let before = store.beat(own, &[]).await.unwrap();
+    let timeline = "select right(history, 8)::bigint from leadergroup.meta";
+    assert_eq!(database.number(timeline).await, 1);
+
+    server.stop();
+    let backup = server.data().with_file_name("backup");
+    copy(&server.data(), &backup);
+    server.launch();
+    for token in 1..4 {
+        assert_eq!(grant_one(&store, own, grant(&key, token, "lost")).await, granted(token + 1));
+    }
+    server.kill();
+    std::fs::remove_dir_all(server.data()).unwrap();
+    copy(&backup, &server.data());
+    std::fs::write(server.data().join("recovery.signal"), "").unwrap();
+    server.set("restore_command", "false");
+    server.launch();
+    server.wait_writable();
+
+    let seen = row(&store, &key).await;
+    assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
+    let beat = store.beat(own, &[]).await.unwrap();
+    assert!(beat.alive);
+    assert_ne!(beat.era, before.era);
+    assert_eq!(beat.quarantine, Some(TTL));
+    assert_eq!(database.number(timeline).await, 2);
+    let next = Grant { expected: seen.token, ..grant(&key, 1, "p1") };
+    assert_jumped(&database, 1, token_of(&grant_one(&store, own, next).await)).await;
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
 }

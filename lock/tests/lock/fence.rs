@@ -96,17 +96,6 @@ fn take_over(store: &Store, own: SessionId, expected: i64) -> tokio::task::JoinH
     tokio::spawn(async move { grant_one(&store, own, grant(&key("a"), expected, "p1")).await })
 }
 
-/// Each case with and without the flag that makes fences cheaper.
-async fn enable(database: &Database, fenced: bool) {
-    if fenced {
-        database.sql("select leadergroup.fence_enable('a')").await;
-    }
-    assert_eq!(
-        database.number("select count(*) from leadergroup.lock where fenced").await,
-        i64::from(fenced)
-    );
-}
-
 #[tokio::test]
 async fn only_the_token_of_the_present_term_passes() {
     let (_database, store, own, application) = held().await;
@@ -124,13 +113,13 @@ async fn only_the_token_of_the_present_term_passes() {
     let error = bank.execute("select leadergroup.fence('a', 7)").await.unwrap_err();
     assert!(error.to_string().contains("token 7 is not the current one of key \"a\""), "{error}");
 
-    // Whoever released the key is no holder any more, although no other token was granted yet.
+    // After a release there is no holder any more, although no other token was granted yet.
     assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
     assert_eq!(fence(&mut bank, 1).await, stale);
     assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
     assert_eq!(fence(&mut bank, 1).await, stale);
     assert_eq!(fence(&mut bank, 2).await, Ok(()));
-    // A replica that is lost is no reason to stop the holder.
+    // The end of the session that had claimed the key is no reason to stop the holder.
     store.close(own).await.unwrap();
     assert_eq!(fence(&mut bank, 2).await, Ok(()));
     let next = session(&store).await;
@@ -142,58 +131,50 @@ async fn only_the_token_of_the_present_term_passes() {
 
 #[tokio::test]
 async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything_else_waiting() {
-    for fenced in [false, true] {
-        let (database, store, own, application) = held().await;
-        enable(&database, fenced).await;
-        let mut open = Vec::new();
-        for level in LEVELS.iter().cycle().take(9) {
-            let mut bank = application.begin(level).await;
-            // Nobody has ended yet: waiting for anybody would be for ever, which this turns into an error.
-            bank.execute("set lock_timeout = '5s'").await.unwrap();
-            assert_eq!(fence(&mut bank, 1).await, Ok(()), "{level}");
-            open.push(bank);
-        }
-        // The charge may move, and the term be confirmed and ended, all the while.
-        assert_eq!(store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap(), [Changed::Done]);
-        store.close(own).await.unwrap();
-        let next = session(&store).await;
-        assert!(matches!(claim_one(&store, next, claim(&key("a"))).await, Claimed::Ours(_)));
-        assert_eq!(store.vacate(next, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
-        let end = Tombstone { floor: Token::new(7), ..tombstone(&key("a"), GROUP) };
-        assert_eq!(store.tombstone(next, &[end]).await.unwrap(), [Changed::Done]);
-        for mut bank in open {
-            assert_eq!(run(&mut bank, "commit").await, Ok(()));
-        }
+    let (_database, store, own, application) = held().await;
+    let mut open = Vec::new();
+    for level in LEVELS.iter().cycle().take(9) {
+        let mut bank = application.begin(level).await;
+        // Nobody has ended yet: waiting for anybody would be for ever, which this turns into an error.
+        bank.execute("set lock_timeout = '5s'").await.unwrap();
+        assert_eq!(fence(&mut bank, 1).await, Ok(()), "{level}");
+        open.push(bank);
+    }
+    // The claim may move, and the term be confirmed and ended, all the while.
+    assert_eq!(store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap(), [Changed::Done]);
+    store.close(own).await.unwrap();
+    let next = session(&store).await;
+    assert!(matches!(claim_one(&store, next, claim(&key("a"))).await, Claimed::Ours(_)));
+    assert_eq!(store.vacate(next, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
+    let end = Tombstone { floor: Token::new(7), ..tombstone(&key("a"), GROUP) };
+    assert_eq!(store.tombstone(next, &[end]).await.unwrap(), [Changed::Done]);
+    for mut bank in open {
+        assert_eq!(run(&mut bank, "commit").await, Ok(()));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_after_it() {
     for level in LEVELS {
-        for fenced in [false, true] {
-            let (database, store, own, application) = held().await;
-            enable(&database, fenced).await;
-            let mut bank = application.begin(level).await;
-            assert_eq!(fence(&mut bank, 1).await, Ok(()));
-            let busy = store.try_grant(own, &[grant(&key("a"), 1, "p1")]).await.unwrap();
-            assert_eq!(busy, [Granted::Refused(Refusal::Busy)], "{level}: the quick try does not wait");
-            let change = take_over(&store, own, 1);
-            eventually("the change waits", async || database.waiting().await > 0).await;
-            // A late one of the same holder comes too late: it waits for the change, and is refused.
-            let mut late = application.begin(level).await;
-            let late = tokio::spawn(async move { fence(&mut late, 1).await });
-            eventually("the late one waits, too", async || database.waiting().await == 2).await;
-            assert!(!change.is_finished());
-            assert_eq!(run(&mut bank, "commit").await, Ok(()), "{level}");
-            assert_eq!(change.await.unwrap(), granted(2), "{level}");
-            let late = late.await.unwrap().unwrap_err();
-            assert!(
-                late == STALE || level != "read committed" && late == SERIALIZATION_FAILURE,
-                "{level}: {late}"
-            );
-            // From now on the key is known to be fenced.
-            assert_eq!(database.number("select count(*) from leadergroup.lock where fenced").await, 1);
-        }
+        let (database, store, own, application) = held().await;
+        let mut bank = application.begin(level).await;
+        assert_eq!(fence(&mut bank, 1).await, Ok(()));
+        let busy = store.try_grant(own, &[grant(&key("a"), 1, "p1")]).await.unwrap();
+        assert_eq!(busy, [Granted::Refused(Refusal::Busy)], "{level}: the quick try does not wait");
+        let change = take_over(&store, own, 1);
+        eventually("the change waits", async || database.waiting().await > 0).await;
+        // A late one of the same holder comes too late: it waits for the change, and is refused.
+        let mut late = application.begin(level).await;
+        let late = tokio::spawn(async move { fence(&mut late, 1).await });
+        eventually("the late one waits, too", async || database.waiting().await == 2).await;
+        assert!(!change.is_finished());
+        assert_eq!(run(&mut bank, "commit").await, Ok(()), "{level}");
+        assert_eq!(change.await.unwrap(), granted(2), "{level}");
+        let late = late.await.unwrap().unwrap_err();
+        assert!(
+            late == STALE || level != "read committed" && late == SERIALIZATION_FAILURE,
+            "{level}: {late}"
+        );
     }
 }
 
@@ -201,19 +182,16 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     for level in ["repeatable read", "serializable"] {
-        for fenced in [false, true] {
-            let (database, store, own, application) = held().await;
-            enable(&database, fenced).await;
-            let mut bank = application.begin(level).await;
-            bank.execute("select 1 from pg_class limit 1").await.unwrap();
-            assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
-            let refused = fence(&mut bank, 1).await.unwrap_err();
-            assert!(refused == SERIALIZATION_FAILURE || refused == STALE, "{level}: {refused}");
-            // A new holder with an old snapshot has to try again; it then gets through.
-            run(&mut bank, "rollback").await.unwrap();
-            begin(&mut bank, level).await;
-            assert_eq!(fence(&mut bank, 2).await, Ok(()));
-        }
+        let (_database, store, own, application) = held().await;
+        let mut bank = application.begin(level).await;
+        bank.execute("select 1 from pg_class limit 1").await.unwrap();
+        assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
+        let refused = fence(&mut bank, 1).await.unwrap_err();
+        assert!(refused == SERIALIZATION_FAILURE || refused == STALE, "{level}: {refused}");
+        // A new holder with an old snapshot has to try again; it then gets through.
+        run(&mut bank, "rollback").await.unwrap();
+        begin(&mut bank, level).await;
+        assert_eq!(fence(&mut bank, 2).await, Ok(()));
     }
 }
 
@@ -222,24 +200,21 @@ async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
 #[tokio::test]
 async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_either() {
     for level in ["repeatable read", "serializable"] {
-        for fenced in [false, true] {
-            for vacated in [false, true] {
-                let (database, store, own, application) = held().await;
-                enable(&database, fenced).await;
-                let mut bank = application.begin(level).await;
-                bank.execute("select 1 from pg_class limit 1").await.unwrap();
-                store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap();
-                store.close(own).await.unwrap();
-                let own = session(&store).await;
-                take(&store, own, &key("a")).await;
-                if vacated {
-                    assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
-                }
-                assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
-                store.confirm(own, &[(key("a"), Token::new(2))]).await.unwrap();
-                let refused = fence(&mut bank, 1).await.unwrap_err();
-                assert!(refused == SERIALIZATION_FAILURE || refused == STALE, "{level}: {refused}");
+        for vacated in [false, true] {
+            let (_database, store, own, application) = held().await;
+            let mut bank = application.begin(level).await;
+            bank.execute("select 1 from pg_class limit 1").await.unwrap();
+            store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap();
+            store.close(own).await.unwrap();
+            let own = session(&store).await;
+            take(&store, own, &key("a")).await;
+            if vacated {
+                assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
             }
+            assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
+            store.confirm(own, &[(key("a"), Token::new(2))]).await.unwrap();
+            let refused = fence(&mut bank, 1).await.unwrap_err();
+            assert!(refused == SERIALIZATION_FAILURE || refused == STALE, "{level}: {refused}");
         }
     }
 }
@@ -247,21 +222,18 @@ async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_eit
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_never_ends_its_transaction_is_cut_off() {
     for level in LEVELS {
-        for fenced in [false, true] {
-            let (database, store, own, application) = held().await;
-            enable(&database, fenced).await;
-            let mut bank = application.connect().await;
-            bank.execute("create table bank.account (balance int)").await.unwrap();
-            begin(&mut bank, level).await;
-            assert_eq!(fence(&mut bank, 1).await, Ok(()));
-            bank.execute("insert into bank.account values (1)").await.unwrap();
-            let store = store.with_fence_policy(policy(Duration::from_millis(50), Overrun::Terminate));
-            let start = Instant::now();
-            assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2), "{level}");
-            assert!(start.elapsed() < Duration::from_secs(10), "bounded");
-            assert!(run(&mut bank, "commit").await.is_err(), "{level}: a write after the takeover");
-            assert_eq!(database.number("select count(*) from bank.account").await, 0, "{level}");
-        }
+        let (database, store, own, application) = held().await;
+        let mut bank = application.connect().await;
+        bank.execute("create table bank.account (balance int)").await.unwrap();
+        begin(&mut bank, level).await;
+        assert_eq!(fence(&mut bank, 1).await, Ok(()));
+        bank.execute("insert into bank.account values (1)").await.unwrap();
+        let store = store.with_fence_policy(policy(Duration::from_millis(50), Overrun::Terminate));
+        let start = Instant::now();
+        assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2), "{level}");
+        assert!(start.elapsed() < Duration::from_secs(10), "bounded");
+        assert!(run(&mut bank, "commit").await.is_err(), "{level}: a write after the takeover");
+        assert_eq!(database.number("select count(*) from bank.account").await, 0, "{level}");
     }
 }
 
@@ -308,16 +280,13 @@ async fn nobody_changes_the_token_past_a_fenced_transaction() {
     let (database, _store, _own, application) = held().await;
     let mut person = database.admin().await;
     person.execute("set lock_timeout = '50ms'").await.unwrap();
-    for fenced in [false, true] {
-        enable(&database, fenced).await;
-        let mut bank = application.begin("read committed").await;
-        assert_eq!(fence(&mut bank, 1).await, Ok(()));
-        // As the program before this one did it, and therefore with a lock on the row.
-        let change = "with held as materialized (select key from leadergroup.lock where key = 'a' for update)
-                      update leadergroup.lock l set token = 9 from held where l.key = held.key";
-        assert_eq!(run(&mut person, change).await, Err("55P03".to_owned()), "fenced: {fenced}");
-        assert_eq!(run(&mut bank, "commit").await, Ok(()));
-    }
+    let mut bank = application.begin("read committed").await;
+    assert_eq!(fence(&mut bank, 1).await, Ok(()));
+    // As the program before this one did it, and therefore with a lock on the row.
+    let change = "with held as materialized (select key from leadergroup.lock where key = 'a' for update)
+                  update leadergroup.lock l set token = 9 from held where l.key = held.key";
+    assert_eq!(run(&mut person, change).await, Err("55P03".to_owned()));
+    assert_eq!(run(&mut bank, "commit").await, Ok(()));
     assert_eq!(run(&mut person, "update leadergroup.lock set token = 9").await, Ok(()));
 }
 
@@ -372,7 +341,6 @@ async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
     assert!(
         store.claim(own, &claims).await.unwrap().iter().all(|claimed| matches!(claimed, Claimed::Ours(_)))
     );
-    database.sql("update leadergroup.lock set fenced = true").await;
     let one_transaction =
         "select count(pg_try_advisory_xact_lock(leadergroup.fence_id(key))) from leadergroup.lock";
     let refused = sqlx::query(one_transaction).execute(&mut database.admin().await).await.unwrap_err();
@@ -382,4 +350,28 @@ async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
         let answers = store.grant(own, &grants).await.unwrap();
         assert!(answers.iter().all(|answer| *answer == granted(token)), "{answers:?}");
     }
+}
+
+/// Others have taken all locks that the server has: not even a new connection gets one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_busy_while_the_server_has_no_lock_left() {
+    let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);
+    let (database, store) = server.migrated().await;
+    let own = session(&store).await;
+    let keys = keys(3);
+    for key in &keys {
+        take(&store, own, key).await;
+    }
+    let mut others = database.admin().await;
+    let all = "select count(pg_advisory_lock(number)) from generate_series(1, 1000000) as number";
+    assert_eq!(run(&mut others, all).await, Err("53200".to_owned()));
+    let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p1")).collect();
+    for store in [&store, &database.store()] {
+        let answers = store.grant(own, &grants).await.unwrap();
+        assert_eq!(answers, vec![Granted::Refused(Refusal::Busy); 3]);
+        let one = store.grant_one(own, grants[0].clone()).await.unwrap();
+        assert_eq!(one, Granted::Refused(Refusal::Busy));
+    }
+    run(&mut others, "select pg_advisory_unlock_all()").await.unwrap();
+    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 3]);
 }

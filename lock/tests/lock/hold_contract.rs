@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, GrantId, Holder, Refusal, SessionId, TOKEN_JUMP, Token};
+use leadergroup_lock::{AcquireRequest, Acquired, GrantId, Holder, Refusal, SessionId, Token};
+
+use crate::cast::TOKEN_JUMP;
+
+/// Why terms end, besides what holders and people say.
+pub const SESSION_ENDED: &str = "its session ended";
+pub const NOT_WANTED: &str = "no longer wanted";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
@@ -15,7 +21,7 @@ pub enum Life {
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub session: SessionId,
-    pub request: GrantId,
+    pub grant: GrantId,
     pub holder: Holder,
     pub delay: Duration,
 }
@@ -24,9 +30,10 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     pub token: i64,
+    pub session: SessionId,
     pub holder: Holder,
-    /// It was given up or taken away. That of a session that ended is ended by the next one alone.
-    pub ended: bool,
+    /// Why it ended. That of a session that ended lasts until the next one begins.
+    pub ended: Option<String>,
 }
 
 /// One key.
@@ -44,19 +51,46 @@ pub struct Lock {
     pub fenced: bool,
 }
 
+impl Lock {
+    /// The term that lasts, if any, ends.
+    fn end_term(&mut self, reason: &str) {
+        if let Some(term) = self.terms.last_mut() {
+            term.ended.get_or_insert_with(|| reason.to_owned());
+        }
+    }
+
+    /// Whether the history knows that the term ended for this reason. Of this session's, if one is given.
+    fn ended_so(&self, token: i64, session: Option<SessionId>, reason: &str) -> bool {
+        self.terms.iter().any(|term| {
+            term.token == token
+                && term.ended.as_deref() == Some(reason)
+                && session.is_none_or(|session| term.session == session)
+        })
+    }
+}
+
+/// What is to become of an attempt to end a term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GivingUp {
+    Now,
+    /// It has been done already.
+    Before,
+    Refused(&'static str),
+}
+
 /// All of it.
 #[derive(Debug)]
 pub struct Contract {
     lives: Vec<(SessionId, Life)>,
     pub locks: Vec<Lock>,
     pub era: i64,
-    pub settled: bool,
+    pub quarantine: bool,
 }
 
 impl Contract {
     pub fn new(keys: usize) -> Self {
         let locks = std::iter::repeat_with(Lock::default).take(keys).collect();
-        Self { lives: Vec::new(), locks, era: 0, settled: true }
+        Self { lives: Vec::new(), locks, era: 0, quarantine: false }
     }
 
     fn life(&self, session: SessionId) -> Life {
@@ -82,10 +116,16 @@ impl Contract {
     fn install(&mut self, key: usize, next: Asked) -> i64 {
         let era = self.era;
         let lock = &mut self.locks[key];
+        lock.end_term(SESSION_ENDED);
         let jump = if lock.era == era { 0 } else { TOKEN_JUMP };
         lock.token = 1 + (lock.token + jump).max(era * TOKEN_JUMP);
         lock.era = era;
-        lock.terms.push(Ran { token: lock.token, holder: next.holder.clone(), ended: false });
+        lock.terms.push(Ran {
+            token: lock.token,
+            session: next.session,
+            holder: next.holder.clone(),
+            ended: None,
+        });
         lock.holder = Some(next);
         lock.token
     }
@@ -97,28 +137,27 @@ impl Contract {
         self.locks[key].row = true;
         let lock = &self.locks[key];
         let asked =
-            Asked { session: own, request: wish.grant, holder: wish.holder.clone(), delay: wish.lock_delay };
+            Asked { session: own, grant: wish.grant, holder: wish.holder.clone(), delay: wish.lock_delay };
         let holder = lock.holder.as_ref().filter(|holder| self.lives(holder.session));
         if holder.is_some_and(|holder| holder.session == own && holder.grant == wish.grant) {
             return Acquired::Granted { token: Token::new(lock.token) };
         }
-        // It may be held by one that the database has forgotten.
-        let held = holder.is_some() || !self.settled;
-        if held && !queue {
-            return Acquired::Held;
-        }
+        let held = holder.is_some();
         let token = Token::new(lock.token);
         let unclean = lock.holder.as_ref().filter(|holder| self.life(holder.session) == Life::Killed);
         let delay = unclean.map_or(Duration::ZERO, |holder| holder.delay);
-        let delayed = !held && !delay.is_zero() && wish.sat_out != Some(token);
-        let told = if delayed { Acquired::Delayed { token, delay } } else { Acquired::Waiting };
-        if delayed && !queue {
-            return told;
-        }
+        let delayed = !delay.is_zero() && wish.sat_out != Some(token);
+        let told = match () {
+            () if held => Acquired::Waiting,
+            // It may be held by one that the database has forgotten.
+            () if self.quarantine => Acquired::Quarantine,
+            () if delayed => Acquired::Delayed { token, delay },
+            () => Acquired::Waiting,
+        };
         let place = lock.queue.iter().position(|waiter| waiter.grant == wish.grant);
         let before = &lock.queue[..place.unwrap_or(lock.queue.len())];
         let first = !before.iter().any(|waiter| self.lives(waiter.session));
-        if !held && !delayed && first {
+        if !held && told == Acquired::Waiting && first {
             if lock.fenced {
                 return Acquired::Refused(Refusal::Busy);
             }
@@ -128,7 +167,7 @@ impl Contract {
             return Acquired::Granted { token: Token::new(self.install(key, asked)) };
         }
         if !queue {
-            return Acquired::Held;
+            return if told == Acquired::Waiting { Acquired::Held } else { told };
         }
         if place.is_none() {
             self.locks[key].queue.push(asked);
@@ -136,19 +175,12 @@ impl Contract {
         told
     }
 
-    /// Whether somebody may follow the holder at once.
-    fn passes(&self, key: usize) -> bool {
-        self.settled && !self.locks[key].fenced
-    }
-
     /// The key is free, or goes to the first one that waits.
-    pub fn let_go(&mut self, key: usize) {
+    pub fn let_go(&mut self, key: usize, reason: &str) {
         let first = self.locks[key].queue.iter().position(|waiter| self.lives(waiter.session));
-        let next = first.filter(|_| self.passes(key));
+        let next = first.filter(|_| !self.quarantine && !self.locks[key].fenced);
         let lock = &mut self.locks[key];
-        if let Some(term) = lock.terms.last_mut() {
-            term.ended = true;
-        }
+        lock.end_term(reason);
         lock.holder = None;
         if let Some(next) = next.and_then(|place| lock.queue.drain(..=place).next_back()) {
             self.install(key, next);
@@ -156,40 +188,56 @@ impl Contract {
     }
 
     /// The key goes to the one of this name; nothing changes if it does not wait.
-    pub fn hand_over(&mut self, key: usize, heir: &str) -> Result<bool, &'static str> {
-        if !self.passes(key) {
+    pub fn transfer(&mut self, key: usize, to: &str, reason: &str) -> Result<bool, &'static str> {
+        let lock = &self.locks[key];
+        if lock.fenced {
             return Err("busy");
         }
-        let lock = &self.locks[key];
-        let fits = |waiter: &Asked| self.lives(waiter.session) && waiter.holder.name == heir;
+        let fits = |waiter: &Asked| self.lives(waiter.session) && waiter.holder.name == to;
         let Some(place) = lock.queue.iter().position(fits) else { return Ok(false) };
-        let lock = &mut self.locks[key];
-        if let Some(term) = lock.terms.last_mut() {
-            term.ended = true;
+        if self.quarantine {
+            return Err("busy");
         }
+        let lock = &mut self.locks[key];
+        lock.end_term(reason);
         let next = lock.queue.remove(place);
         self.install(key, next);
         Ok(true)
     }
 
-    /// What whoever wants to give it up is told if that is not to be.
-    pub fn check(&self, own: SessionId, key: usize, token: i64) -> Result<(), &'static str> {
+    /// What a session that wants to give the key up is told.
+    pub fn check(&self, own: SessionId, key: usize, token: i64, reason: &str) -> GivingUp {
         let lock = &self.locks[key];
         let holds = token == lock.token && lock.holder.as_ref().is_some_and(|holder| holder.session == own);
         match () {
-            () if !self.lives(own) => Err("dead"),
-            () if !lock.row => Err("missing"),
-            () if !holds => Err("changed"),
-            () => Ok(()),
+            () if !self.lives(own) => GivingUp::Refused("dead"),
+            () if !lock.row => GivingUp::Refused("missing"),
+            () if holds => GivingUp::Now,
+            () if lock.ended_so(token, Some(own), reason) => GivingUp::Before,
+            () => GivingUp::Refused("changed"),
         }
     }
 
-    /// What is left once the history was cut down to one term a key, and places in queues to those of the living.
+    /// What a person is told that takes the key away.
+    pub fn check_force(&self, key: usize, token: i64, reason: &str) -> GivingUp {
+        let lock = &self.locks[key];
+        match () {
+            () if !lock.row => GivingUp::Refused("missing"),
+            () if token == lock.token && lock.holder.is_some() => GivingUp::Now,
+            () if token == lock.token || lock.ended_so(token, None, reason) => GivingUp::Before,
+            () => GivingUp::Refused("changed"),
+        }
+    }
+
+    /// What is left once the history was cut down to one ended term a key, and sessions and places in queues to those of the
+    /// living. Of a session that is gone nobody knows that it ended in order.
     pub fn prune(&mut self) {
+        self.lives.retain(|(_, life)| *life == Life::Lives);
         let lives = self.lives.clone();
         for lock in &mut self.locks {
             lock.queue.retain(|waiter| lives.contains(&(waiter.session, Life::Lives)));
-            lock.terms.drain(..lock.terms.len().saturating_sub(1));
+            let ended = lock.terms.iter().filter(|term| term.ended.is_some()).count();
+            lock.terms.drain(..ended.saturating_sub(1));
         }
     }
 }

@@ -3,22 +3,28 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Changed, FencePolicy, Key, Overrun, Refusal, SessionId, Store, Successor, Token,
-    Transfer, Wait,
+    AcquireRequest, Changed, FencePolicy, Key, Overrun, Refusal, Retention, SessionId, Store, Successor,
+    Token, Transfer,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sqlx::postgres::PgConnection;
 
-use crate::cast::{TTL, holder, key, settled};
-use crate::hold_contract::{Contract, Life, Ran};
+use crate::cast::{TTL, end_quarantine, holder, key};
+use crate::hold_contract::{Contract, GivingUp, Life, NOT_WANTED, Ran};
+use crate::holders::{acquire, queue};
 use crate::postgres::{Database, migrated};
 
 const SESSIONS: usize = 3;
 const KEYS: [&str; 2] = ["a", "b"];
 const DELAY: Duration = Duration::from_mins(1);
 
-/// One operation. Sessions are numbered by slot; whoever acts may be dead.
+/// The reasons that are given for the end of a term. A repetition is recognised by its reason.
+const RELEASED: &str = "released";
+const TRANSFERRED: &str = "transferred";
+const FORCED: &str = "by force";
+
+/// One operation. Sessions are numbered by slot; the one that acts may be dead.
 #[derive(Debug, Clone)]
 enum Step {
     /// A new wish, or the slot's last one again.
@@ -32,7 +38,7 @@ enum Step {
     },
     Release {
         by: usize,
-        /// By whoever has it, if anybody in a slot has.
+        /// By the slot that has it, if any.
         holder: bool,
         key: usize,
         behind: i64,
@@ -55,7 +61,6 @@ enum Step {
     Fence {
         key: usize,
         behind: i64,
-        announce: bool,
         isolation: &'static str,
     },
     EndFence {
@@ -71,7 +76,7 @@ enum Step {
         slot: usize,
     },
     NewEra,
-    Settle,
+    EndQuarantine,
     Prune,
 }
 
@@ -90,14 +95,14 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (by(), key(), behind(), by()).prop_map(|(by, key, behind, to)| Step::Transfer { by, key, behind, to }),
         2 => (key(), behind()).prop_map(|(key, behind)| Step::Force { key, behind }),
         2 => (by(), key()).prop_map(|(by, key)| Step::GiveUp { by, key }),
-        5 => (key(), behind(), flag(0.6), isolation)
-            .prop_map(|(key, behind, announce, isolation)| Step::Fence { key, behind, announce, isolation }),
+        5 => (key(), behind(), isolation)
+            .prop_map(|(key, behind, isolation)| Step::Fence { key, behind, isolation }),
         4 => key().prop_map(|key| Step::EndFence { key }),
         4 => by().prop_map(|slot| Step::Kill { slot }),
         2 => by().prop_map(|slot| Step::Close { slot }),
         6 => by().prop_map(|slot| Step::Register { slot }),
         3 => Just(Step::NewEra),
-        5 => Just(Step::Settle),
+        5 => Just(Step::EndQuarantine),
         2 => Just(Step::Prune),
     ]
 }
@@ -119,6 +124,13 @@ fn refused(changed: Changed) -> Result<(), &'static str> {
     match changed {
         Changed::Done => Ok(()),
         Changed::Refused(refusal) => Err(word(&refusal)),
+    }
+}
+
+fn done(expected: GivingUp) -> Result<(), &'static str> {
+    match expected {
+        GivingUp::Now | GivingUp::Before => Ok(()),
+        GivingUp::Refused(word) => Err(word),
     }
 }
 
@@ -155,8 +167,8 @@ impl Stage {
             sql(application, "rollback").await.unwrap();
         }
         let tables = "leadergroup.lock, leadergroup.term, leadergroup.session, leadergroup.waiter";
-        let eras = "update leadergroup.meta set era = 0; update leadergroup.settled set era = 0";
-        self.database.sql(&format!("truncate {tables}; {eras}")).await;
+        let meta = "update leadergroup.meta set era = 0, quarantine = false, token_floor = 0";
+        self.database.sql(&format!("truncate {tables}; {meta}")).await;
         self.contract = Contract::new(KEYS.len());
         self.slots = vec![SessionId::new(); SESSIONS];
         self.last = vec![[const { None }; KEYS.len()]; SESSIONS];
@@ -189,20 +201,22 @@ impl Stage {
             Step::Release { by, holder, key, behind } => {
                 let own = self.holder(key).filter(|_| holder).unwrap_or(self.slots[by]);
                 let token = self.token(key, behind);
-                let expected = self.contract.check(own, key, token);
-                if expected.is_ok() {
-                    self.contract.let_go(key);
+                let expected = self.contract.check(own, key, token, RELEASED);
+                if expected == GivingUp::Now {
+                    self.contract.let_go(key, RELEASED);
                 }
                 let found =
-                    self.store.release(own, &self.keys[key], Token::new(token), "model").await.unwrap();
-                assert_eq!(refused(found), expected, "{step:?}");
+                    self.store.release(own, &self.keys[key], Token::new(token), RELEASED).await.unwrap();
+                assert_eq!(refused(found), done(expected), "{step:?}");
             }
             Step::Transfer { by, key, behind, to } => {
-                let (own, token, heir) = (self.slots[by], self.token(key, behind), format!("p{to}"));
-                let allowed = self.contract.check(own, key, token);
-                let expected = allowed.and_then(|()| self.contract.transfer(key, &heir));
-                let (token, heir) = (Token::new(token), Successor::Name(&heir));
-                let found = self.store.transfer(own, &self.keys[key], token, heir, "model").await.unwrap();
+                let (own, token, name) = (self.slots[by], self.token(key, behind), format!("p{to}"));
+                let expected = match self.contract.check(own, key, token, TRANSFERRED) {
+                    GivingUp::Now => self.contract.transfer(key, &name, TRANSFERRED),
+                    other => done(other).map(|()| true),
+                };
+                let (token, to) = (Token::new(token), Successor::Name(&name));
+                let found = self.store.transfer(own, &self.keys[key], token, to, TRANSFERRED).await.unwrap();
                 let found = match &found {
                     Transfer::Done => Ok(true),
                     Transfer::NotWaiting => Ok(false),
@@ -212,18 +226,13 @@ impl Stage {
             }
             Step::Force { key, behind } => {
                 let token = self.token(key, behind);
-                let lock = &self.contract.locks[key];
-                let expected = match () {
-                    () if !lock.row => Err("missing"),
-                    () if token != lock.token => Err("changed"),
-                    () => Ok(()),
-                };
-                if expected.is_ok() && lock.holder.is_some() {
-                    self.contract.let_go(key);
+                let expected = self.contract.check_force(key, token, FORCED);
+                if expected == GivingUp::Now {
+                    self.contract.let_go(key, FORCED);
                 }
                 let found =
-                    self.store.force_release(&self.keys[key], Token::new(token), "model").await.unwrap();
-                assert_eq!(refused(found), expected, "{step:?}");
+                    self.store.force_release(&self.keys[key], Token::new(token), FORCED).await.unwrap();
+                assert_eq!(refused(found), done(expected), "{step:?}");
             }
             Step::GiveUp { by, key } => {
                 let own = self.slots[by];
@@ -234,13 +243,11 @@ impl Stage {
                 if holder.is_some_and(|holder| holder.session == own && holder.grant == wish.grant)
                     && self.contract.lives(own)
                 {
-                    self.contract.let_go(key);
+                    self.contract.let_go(key, NOT_WANTED);
                 }
                 self.store.give_up(own, &self.keys[key], wish.grant).await.unwrap();
             }
-            Step::Fence { key, behind, announce, isolation } => {
-                self.fence(key, behind, announce, isolation).await;
-            }
+            Step::Fence { key, behind, isolation } => self.fence(key, behind, isolation).await,
             Step::EndFence { key } => {
                 sql(&mut self.applications[key], "commit").await.unwrap();
                 self.contract.locks[key].fenced = false;
@@ -260,23 +267,23 @@ impl Stage {
                 }
             }
             Step::NewEra => {
-                self.database.sql("update leadergroup.meta set era = era + 1").await;
-                self.contract.era += 1;
-                self.contract.settled = false;
+                self.contract.era = self.database.number("select leadergroup.begin_era()").await;
+                self.contract.quarantine = true;
             }
-            Step::Settle => {
-                settled(&self.database).await;
-                self.contract.settled = true;
+            Step::EndQuarantine => {
+                end_quarantine(&self.database).await;
+                self.contract.quarantine = false;
             }
             Step::Prune => {
                 self.contract.prune();
-                self.store.prune(1, Duration::ZERO).await.unwrap();
+                let retention = Retention { terms: 1, dead_sessions: Duration::ZERO, ..Retention::default() };
+                self.store.prune(retention).await.unwrap();
             }
         }
     }
 
     async fn ask(&mut self, step: &Step) {
-        let Step::Ask { by, key, again, queue, delay, over } = *step else { return };
+        let Step::Ask { by, key, again, queue: in_queue, delay, over } = *step else { return };
         let own = self.slots[by];
         let mut wish = match self.last[by][key].clone() {
             Some(wish) if again => wish,
@@ -285,26 +292,23 @@ impl Stage {
         wish.lock_delay = if delay { DELAY } else { Duration::ZERO };
         wish.sat_out = over.then_some(Token::new(self.token(key, 0)));
         self.last[by][key] = Some(wish.clone());
-        let expected = self.contract.ask(own, key, &wish, queue);
-        let found = if queue {
-            self.store.acquire(own, &wish, Wait::InQueue).await.map(|attempt| attempt.outcome)
+        let expected = self.contract.ask(own, key, &wish, in_queue);
+        let found = if in_queue {
+            queue(&self.store, own, &wish).await
         } else {
-            self.store.acquire(own, &wish, Wait::No).await.map(|attempt| attempt.outcome)
+            acquire(&self.store, own, &wish).await
         };
-        assert_eq!(found.unwrap(), expected, "{step:?}");
+        assert_eq!(found, expected, "{step:?}");
     }
 
     /// Refused unless somebody holds the key by this token, dead or alive.
-    async fn fence(&mut self, key: usize, behind: i64, announce: bool, isolation: &str) {
+    async fn fence(&mut self, key: usize, behind: i64, isolation: &str) {
         let token = self.token(key, behind);
         let lock = &mut self.contract.locks[key];
         if lock.fenced {
             return;
         }
         let (name, application) = (KEYS[key], &mut self.applications[key]);
-        if announce {
-            sql(application, &format!("select leadergroup.fence_enable('{name}')")).await.unwrap();
-        }
         let fence = format!("begin isolation level {isolation}; select leadergroup.fence('{name}', {token})");
         let fenced = sql(application, &fence).await;
         lock.fenced = lock.holder.is_some() && lock.token == token;
@@ -340,7 +344,8 @@ impl Stage {
             let ran = history.into_iter().rev().map(|info| Ran {
                 token: info.term.token.get(),
                 holder: info.term.holder,
-                ended: info.ended.is_some(),
+                session: info.session.unwrap(),
+                ended: info.ended.map(|(_, reason)| reason),
             });
             assert_eq!(ran.collect::<Vec<_>>(), lock.terms);
         }

@@ -1,6 +1,6 @@
 //! Programs that hold the key `a` themselves: what they ask, and what they are answered.
 
-use leadergroup_lock::{AcquireRequest, Acquired, Changed, SessionId, Store, Token};
+use leadergroup_lock::{AcquireRequest, Acquired, Changed, SessionId, Store, Token, Wait};
 
 use crate::cast::{holder, key};
 
@@ -10,6 +10,22 @@ pub fn wish(who: &str) -> AcquireRequest {
 
 pub fn granted(token: i64) -> Acquired {
     Acquired::Granted { token: Token::new(token) }
+}
+
+/// The token that was granted.
+pub fn token_of(answer: &Acquired) -> Token {
+    let Acquired::Granted { token } = answer else { panic!("{answer:?}") };
+    *token
+}
+
+/// Acquires the key, or does not.
+pub async fn acquire(store: &Store, own: SessionId, request: &AcquireRequest) -> Acquired {
+    store.acquire(own, request, Wait::No).await.unwrap().outcome
+}
+
+/// Acquires the key, or queues up for it; repeated, it looks whether it is the request's turn.
+pub async fn queue(store: &Store, own: SessionId, request: &AcquireRequest) -> Acquired {
+    store.acquire(own, request, Wait::InQueue).await.unwrap().outcome
 }
 
 pub async fn release(store: &Store, own: SessionId, token: i64) -> Changed {

@@ -49,7 +49,7 @@ async fn the_host_that_takes_writes_is_found_in_any_order() {
     for url in [standby.url_with(&primary) + "?target_session_attrs=any", standby.url()] {
         let store = store(&primary, &url);
         assert!(!store.check().await.unwrap().writable);
-        assert_eq!(store.register("replica", TTL).await, Err(LockError::ReadOnly));
+        assert_eq!(store.register("replica", TTL, None).await, Err(LockError::ReadOnly));
     }
     let only = store(&primary, &(standby.url() + "?target_session_attrs=read-write"));
     assert_eq!(only.check().await.unwrap_err(), LockError::ReadOnly);
@@ -112,20 +112,22 @@ async fn connections_to_a_server_that_takes_no_writes_any_more_are_given_up() {
     std::fs::write(file.path(), old.url_with(&new)).unwrap();
     let config = DatabaseConfig { url: "".into(), url_file: Some(file.path().to_owned()), ..old.config() };
     let moving = Store::new(&config).unwrap();
-    assert!(moving.beat(own, &[]).await.unwrap().alive);
+    let before = moving.beat(own, &[]).await.unwrap();
+    assert!(before.alive);
     moving.check().await.unwrap();
 
     copy.psql("select pg_promote()");
     server.psql("alter system set default_transaction_read_only = on");
     server.psql("select pg_reload_conf()");
     eventually("a heartbeat finds the new primary", async || {
-        moving.beat(own, &[]).await.is_ok_and(|beat| beat.alive && beat.epoch.timeline == 2)
+        moving.beat(own, &[]).await.is_ok_and(|beat| beat.alive && beat.era != before.era)
     })
     .await;
     assert!(
         moving.check().await.unwrap().writable,
         "the connection for work follows, though it met no error"
     );
+    assert_eq!(new.number("select right(history, 8)::bigint from leadergroup.meta").await, 2, "its timeline");
     assert_eq!(connections(&new).await, 2);
     // Where there is no other, the error tells.
     eventually("a heartbeat is refused", async || store.beat(own, &[]).await == Err(LockError::ReadOnly))

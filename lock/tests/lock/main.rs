@@ -2,42 +2,53 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod acquire;
 mod bank;
+mod batches;
+mod campaign;
 mod cast;
-mod charge;
+mod claims;
 mod client;
+mod collation;
 mod connections;
 mod contention;
 mod cost;
 mod death;
 mod delay;
-mod doubt;
-mod epochs;
 mod eras;
 mod examples;
 mod fence;
 mod fence_seen;
-mod handover;
-mod hold;
+mod fitting;
+mod foreign_locks;
+mod forgotten;
+mod grants;
 mod hold_contract;
 mod hold_model;
 mod holders;
 mod hosts;
+mod listening;
 mod model;
-mod obstacles;
+mod neighbours;
 mod opening;
+mod orphans;
 #[path = "../postgres/mod.rs"]
 mod postgres;
 mod processes;
 #[path = "../program/mod.rs"]
 mod program;
-mod remains;
+mod promotions;
+mod pruning;
+mod python;
+mod quarantine;
+mod reasons;
+mod reconcile;
 mod sessions;
-mod short_way;
-mod spans;
+mod silent;
 mod stats;
 mod terms;
-mod together;
+mod trace;
+mod transfer;
 mod trouble;
 mod ttl;
 mod url_file;

@@ -1,10 +1,11 @@
 //! Random sequences of operations on a real server, compared step by step with a small model of the contract in memory.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, Claim, Claimed, Grant, GrantId, Granted, Holder, Key, LockError, LockRow, Refusal, SessionId,
-    Store, Token, Tombstone, Vacate,
+    Changed, Claim, Claimed, EraId, Grant, GrantId, Granted, Holder, Key, LockError, LockRow, Refusal,
+    SessionId, Store, Token, Tombstone, Vacate,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -16,15 +17,18 @@ const SESSIONS: usize = 3;
 const KEYS: usize = 2;
 const GROUPS: usize = 2;
 
+/// How many tokens there are in an era; after one a key goes on above as many that may have been lost.
+const JUMP: i64 = 1_000_000;
+
 /// One operation. Sessions are numbered by slot; a slot's session is replaced when it is found dead.
 #[derive(Debug, Clone)]
 enum Step {
     Claim { by: usize, key: usize, group: usize, may_create: bool, supersedes: Option<usize> },
-    Yield { by: usize, key: usize },
+    Unclaim { by: usize, key: usize },
     Grant { by: usize, key: usize, behind: i64, floor: i64, to: u8, again: bool },
     Confirm { by: usize, key: usize, behind: i64 },
     Vacate { by: usize, key: usize, behind: i64 },
-    Bury { by: usize, key: usize, group: usize, floor: i64 },
+    Tombstone { by: usize, key: usize, group: usize, floor: i64 },
     Beat { by: usize },
     Kill { victim: usize, behind: u64 },
     Close { by: usize },
@@ -41,13 +45,13 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (by(), key(), 0..GROUPS, prop::bool::weighted(0.8), prop::option::weighted(0.3, 0..GROUPS)).prop_map(
             |(by, key, group, may_create, supersedes)| Step::Claim { by, key, group, may_create, supersedes }
         ),
-        1 => (by(), key()).prop_map(|(by, key)| Step::Yield { by, key }),
+        1 => (by(), key()).prop_map(|(by, key)| Step::Unclaim { by, key }),
         8 => (by(), key(), behind(), 0..12_i64, 0..3_u8, prop::bool::weighted(0.2)).prop_map(
             |(by, key, behind, floor, to, again)| Step::Grant { by, key, behind, floor, to, again }
         ),
         4 => (by(), key(), behind()).prop_map(|(by, key, behind)| Step::Confirm { by, key, behind }),
         2 => (by(), key(), behind()).prop_map(|(by, key, behind)| Step::Vacate { by, key, behind }),
-        1 => (by(), key(), 0..GROUPS, 0..12_i64).prop_map(|(by, key, group, floor)| Step::Bury { by, key, group, floor }),
+        1 => (by(), key(), 0..GROUPS, 0..12_i64).prop_map(|(by, key, group, floor)| Step::Tombstone { by, key, group, floor }),
         2 => by().prop_map(|by| Step::Beat { by }),
         1 => (by(), prop_oneof![3 => Just(0_u64), 1 => Just(1)]).prop_map(|(victim, behind)| Step::Kill { victim, behind }),
         1 => by().prop_map(|by| Step::Close { by }),
@@ -78,6 +82,9 @@ struct Model {
     rows: BTreeMap<usize, Row>,
     last_grant: BTreeMap<usize, Grant>,
     era: i64,
+    era_id: Option<EraId>,
+    /// A failover has been seen, and nobody has waited for its quarantine to end.
+    quarantine: bool,
 }
 
 fn name_of(number: usize) -> Key {
@@ -89,6 +96,13 @@ fn group_of(number: usize) -> String {
 }
 
 impl Model {
+    async fn register(&mut self, store: &Store) -> SessionId {
+        let (session, era) = store.register("model", TTL, None).await.unwrap();
+        self.living.insert(session, 1);
+        assert_eq!(*self.era_id.get_or_insert(era), era);
+        session
+    }
+
     fn lives(&self, session: Option<SessionId>) -> bool {
         session.is_some_and(|session| self.living.contains_key(&session))
     }
@@ -151,9 +165,8 @@ impl Model {
         if row.token != grant.expected.get() {
             return Err(Refusal::TokenChanged { row: None });
         }
-        let jump = leadergroup_lock::TOKEN_JUMP;
-        let above = row.token + if row.era == era { 0 } else { jump };
-        row.token = above.max(grant.floor.get()).max(era * jump) + 1;
+        let above = row.token + if row.era == era { 0 } else { JUMP };
+        row.token = above.max(grant.floor.get()).max(era * JUMP) + 1;
         row.era = era;
         row.grant = Some(grant.grant);
         row.holder = Some(grant.holder.clone());
@@ -187,7 +200,7 @@ impl Model {
         None
     }
 
-    fn bury(&mut self, own: SessionId, key: usize, group: usize, floor: i64) -> Option<Refusal> {
+    fn tombstone(&mut self, own: SessionId, key: usize, group: usize, floor: i64) -> Option<Refusal> {
         if !self.lives(Some(own)) {
             return Some(Refusal::SessionDead);
         }
@@ -256,10 +269,10 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
                 Verdict::Ours => assert!(matches!(answer, Ok(Claimed::Ours(_))), "{answer:?}"),
             }
         }
-        Step::Yield { by, key } => {
+        Step::Unclaim { by, key } => {
             let own = model.sessions[by];
             let refusal = match model.not_ours(own, key) {
-                // Nobody is in charge: that is what was asked for.
+                // Nobody has claimed it: that is what was asked for.
                 Some(Refusal::Unclaimed { session: None }) => None,
                 None => {
                     model.rows.get_mut(&key).unwrap().session = None;
@@ -304,11 +317,11 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
             let answer = store.vacate(own, &[vacate]).await.unwrap();
             assert_eq!(bare_changed(answer), expected(model.vacate(own, key, token, grant)));
         }
-        Step::Bury { by, key, group, floor } => {
+        Step::Tombstone { by, key, group, floor } => {
             let own = model.sessions[by];
-            let grave = Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
-            let answer = store.tombstone(own, &[grave]).await.unwrap();
-            assert_eq!(bare_changed(answer), expected(model.bury(own, key, group, floor)));
+            let left = Tombstone { key: name_of(key), group: group_of(group), floor: Token::new(floor) };
+            let answer = store.tombstone(own, &[left]).await.unwrap();
+            assert_eq!(bare_changed(answer), expected(model.tombstone(own, key, group, floor)));
         }
         Step::Beat { .. } | Step::Kill { .. } | Step::Close { .. } | Step::Register { .. } | Step::NewEra => {
             carry_out_on_sessions(store, database, model, step).await;
@@ -325,10 +338,15 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
                 *count += 1;
             }
             assert_eq!(beat.alive, model.living.contains_key(&own));
-            let living: BTreeMap<_, _> =
-                beat.sessions.iter().filter(|seen| !seen.dead).map(|seen| (seen.id, seen.beat)).collect();
-            assert_eq!(living, model.living);
-            assert_eq!(i64::from(beat.epoch.era), model.era);
+            assert!(model.living.get(&own).is_none_or(|count| *count == beat.count));
+            assert!(beat.sessions.iter().all(|seen| !seen.dead && seen.ttl == TTL));
+            let others: BTreeMap<_, _> = beat.sessions.iter().map(|seen| (seen.id, seen.beat)).collect();
+            let mut living = model.living.clone();
+            living.remove(&own);
+            assert_eq!(others, living, "with so few of them all are neighbours");
+            assert_eq!(Some(beat.era), model.era_id);
+            let longest = if model.living.is_empty() { Duration::ZERO } else { TTL };
+            assert_eq!(beat.quarantine, model.quarantine.then_some(longest));
         }
         Step::Kill { victim, behind } => {
             let victim = model.sessions[victim];
@@ -342,25 +360,22 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
         }
         Step::Close { by } => {
             let own = model.sessions[by];
-            let freed = if model.living.remove(&own).is_some() {
-                model.rows.values().filter(|row| row.session == Some(own)).count()
-            } else {
-                0
-            };
-            assert_eq!(store.close(own).await.unwrap(), freed as u64);
+            model.living.remove(&own);
+            store.close(own).await.unwrap();
         }
         Step::Register { slot } => {
             if !model.lives(Some(model.sessions[slot])) {
-                let session = store.register("model", TTL, None).await.unwrap().0;
-                model.living.insert(session, 1);
-                model.sessions[slot] = session;
+                model.sessions[slot] = model.register(store).await;
             }
         }
         Step::NewEra => {
-            database.sql("update leadergroup.meta set system_identifier = 42").await;
-            model.era += 1;
+            database.sql("update leadergroup.meta set history = 'lost'").await;
             // The heartbeat or the next grant finds out; here somebody's heartbeat does.
-            store.beat(SessionId::new()).await.unwrap();
+            let beat = store.beat(SessionId::new(), &[]).await.unwrap();
+            assert_ne!(Some(beat.era), model.era_id);
+            let era = database.number("select era from leadergroup.meta").await;
+            assert!((1..=1_000).contains(&(era - model.era)), "from {} to {era}", model.era);
+            (model.era, model.era_id, model.quarantine) = (era, Some(beat.era), true);
         }
         _ => unreachable!("the other steps are about rows"),
     }
@@ -396,12 +411,12 @@ fn random_operations_do_what_the_contract_says() {
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..50), |steps| {
         runtime.block_on(async {
-            let clean = "truncate leadergroup.lock, leadergroup.term, leadergroup.session; update leadergroup.meta set era = 0";
+            let clean = "truncate leadergroup.lock, leadergroup.term, leadergroup.session;
+                         update leadergroup.meta set era = 0, quarantine = false";
             database.sql(clean).await;
             let mut model = Model::default();
             for _ in 0..SESSIONS {
-                let session = store.register("model", TTL, None).await.unwrap().0;
-                model.living.insert(session, 1);
+                let session = model.register(&store).await;
                 model.sessions.push(session);
             }
             for step in &steps {

@@ -134,25 +134,25 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
     let (database, _store) = migrated().await;
     database
         .sql(
-            "create table queued (id bigint, request uuid);
+            "create table queued (id bigint, grant_id uuid);
              create function note() returns trigger language plpgsql security definer as
-             'begin insert into public.queued values (new.id, new.grant); return new; end';
+             'begin insert into public.queued values (new.id, new.grant_id); return new; end';
              create trigger note after insert on leadergroup.waiter for each row execute function note();
              create table jumped (token bigint);
-             -- Whoever begins a term has the row locked: nobody can queue up at this moment.
+             -- The row is locked where a term begins: nobody can queue up at this moment.
              create function watch() returns trigger language plpgsql security definer as
              'begin
                   if exists (
                       select from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
                       where w.key = new.key and not s.dead and w.id < coalesce(
-                          (select q.id from public.queued as q where q.grant = new.grant_id), w.id + 1
+                          (select q.id from public.queued as q where q.grant_id = new.grant_id), w.id + 1
                       )
                   ) then
                       insert into public.jumped values (new.token);
                   end if;
                   return new;
               end';
-             create trigger watch before insert on leadergroup.term for each row execute function watch()",
+             create trigger watch before update of token on leadergroup.lock for each row execute function watch()",
         )
         .await;
     let mut stuck = start(&database, true);
@@ -185,6 +185,6 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
         "somebody was served before one that queued up earlier"
     );
     let from_the_queue =
-        "select count(*) from leadergroup.term as t join queued as q on q.grant = t.grant_id";
+        "select count(*) from leadergroup.terms as t join queued as q on q.grant_id = t.grant_id";
     assert!(database.number(from_the_queue).await > everybody);
 }

@@ -1,9 +1,12 @@
 //! Sessions: heartbeats, the death mark and what it is bound to, the normal end, cleaning up.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt;
-use leadergroup_lock::{Beat, Claimed, DatabaseConfig, Hint, SessionId, SessionSeen, Store, Token};
+use leadergroup_lock::{
+    Beat, Claimed, DatabaseConfig, Hint, Pruned, Retention, SessionId, SessionSeen, Store, Token,
+};
 use sqlx::{Connection, Executor};
 
 use crate::cast::{TTL, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, session, take};
@@ -14,31 +17,30 @@ fn seen(beat: &Beat, id: SessionId) -> &SessionSeen {
 }
 
 #[tokio::test]
-async fn a_heartbeat_moves_the_own_counter_and_shows_all() {
+async fn a_heartbeat_moves_the_own_counter_and_shows_others() {
     let (_database, store) = migrated().await;
-    let own = store.register("replica-1", Duration::from_millis(3_500), None).await.unwrap().0;
+    let ttl = Duration::from_millis(3_500);
+    let (own, era) = store.register("replica-1", ttl, None).await.unwrap();
     let other = store.register("replica-2", TTL, None).await.unwrap().0;
-    for expected in 2..5 {
+    for count in 2..5 {
         let beat = store.beat(own, &[]).await.unwrap();
         assert!(beat.alive);
-        assert_eq!(beat.own, own);
-        let expected = SessionSeen {
-            id: own,
-            name: "replica-1".into(),
-            beat: expected,
-            ttl: Duration::from_millis(3_500),
-            dead: false,
-        };
-        assert_eq!(*seen(&beat, own), expected);
-        assert_eq!((seen(&beat, other).beat, beat.sessions.len()), (1, 2));
-        assert!(!beat.epoch_changed);
+        assert_eq!((beat.own, beat.count, beat.ttl, beat.revoked), (own, count, ttl, 0));
+        assert_eq!((beat.era, beat.quarantine), (era, None));
+        let name = "replica-2".to_owned();
+        let other = SessionSeen { id: other, name, beat: 1, ttl: TTL, dead: false, peer: false };
+        assert_eq!(beat.sessions, [other]);
     }
+    let beat = store.beat(other, &[]).await.unwrap();
+    let name = "replica-1".to_owned();
+    let own = SessionSeen { id: own, name, beat: 4, ttl, dead: false, peer: false };
+    assert_eq!(beat.sessions, [own], "its counter is what others watch");
 }
 
 #[tokio::test]
 async fn a_heartbeat_of_an_unknown_session_says_so_and_nothing_else() {
     let (database, store) = migrated().await;
-    let beat = store.beat(SessionId::new()).await.unwrap();
+    let beat = store.beat(SessionId::new(), &[]).await.unwrap();
     assert!(!beat.alive);
     assert_eq!(beat.sessions, []);
     assert_eq!(database.number("select count(*) from leadergroup.session").await, 0);
@@ -63,13 +65,15 @@ async fn the_death_mark_is_bound_to_the_observed_counter() {
     expected.sort();
     assert_eq!(dead, expected, "those that were dead before, or are gone altogether, count as well");
     assert!(!store.beat(victim, &[]).await.unwrap().alive);
-    let living: Vec<_> = store.beat(own, &[]).await.unwrap().sessions.iter().map(|seen| seen.id).collect();
-    assert_eq!(living, [own], "of the dead nobody hears");
+    assert_eq!(store.beat(own, &[]).await.unwrap().sessions, [], "of the dead nobody hears");
+    let watched = store.beat(own, &[victim, already, unknown]).await.unwrap();
+    let dead: BTreeSet<_> = watched.sessions.iter().map(|seen| (seen.id, seen.dead)).collect();
+    assert_eq!(dead, [(victim, true), (already, true)].into(), "but for those who ask for them");
 }
 
-/// A change under way holds the death mark off until it is committed: it can not take effect after the mark.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_death_mark_waits_for_a_change_under_way() {
+/// A change under way holds the death mark off until it is committed: it cannot take effect after the mark.
+#[tokio::test]
+async fn the_death_mark_passes_over_a_session_with_a_change_under_way() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
     let mut admin = database.admin().await;
@@ -82,13 +86,10 @@ async fn the_death_mark_waits_for_a_change_under_way() {
         .unwrap();
     // Its heartbeats do not wait for it.
     assert!(store.beat(own, &[]).await.unwrap().alive);
-    let marking = tokio::spawn({
-        let store = database.store();
-        async move { store.mark_dead(&[(own, 2)]).await.unwrap() }
-    });
-    eventually("the mark waits", async || database.waiting().await > 0).await;
+    assert_eq!(store.mark_dead(&[(own, 2)]).await.unwrap(), [], "nor does the mark");
+    assert!(store.beat(own, &[]).await.unwrap().alive);
     change.commit().await.unwrap();
-    assert_eq!(marking.await.unwrap(), [own]);
+    assert_eq!(store.mark_dead(&[(own, 3)]).await.unwrap(), [own]);
 }
 
 #[tokio::test]
@@ -107,7 +108,7 @@ async fn a_change_that_hangs_delays_its_own_death_mark_only() {
     assert_eq!(store.mark_dead(&[(hanging, 1), (silent, 1)]).await.unwrap(), [silent]);
     let config = DatabaseConfig { statement_timeout: Duration::from_secs(1), ..database.config() };
     let impatient = Store::new(&config).unwrap();
-    assert_eq!(impatient.mark_dead(&[(hanging, 1)]).await.unwrap(), [], "waited for in vain, within bounds");
+    assert_eq!(impatient.mark_dead(&[(hanging, 1)]).await.unwrap(), [], "still in the middle of it");
     drop(change);
     drop(admin);
     eventually("the mark succeeds", async || store.mark_dead(&[(hanging, 1)]).await.unwrap() == [hanging])
@@ -132,7 +133,7 @@ async fn many_observers_mark_at_once() {
 }
 
 #[tokio::test]
-async fn closing_frees_all_charges_without_writing_a_single_row_of_them() {
+async fn closing_frees_all_claims_without_a_look_at_a_single_row_of_them() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
     let keys = keys(100);
@@ -141,8 +142,15 @@ async fn closing_frees_all_charges_without_writing_a_single_row_of_them() {
     assert_eq!(grant_one(&store, own, grant(&keys[3], 0, "p0")).await, granted(1));
     let before = database.number("select max(xmin::text::bigint) from leadergroup.lock").await;
 
-    assert_eq!(store.close(own).await.unwrap(), 100);
-    assert_eq!(store.close(own).await.unwrap(), 0);
+    let mut admin = database.admin().await;
+    let mut locked = admin.begin().await.unwrap();
+    locked.execute("lock table leadergroup.lock in access exclusive mode").await.unwrap();
+    let impatient = DatabaseConfig { statement_timeout: Duration::from_secs(5), ..database.config() };
+    let impatient = Store::new(&impatient).unwrap();
+    for _ in 0..2 {
+        impatient.close(own).await.expect("it does not so much as read the table");
+    }
+    locked.rollback().await.unwrap();
     assert_eq!(database.number("select max(xmin::text::bigint) from leadergroup.lock").await, before);
     assert!(!store.beat(own, &[]).await.unwrap().alive);
     let next = session(&store).await;
@@ -160,6 +168,8 @@ async fn a_close_is_heard_by_those_who_listen() {
     assert_eq!(hints.next().await, Some(Hint::Missed), "listening from now on");
     let nothing = session(&store).await;
     store.close(nothing).await.unwrap();
+    assert_eq!(hints.next().await, Some(Hint::Freed), "nobody looks what it had");
+    store.close(nothing).await.unwrap();
     take(&store, own, &key("a")).await;
     store.close(own).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Freed));
@@ -169,7 +179,7 @@ async fn a_close_is_heard_by_those_who_listen() {
     assert_eq!(hints.next().await, Some(Hint::Yielded));
     // The connection is cut off behind its back.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
-    assert_eq!(hints.next().await, Some(Hint::Missed), "made anew by itself");
+    assert_eq!(hints.next().await, Some(Hint::Missed), "made again by itself");
     let again = session(&store).await;
     store.mark_dead(&[(again, 1)]).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Freed));
@@ -186,21 +196,21 @@ async fn pruning_keeps_what_is_needed() {
             assert_eq!(grant_one(&store, own, grant(key, token, "p0")).await, granted(token + 1));
         }
     }
-    let forgotten = dead_session(&store).await;
-    let in_charge = session(&store).await;
-    take(&store, in_charge, &key("still-charged")).await;
-    store.mark_dead(&[(in_charge, 1)]).await.unwrap();
+    dead_session(&store).await;
+    let claimant = session(&store).await;
+    take(&store, claimant, &key("still-claimed")).await;
+    store.mark_dead(&[(claimant, 1)]).await.unwrap();
 
-    assert_eq!(
-        store.prune(3, TTL).await.unwrap().terms,
-        0,
-        "nothing was ever confirmed: all of it is pending"
-    );
+    let keep = |terms, dead_sessions| Retention { terms, dead_sessions, ..Retention::default() };
+    let hour = Duration::from_hours(1);
+    let pruned = store.prune(keep(3, hour)).await.unwrap();
+    assert_eq!(pruned, Pruned::default(), "nothing was ever confirmed: all of it is pending");
     store.confirm(own, &[(busy.clone(), Token::new(10))]).await.unwrap();
-    let pruned = store.prune(3, Duration::ZERO).await.unwrap();
-    assert_eq!((pruned.terms, pruned.sessions), (7, 1));
-    assert_eq!(database.number("select min(token) from leadergroup.term where key = 'busy'").await, 8);
-    assert_eq!(database.number("select count(*) from leadergroup.term where key = 'unconfirmed'").await, 10);
+    let pruned = store.prune(keep(3, Duration::ZERO)).await.unwrap();
+    assert_eq!(pruned, Pruned { terms: 6, sessions: 2, ..Pruned::default() });
+    let oldest = "select min(token) from leadergroup.terms where key = 'busy'";
+    assert_eq!(database.number(oldest).await, 7, "three that have ended, and the present one");
+    assert_eq!(database.number("select count(*) from leadergroup.terms where key = 'unconfirmed'").await, 10);
     let known: Vec<SessionId> = sqlx::query_scalar::<_, uuid::Uuid>("select id from leadergroup.session")
         .fetch_all(&mut database.admin().await)
         .await
@@ -208,11 +218,12 @@ async fn pruning_keeps_what_is_needed() {
         .into_iter()
         .map(SessionId::from)
         .collect();
-    assert!(!known.contains(&forgotten) && known.contains(&in_charge));
+    assert_eq!(known, [own], "dead ones are gone, also one whose claim nobody has taken over");
+    take(&store, own, &key("still-claimed")).await;
     // Confirmed long ago and not since: everything after it is kept.
     assert_eq!(grant_one(&store, own, grant(&busy, 10, "p1")).await, granted(11));
-    assert_eq!(store.prune(1, TTL).await.unwrap().terms, 2);
-    assert_eq!(database.number("select count(*) from leadergroup.term where key = 'busy'").await, 2);
+    assert_eq!(store.prune(keep(1, hour)).await.unwrap().terms, 3);
+    assert_eq!(database.number("select count(*) from leadergroup.terms where key = 'busy'").await, 2);
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ async fn a_refused_login_is_told_apart_from_an_unreachable_server() {
 }
 
 #[tokio::test]
-async fn the_password_file_wins_and_is_read_anew() {
+async fn the_password_file_wins_and_is_read_again() {
     let database = database().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("password");
@@ -99,7 +99,7 @@ async fn a_read_only_database_is_recognised_everywhere() {
     assert!(!health.writable);
     assert_eq!(health.verdict(), Err(LockError::ReadOnly));
     assert_eq!(store.migrate().await, Err(LockError::ReadOnly));
-    assert_eq!(store.register("replica", TTL).await, Err(LockError::ReadOnly));
+    assert_eq!(store.register("replica", TTL, None).await, Err(LockError::ReadOnly));
     assert_eq!(store.beat(own, &[]).await, Err(LockError::ReadOnly));
     assert_eq!(store.grant(own, &[grant(&key, 0, "p0")]).await, Err(LockError::ReadOnly));
     assert_eq!(store.close(own).await, Err(LockError::ReadOnly));
@@ -147,7 +147,7 @@ async fn missing_privileges_are_named() {
     let verdict = guest.check().await.unwrap().verdict().unwrap_err();
     assert!(verdict.to_string().contains("USAGE on schema leadergroup"), "{verdict}");
     assert!(matches!(guest.migrate().await, Err(LockError::Privileges { .. })));
-    assert!(matches!(guest.register("replica", TTL).await, Err(LockError::Privileges { .. })));
+    assert!(matches!(guest.register("replica", TTL, None).await, Err(LockError::Privileges { .. })));
 
     database
         .sql(&format!(
@@ -159,12 +159,27 @@ async fn missing_privileges_are_named() {
         .await;
     let health = guest.check().await.unwrap();
     assert_eq!(health.missing_privileges, ["INSERT on term"]);
-    let refused = guest.grant(own, &[grant(&key, 0, "p0")]).await.unwrap_err();
+    // A term enters the history when it ends.
+    assert_eq!(grant_one(&guest, own, grant(&key, 0, "p0")).await, granted(1));
+    let refused = guest.grant(own, &[grant(&key, 1, "p1")]).await.unwrap_err();
     assert!(matches!(refused, LockError::Privileges { .. }), "{refused}");
     database.sql(&format!("grant insert on leadergroup.term to guest_{}", database.name)).await;
     assert_eq!(guest.check().await.unwrap().verdict(), Ok(()));
     guest.migrate().await.unwrap();
-    assert_eq!(grant_one(&guest, own, grant(&key, 0, "p0")).await, granted(1), "needs no more than these");
+    assert_eq!(grant_one(&guest, own, grant(&key, 1, "p1")).await, granted(2), "needs no more than these");
+    database
+        .sql(&format!(
+            "revoke update on leadergroup.lock from guest_{0};
+             revoke execute on function leadergroup.give_up(uuid, text, uuid) from public, app",
+            database.name
+        ))
+        .await;
+    let mut missing = guest.check().await.unwrap().missing_privileges;
+    missing.sort();
+    let function = "EXECUTE on function leadergroup.give_up(uuid,text,uuid)";
+    assert_eq!(missing, [function, "UPDATE on lock"], "functions, too");
+    let refused = guest.grant(own, &[grant(&key, 2, "p2")]).await.unwrap_err();
+    assert!(matches!(refused, LockError::Privileges { .. }), "{refused}");
 }
 
 #[tokio::test]
@@ -178,7 +193,7 @@ async fn a_role_that_may_not_make_the_schema_is_told_so() {
     // The administrator makes it for the role: that is enough.
     database.sql(&format!("create schema leadergroup authorization {ROLE}")).await;
     store.migrate().await.unwrap();
-    store.register("replica", TTL, None).await.unwrap().0;
+    store.register("replica", TTL, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -187,8 +202,8 @@ async fn without_the_schema_everything_says_migrate() {
     let store = database.store();
     assert!(matches!(store.check().await.unwrap().verdict(), Err(LockError::SchemaOld { found: 0, .. })));
     for refused in [
-        store.register("replica", TTL).await.unwrap_err(),
-        store.beat(leadergroup_lock::SessionId::new()).await.unwrap_err(),
+        store.register("replica", TTL, None).await.unwrap_err(),
+        store.beat(leadergroup_lock::SessionId::new(), &[]).await.unwrap_err(),
         store.read(&[key("a")]).await.unwrap_err(),
     ] {
         assert!(matches!(refused, LockError::SchemaOld { .. }), "{refused}");
@@ -206,10 +221,10 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     assert_eq!(store.check().await.unwrap().schema_version, Some(98));
 
     database.sql("insert into leadergroup.schema_version values (99, 42)").await;
-    let too_new = Err(LockError::SchemaNew { needed: 42, known: 3 });
+    let too_new = Err(LockError::SchemaNew { needed: 42, known: 6 });
     assert_eq!(store.check().await.unwrap().verdict(), too_new);
     assert_eq!(store.migrate().await, too_new);
-    assert_eq!(store.register("replica", TTL).await.map(|_| ()), too_new);
+    assert_eq!(store.register("replica", TTL, None).await.map(|_| ()), too_new);
     // A program that was already at work when the newer one changed the schema.
     assert_eq!(store.beat(own, &[]).await.map(|_| ()), too_new);
 }
@@ -226,7 +241,7 @@ async fn many_programs_migrate_at_once() {
     for migration in migrations {
         migration.await.unwrap().unwrap();
     }
-    assert_eq!(database.number("select count(*) from leadergroup.schema_version").await, 3);
+    assert_eq!(database.number("select count(*) from leadergroup.schema_version").await, 6);
     assert_eq!(database.number("select count(*) from leadergroup.meta").await, 1);
 }
 
@@ -264,7 +279,7 @@ fn turn_tls_on(server: &Server, directory: &Path) -> PathBuf {
         let target = server.data().join(name);
         std::fs::copy(directory.join(name), &target).unwrap();
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
-        chown(&target, Some(holder), None).unwrap();
+        chown(&target, Some(owner), None).unwrap();
     }
     server.stop();
     server.set("ssl", "on");

@@ -33,13 +33,16 @@ async fn with_ttl(database: &Database, ttl: Duration) -> i64 {
 async fn another_ttl_comes_with_another_count() {
     let (database, store) = migrated().await;
     let (own, dead) = (session(&store).await, dead_session(&store).await);
-    assert!(store.set_ttl(own, TTL * 2).await.unwrap());
+    assert!(store.set_ttl(own, TTL * 2).await.unwrap().is_some());
     let beat = store.beat(own, &[]).await.unwrap();
+    assert_eq!((beat.ttl, beat.count), (TTL * 2, 3));
+    let other = session(&store).await;
+    let beat = store.beat(other, &[own]).await.unwrap();
     let seen = beat.sessions.iter().find(|seen| seen.id == own).unwrap();
-    assert_eq!((seen.ttl, seen.beat), (TTL * 2, 3));
+    assert_eq!((seen.ttl, seen.beat), (TTL * 2, 3), "and so others see it");
     assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [], "by the older count nobody can mark it dead");
     for gone in [dead, SessionId::new()] {
-        assert!(!store.set_ttl(gone, TTL).await.unwrap());
+        assert_eq!(store.set_ttl(gone, TTL).await.unwrap(), None);
     }
     assert!(store.set_ttl(own, Duration::ZERO).await.unwrap_err().to_string().contains("below 1 ms"));
     assert_eq!(with_ttl(&database, TTL * 2).await, 1);
@@ -50,12 +53,12 @@ async fn another_ttl_comes_with_another_count() {
 async fn a_change_that_comes_late_does_not_undo_a_later_one() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
-    assert!(store.set_ttl(own, SHORT).await.unwrap());
+    assert!(store.set_ttl(own, SHORT).await.unwrap().is_some());
     let first = database.number("select ttl_change from leadergroup.session").await;
     let mut admin = database.admin().await;
     let again = async |admin: &mut sqlx::PgConnection| {
-        sqlx::query(include_str!("../../src/sql/set_ttl.sql"))
-            .bind(own.to_string().parse::<uuid::Uuid>().unwrap())
+        sqlx::query("select * from leadergroup.set_ttl($1, $2, $3)")
+            .bind(own.as_uuid())
             .bind(i64::try_from(SHORT.as_millis()).unwrap())
             .bind(first)
             .fetch_all(admin)
@@ -64,12 +67,12 @@ async fn a_change_that_comes_late_does_not_undo_a_later_one() {
             .len()
     };
     assert_eq!(again(&mut admin).await, 1, "the same one may be repeated");
-    assert!(store.set_ttl(own, LONG).await.unwrap());
+    assert!(store.set_ttl(own, LONG).await.unwrap().is_some());
     assert_eq!(again(&mut admin).await, 0);
     assert_eq!(with_ttl(&database, LONG).await, 1, "others would mark it dead before its holder expects it");
 }
 
-/// Both die at the same time. Who is watched by the longer ttl is not even suspected when the other one's death is certain.
+/// Both fall silent at the same time. The one with the longer ttl is not even suspected when the other one's death is certain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_longer_ttl_keeps_the_lock_of_one_that_is_silent() {
     let (database, _store) = migrated().await;
@@ -81,9 +84,14 @@ async fn a_longer_ttl_keeps_the_lock_of_one_that_is_silent() {
     let (held, other) = (taken(&patient, "a").await, taken(&control, "b").await);
     patient.set_ttl(LONG).await.unwrap();
     assert_eq!(with_ttl(&database, LONG).await, 1);
-    // Their keepers end; the longer one's first.
-    drop(patient);
-    drop(control);
+    database
+        .sql(
+            "create function public.silence() returns trigger language plpgsql as
+             'begin raise ''no heartbeat gets through''; end';
+             create trigger silence before update of beat on leadergroup.session
+             for each row when (new.name <> 'watcher') execute function public.silence()",
+        )
+        .await;
     assert_eq!(watcher.lock(&key("b"), DEADLINE).await.unwrap().token(), Token::new(2));
     assert!(other.is_lost() && !held.is_lost());
     assert!(watcher.try_lock(&key("a")).await.unwrap().is_none());

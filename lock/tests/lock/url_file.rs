@@ -109,7 +109,7 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
     assert!(!log.text().contains(PASSWORD), "{}", log.text());
     assert!(store.beat(own, &[]).await.unwrap().alive);
     store.check().await.unwrap();
-    assert_eq!(from.number(born).await, before, "no connection was made anew");
+    assert_eq!(from.number(born).await, before, "no connection was made again");
 
     std::fs::write(&file, to.url()).unwrap();
     eventually("the old connections are given up, that for work without any", async || {

@@ -1,9 +1,9 @@
-//! Taking charge: of what, of what not, and that it never changes holder or token.
+//! Claims: which keys a session can claim, and that a claim changes neither holder nor token.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use leadergroup_lock::{Changed, Claim, Claimed, Held, Key, Refusal, Token};
+use leadergroup_lock::{Changed, Claim, Claimed, ClaimedRow, Key, Refusal, Token};
 use sqlx::{Connection, Executor};
 
 use crate::cast::{
@@ -25,7 +25,7 @@ async fn a_missing_row_is_made_only_when_the_claim_says_so() {
 }
 
 #[tokio::test]
-async fn a_living_session_keeps_its_charge() {
+async fn a_living_session_keeps_its_claim() {
     let (_database, store) = migrated().await;
     let own = session(&store).await;
     let other = session(&store).await;
@@ -36,7 +36,7 @@ async fn a_living_session_keeps_its_charge() {
 }
 
 #[tokio::test]
-async fn adoption_changes_neither_holder_nor_token() {
+async fn a_claim_changes_neither_holder_nor_token() {
     let (_database, store) = migrated().await;
     let old = session(&store).await;
     let key = key("a");
@@ -45,24 +45,24 @@ async fn adoption_changes_neither_holder_nor_token() {
     store.confirm(old, &[(key.clone(), Token::new(1))]).await.unwrap();
     let before = row(&store, &key).await;
 
-    // By a death mark, by a normal end, and by handing over.
+    // After a death mark, a normal end, and a claim that was given up.
     store.mark_dead(&[(old, 1)]).await.unwrap();
     let second = session(&store).await;
-    let adopted = take(&store, second, &key).await;
-    assert_eq!(adopted.session, Some(second));
-    assert_eq!(adopted.holder, Some(holder("p0")));
+    let claimed = take(&store, second, &key).await;
+    assert_eq!(claimed.session, Some(second));
+    assert_eq!(claimed.holder, Some(holder("p0")));
     assert_eq!(
-        (adopted.token, adopted.grant, adopted.confirmed),
+        (claimed.token, claimed.grant, claimed.confirmed),
         (before.token, before.grant, before.confirmed)
     );
-    assert_eq!((adopted.lock_timestamp, &adopted.pending), (before.lock_timestamp, &before.pending));
-    assert_eq!(store.close(second).await.unwrap(), 1);
+    assert_eq!((claimed.lock_timestamp, &claimed.pending), (before.lock_timestamp, &before.pending));
+    store.close(second).await.unwrap();
     let third = session(&store).await;
     take(&store, third, &key).await;
     assert_eq!(store.unclaim(third, std::slice::from_ref(&key)).await.unwrap(), [Changed::Done]);
     let fourth = session(&store).await;
-    let adopted = take(&store, fourth, &key).await;
-    assert_eq!((adopted.holder, adopted.token, adopted.grant), (before.holder, before.token, before.grant));
+    let claimed = take(&store, fourth, &key).await;
+    assert_eq!((claimed.holder, claimed.token, claimed.grant), (before.holder, before.token, before.grant));
 }
 
 #[tokio::test]
@@ -75,19 +75,19 @@ async fn another_group_s_row_is_foreign_unless_that_group_is_gone() {
     assert_eq!(grant_one(&store, other, grant(&key, 0, "p0")).await, granted(1));
     let before = row(&store, &key).await;
     let stranger = Claim { group: "group-2".into(), ..claim(&key) };
-    let heir = Claim { supersedes: Some(GROUP.into()), ..stranger.clone() };
-    let wrong_heir = Claim { supersedes: Some("group-0".into()), ..stranger.clone() };
+    let successor = Claim { supersedes: Some(GROUP.into()), ..stranger.clone() };
+    let wrong_successor = Claim { supersedes: Some("group-0".into()), ..stranger.clone() };
     let foreign = Claimed::Foreign { group: GROUP.into() };
-    for claim in [&stranger, &heir, &wrong_heir] {
+    for claim in [&stranger, &successor, &wrong_successor] {
         assert_eq!(claim_one(&store, own, claim.clone()).await, foreign, "its session lives");
     }
     store.close(other).await.unwrap();
-    for claim in [&stranger, &wrong_heir] {
+    for claim in [&stranger, &wrong_successor] {
         assert_eq!(claim_one(&store, own, claim.clone()).await, foreign, "nobody said that it is gone");
     }
     assert_eq!(row(&store, &key).await, before, "nothing was touched");
 
-    let Claimed::Ours(inherited) = claim_one(&store, own, heir).await else { panic!() };
+    let Claimed::Ours(inherited) = claim_one(&store, own, successor).await else { panic!() };
     assert_eq!(
         (inherited.holder, inherited.token, inherited.group.as_str()),
         (None, Token::new(1), "group-2")
@@ -103,8 +103,8 @@ async fn the_own_session_may_pass_a_row_from_a_deleted_group_to_its_successor() 
     let own = session(&store).await;
     let key = key("a");
     take(&store, own, &key).await;
-    let heir = Claim { group: "group-2".into(), supersedes: Some(GROUP.into()), ..claim(&key) };
-    let Claimed::Ours(row) = claim_one(&store, own, heir).await else { panic!() };
+    let successor = Claim { group: "group-2".into(), supersedes: Some(GROUP.into()), ..claim(&key) };
+    let Claimed::Ours(row) = claim_one(&store, own, successor).await else { panic!() };
     assert_eq!((row.group.as_str(), row.session), ("group-2", Some(own)));
 }
 
@@ -125,7 +125,7 @@ async fn a_newer_program_s_row_is_left_alone() {
 }
 
 #[tokio::test]
-async fn adoption_skips_a_row_that_a_hung_transaction_has_locked() {
+async fn a_row_that_a_hung_transaction_has_locked_is_skipped() {
     let (database, store) = migrated().await;
     let dying = session(&store).await;
     let keys = keys(50);
@@ -143,7 +143,7 @@ async fn adoption_skips_a_row_that_a_hung_transaction_has_locked() {
             assert!(matches!(answer, Claimed::Ours(_)), "{key}: {answer:?}");
         }
     }
-    // An application's fence leans on the row in this way; it does not keep the charge from changing.
+    // An application's fence locks the row in this way; it does not keep the claim from changing.
     hung.rollback().await.unwrap();
     let mut fenced = admin.begin().await.unwrap();
     fenced.execute("select from leadergroup.lock where key = 'key-00011' for key share").await.unwrap();
@@ -151,13 +151,13 @@ async fn adoption_skips_a_row_that_a_hung_transaction_has_locked() {
 }
 
 #[tokio::test]
-async fn making_rows_does_not_wait_for_another_maker_that_hangs() {
+async fn creating_rows_does_not_wait_for_another_creator_that_hangs() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
     let keys = keys(5);
     let mut admin = database.admin().await;
     let mut hung = admin.begin().await.unwrap();
-    // What a claim of another program does for a row that it makes.
+    // What a claim of another program does for a row that it creates.
     hung.execute(
         "select pg_advisory_xact_lock(1818577515, hashtext('key-00002'));
          insert into leadergroup.lock (key, group_id, protocol) values ('key-00002', 'group-1', 1)",
@@ -171,7 +171,7 @@ async fn making_rows_does_not_wait_for_another_maker_that_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn adopters_at_once_share_the_rows_and_none_is_taken_twice() {
+async fn claimants_at_once_share_the_rows_and_none_is_claimed_twice() {
     let (database, store) = migrated().await;
     let dying = session(&store).await;
     let keys = keys(3_000);
@@ -179,12 +179,12 @@ async fn adopters_at_once_share_the_rows_and_none_is_taken_twice() {
     store.claim(dying, &claims).await.unwrap();
     store.close(dying).await.unwrap();
 
-    let adopters = (0..3).map(|_| {
+    let claimants = (0..3).map(|_| {
         let (store, claims) = (database.store(), Arc::clone(&claims));
         tokio::spawn(async move {
             let own = session(&store).await;
             let mut mine = HashSet::new();
-            // Rows that were busy with another adopter are asked for again, as at the next poll.
+            // Rows that were busy with another claimant are asked for again, as at the next poll.
             let mut open: Vec<Claim> = claims.to_vec();
             while !open.is_empty() {
                 let answers = store.claim(own, &open).await.unwrap();
@@ -203,11 +203,11 @@ async fn adopters_at_once_share_the_rows_and_none_is_taken_twice() {
         })
     });
     let mut all: HashSet<Key> = HashSet::new();
-    for adopter in adopters.collect::<Vec<_>>() {
-        let (own, mine) = adopter.await.unwrap();
+    for claimant in claimants.collect::<Vec<_>>() {
+        let (own, mine) = claimant.await.unwrap();
         assert_eq!(store.rows_of(own).await.unwrap().len(), mine.len());
         for key in mine {
-            assert!(all.insert(key), "taken twice");
+            assert!(all.insert(key), "claimed twice");
         }
     }
     assert_eq!(all.len(), keys.len());
@@ -246,13 +246,13 @@ async fn a_session_younger_than_the_snapshot_is_not_taken_for_a_dead_one() {
         .filter(|(_, answer)| matches!(answer, Claimed::Ours(_)))
         .map(|(session, _)| Some(session))
         .collect();
-    assert!(winners.len() <= 1, "both believe to be in charge");
+    assert!(winners.len() <= 1, "both believe that they have the claim");
     let after = row(&store, &key).await.session;
     assert_eq!(after, winners.first().copied().flatten());
 }
 
 #[tokio::test]
-async fn what_nobody_is_in_charge_of_is_listed_page_by_page() {
+async fn keys_that_no_session_has_claimed_are_listed_page_by_page() {
     let (_database, store) = migrated().await;
     let own = session(&store).await;
     let keys = keys(7);
@@ -266,16 +266,16 @@ async fn what_nobody_is_in_charge_of_is_listed_page_by_page() {
     assert_eq!(first[0].group, GROUP);
     let rest = store.unclaimed(Some(&keys[3]), 3).await.unwrap();
     assert_eq!(rest.iter().map(|row| &row.key).collect::<Vec<_>>(), [&keys[4]]);
-    let charged = store.rows_of(own).await.unwrap();
-    let held = |key: &Key| Held { key: key.clone(), token: Token::ZERO, holder: None };
-    assert_eq!(charged, [held(&keys[5]), held(&keys[6])]);
+    let claimed = store.rows_of(own).await.unwrap();
+    let unheld = |key: &Key| ClaimedRow { key: key.clone(), token: Token::ZERO, holder: None };
+    assert_eq!(claimed, [unheld(&keys[5]), unheld(&keys[6])]);
     assert_eq!(grant_one(&store, own, grant(&keys[5], 0, "p0")).await, granted(1));
-    let charged = store.rows_of(own).await.unwrap();
-    assert_eq!((charged[0].token, charged[0].holder.as_deref()), (Token::new(1), Some("uid-p0")));
+    let claimed = store.rows_of(own).await.unwrap();
+    assert_eq!((claimed[0].token, claimed[0].holder.as_deref()), (Token::new(1), Some("uid-p0")));
 }
 
 #[tokio::test]
-async fn yielding_says_what_it_found() {
+async fn giving_a_claim_up_says_what_it_found() {
     let (_database, store) = migrated().await;
     let own = session(&store).await;
     let other = session(&store).await;

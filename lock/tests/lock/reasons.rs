@@ -7,7 +7,7 @@ use leadergroup_lock::{
 };
 
 use crate::cast::{Gate, key};
-use crate::postgres::{Database, Server, eventually, migrated};
+use crate::postgres::{Database, SUPERUSER, Server, eventually, migrated};
 
 /// Long enough for nothing to end in a test.
 const LONG: Duration = Duration::from_mins(10);
@@ -97,10 +97,10 @@ async fn a_delay_after_an_unclean_end() {
 
 /// Nobody holds the key as far as anybody can see.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_history_that_has_not_settled() {
+async fn an_era_in_quarantine() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
-    database.sql("update leadergroup.meta set system_identifier = 42").await;
+    database.sql("update leadergroup.meta set history = 'lost'").await;
     met(&one, "a", |reason| *reason == Reason::Quarantine, "failed over").await;
     // One that comes when the others know of it already.
     let beating = client(&database, Duration::from_mins(1), Duration::ZERO).await;
@@ -120,9 +120,18 @@ async fn a_transaction_of_the_last_holder() {
     let mut application = database.admin().await;
     sqlx::raw_sql("begin; select leadergroup.fence('a', 1)").execute(&mut application).await.unwrap();
     held.release().await.unwrap();
-    met(&two, "a", |reason| *reason == Reason::Busy, "try again").await;
-    assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), Reason::Busy);
+    // Who it is, so that somebody can do something about it.
+    let process: i32 =
+        sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut application).await.unwrap();
+    let blockers = format!("process {process} of role {SUPERUSER} (a fenced transaction)");
+    let busy = Reason::Busy { blockers: Some(blockers.clone()) };
+    met(&two, "a", |reason| *reason == busy, "try again").await;
+    met(&two, "a", |reason| *reason == busy, &blockers).await;
+    assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), busy);
     sqlx::raw_sql("commit").execute(&mut application).await.unwrap();
+    // Waits that are over give their places up in the background.
+    let waiting = "select count(*) from leadergroup.waiter";
+    eventually("nobody waits", async || database.number(waiting).await == 0).await;
     drop(two.try_lock(&key("a")).await.unwrap().unwrap());
 }
 

@@ -1,19 +1,18 @@
-//! How a key gets from one holder to the next by somebody's word: to an heir, or by force; and who may wait.
+//! How a key gets from one holder to the next: to a successor that is named, or by force; and how many may wait.
 
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, GrantId, HOLD_GROUP,
-    MOST_WAITERS, Overrun, PROTOCOL, Refusal, Released, SessionId, Store, Successor, TOKEN_JUMP, Token,
-    Transfer, Transferred, Wait,
+    AcquireRequest, Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, MOST_WAITERS, Overrun,
+    Refusal, Released, Retention, SessionId, Store, Successor, Token, Transfer, Transferred,
 };
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::{AssertSqlSafe, Connection, Executor};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::cast::{dead_session, grant, grant_one, key, row, session, settled, take};
+use crate::cast::{assert_jumped, dead_session, end_quarantine, grant, grant_one, key, row, session, take};
 use crate::fence::{application, begin, run};
-use crate::holders::{granted, wish};
+use crate::holders::{self, acquire, granted, token_of, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 /// Long enough that nothing in a test happens because of a poll.
@@ -23,57 +22,58 @@ async fn queue(store: &Store, own: SessionId, names: &[&str]) -> Vec<AcquireRequ
     let mut wishes = Vec::new();
     for name in names {
         let wish = wish(name);
-        assert_eq!(store.acquire(own, &wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+        assert_eq!(holders::queue(store, own, &wish).await, Acquired::Waiting);
         wishes.push(wish);
     }
     wishes
 }
 
-async fn hand_over(store: &Store, own: SessionId, token: i64, heir: Successor<'_>) -> Transfer {
-    store.transfer(own, &key("a"), Token::new(token), heir, "your turn").await.unwrap()
+async fn transfer(store: &Store, own: SessionId, token: i64, to: Successor<'_>) -> Transfer {
+    store.transfer(own, &key("a"), Token::new(token), to, "your turn").await.unwrap()
 }
 
 async fn holder(store: &Store) -> String {
-    row(store, &key("a")).await.holder.map_or_else(String::new, |owner| owner.name)
+    row(store, &key("a")).await.holder.map_or_else(String::new, |holder| holder.name)
 }
 
-/// A death mark that is under way, and comes to nothing: whose session that is must not wait, nor be waited for.
+/// A death mark that is under way, and comes to nothing: its session is not waited for.
 #[tokio::test]
 async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
     let (database, store) = migrated().await;
     let [holder, doubted, next] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(holder, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, holder, &wish("p0")).await, granted(1));
     let first = queue(&store, doubted, &["p1"]).await.remove(0);
     queue(&store, next, &["p2", "p3"]).await;
     let mut mark = database.admin().await;
     let lock = format!("begin; select from leadergroup.session where id = '{doubted}' for update");
-    sqlx::Executor::execute(&mut mark, sqlx::AssertSqlSafe(lock)).await.unwrap();
+    mark.execute(AssertSqlSafe(lock)).await.unwrap();
     assert_eq!(store.release(holder, &key("a"), Token::new(1), "done").await.unwrap(), Changed::Done);
-    assert_eq!(row(&store, &key("a")).await.holder.map(|owner| owner.name).as_deref(), Some("p2"));
-    sqlx::Executor::execute(&mut mark, "rollback").await.unwrap();
+    assert_eq!(self::holder(&store).await, "p2");
+    mark.execute("rollback").await.unwrap();
     assert_eq!(store.release(next, &key("a"), Token::new(2), "done").await.unwrap(), Changed::Done);
-    assert_eq!(store.acquire(doubted, &first, Wait::InQueue).await.unwrap().outcome, granted(3), "before p3");
+    assert_eq!(holders::queue(&store, doubted, &first).await, granted(3), "before p3");
 }
 
 #[tokio::test]
-async fn an_heir_goes_first_and_the_others_keep_their_places() {
+async fn a_successor_goes_first_and_the_others_keep_their_places() {
     let (database, store) = migrated().await;
     let [one, two, dying] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let waiting = queue(&store, two, &["p1", "p2", "p3", "p4"]).await;
     queue(&store, dying, &["gone"]).await;
     assert_eq!(store.mark_dead(&[(dying, 1)]).await.unwrap(), [dying]);
-    for heir in [Successor::Name("nobody"), Successor::Uid("p3"), Successor::Name("gone")] {
-        assert_eq!(hand_over(&store, one, 1, heir).await, Transfer::NotWaiting);
+    for nobody in [Successor::Name("nobody"), Successor::Uid("p3"), Successor::Name("gone")] {
+        assert_eq!(transfer(&store, one, 1, nobody).await, Transfer::NotWaiting);
     }
     assert_eq!((holder(&store).await, row(&store, &key("a")).await.token), ("p0".to_owned(), Token::new(1)));
     for (own, token) in [(two, 1), (one, 2)] {
-        let refused = hand_over(&store, own, token, Successor::Name("p3")).await;
-        assert!(matches!(refused, Transfer::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
+        let refused = transfer(&store, own, token, Successor::Name("p3")).await;
+        assert!(matches!(refused, Transfer::Refused(Refusal::TokenChanged { .. })), "{refused:?}");
     }
-    assert_eq!(hand_over(&store, one, 1, Successor::Name("p3")).await, Transfer::Done);
-    assert_eq!(store.acquire(two, &waiting[2], Wait::InQueue).await.unwrap().outcome, granted(2));
-    assert_eq!(hand_over(&store, two, 2, Successor::Uid("uid-p2")).await, Transfer::Done);
+    assert_eq!((holder(&store).await, row(&store, &key("a")).await.token), ("p0".to_owned(), Token::new(1)));
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p3")).await, Transfer::Done);
+    assert_eq!(holders::queue(&store, two, &waiting[2]).await, granted(2));
+    assert_eq!(transfer(&store, two, 2, Successor::Uid("uid-p2")).await, Transfer::Done);
     assert_eq!(store.history(&key("a"), 10).await.unwrap()[1].ended.as_ref().unwrap().1, "your turn");
     // Again in order.
     for (token, next) in [(3, "p1"), (4, "p4")] {
@@ -85,37 +85,36 @@ async fn an_heir_goes_first_and_the_others_keep_their_places() {
 }
 
 #[tokio::test]
-async fn an_heir_s_token_jumps_with_the_database_s_history() {
+async fn a_successor_s_token_jumps_with_the_database_s_history() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let waiting = queue(&store, two, &["p1"]).await;
-    database.sql("update leadergroup.meta set system_identifier = 42").await;
+    database.sql("update leadergroup.meta set history = 'elsewhere/00000001'").await;
     let busy = Transfer::Refused(Refusal::Busy);
-    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, busy, "the era has not settled");
-    settled(&database).await;
-    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
-    assert_eq!(
-        store.acquire(two, &waiting[0], Wait::InQueue).await.unwrap().outcome,
-        granted(TOKEN_JUMP + 2)
-    );
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, busy, "no heartbeat has seen it yet");
+    assert!(store.beat(one, &[]).await.unwrap().quarantine.is_some());
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, busy, "in quarantine");
+    end_quarantine(&database).await;
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
+    assert_jumped(&database, 1, token_of(&holders::queue(&store, two, &waiting[0]).await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_handed_over_past_a_fenced_transaction() {
+async fn nothing_is_transferred_past_a_fenced_transaction() {
     let (database, store) = migrated().await;
     let patience = FencePolicy { patience: Duration::from_millis(50), overrun: Overrun::Wait };
     let store = store.with_fence_policy(patience);
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     queue(&store, two, &["p1"]).await;
     let mut bank = application(&database).await.connect().await;
     begin(&mut bank, "read committed").await;
     run(&mut bank, "select leadergroup.fence('a', 1)").await.unwrap();
-    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Refused(Refusal::Busy));
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, Transfer::Refused(Refusal::Busy));
     assert_eq!(holder(&store).await, "p0");
     run(&mut bank, "commit").await.unwrap();
-    assert_eq!(hand_over(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
+    assert_eq!(transfer(&store, one, 1, Successor::Name("p1")).await, Transfer::Done);
     bank.close_hard().await.unwrap();
 }
 
@@ -126,7 +125,7 @@ async fn client(database: &Database, name: &str) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_is_handed_over_or_comes_back() {
+async fn a_guard_is_transferred_or_comes_back() {
     let (database, _store) = migrated().await;
     let (one, two) = (client(&database, "one").await, client(&database, "two").await);
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
@@ -144,13 +143,13 @@ async fn a_guard_is_handed_over_or_comes_back() {
     });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("it waits", async || database.number(waiters).await == 1).await;
-    let handed = held.transfer_to(Successor::Uid(&two.holder().uid)).await.unwrap();
-    assert!(matches!(handed, Transferred::Done), "{handed:?}");
+    let transferred = held.transfer_to(Successor::Uid(&two.holder().uid)).await.unwrap();
+    assert!(matches!(transferred, Transferred::Done), "{transferred:?}");
     assert!(one.try_lock(&key("a")).await.unwrap().is_none());
-    let heir = timeout(DEADLINE, waiting).await.expect("woken").unwrap();
-    assert_eq!((heir.token(), heir.is_lost()), (Token::new(2), false));
+    let successor = timeout(DEADLINE, waiting).await.expect("woken").unwrap();
+    assert_eq!((successor.token(), successor.is_lost()), (Token::new(2), false));
     two.shutdown().await.unwrap();
-    let lost = heir.transfer_to(Successor::Name("one")).await.unwrap();
+    let lost = successor.transfer_to(Successor::Name("one")).await.unwrap();
     assert!(matches!(lost, Transferred::WasLost), "{lost:?}");
 }
 
@@ -159,7 +158,7 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     let (database, store) = migrated().await;
     let holder = AcquireRequest { lock_delay: NEVER, ..wish("p0") };
     let one = session(&store).await;
-    assert_eq!(store.acquire(one, &holder, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &holder).await, granted(1));
     let next = client(&database, "next").await;
     let waiting = tokio::spawn(async move { next.lock(&key("a"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
@@ -178,14 +177,11 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     // Nobody waits now, and its session is dead: the delay that it asked for is not kept.
     assert_eq!(force(2).await, Changed::Done);
     assert_eq!(force(2).await, Changed::Done, "nobody holds it");
-    assert_eq!(store.acquire(one, &holder, Wait::No).await.unwrap().outcome, granted(3));
+    assert_eq!(acquire(&store, one, &holder).await, granted(3));
     assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
     assert_eq!(force(3).await, Changed::Done);
-    assert_eq!(
-        store.acquire(session(&store).await, &wish("p1"), Wait::No).await.unwrap().outcome,
-        granted(4)
-    );
-    // The operator's rows are as before: nobody holds them, and nobody is in charge.
+    assert_eq!(acquire(&store, session(&store).await, &wish("p1")).await, granted(4));
+    // A group's key loses its holder and its claim, and keeps its token.
     let operator = session(&store).await;
     take(&store, operator, &key("b")).await;
     grant_one(&store, operator, grant(&key("b"), 0, "p0")).await;
@@ -201,10 +197,10 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     let (database, store) = migrated().await;
     let (one, dead) = (session(&store).await, dead_session(&store).await);
     let last = client(&database, "last").await;
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let fill = async |count: u32, session: SessionId| {
         let rows = format!(
-            "insert into leadergroup.waiter (key, request, session, holder_uid, holder_namespace, holder_name, reason)
+            "insert into leadergroup.waiter (key, grant_id, session, holder_uid, holder_namespace, holder_name, reason)
              select 'a', gen_random_uuid(), '{session}', 'u', 'n', 'n', 'r' from generate_series(1, {count})"
         );
         database.sql(&rows).await;
@@ -215,50 +211,50 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     // Full, but for the dead one.
     let waiting = queue(&store, one, &["p2"]).await;
     assert_eq!(database.number("select count(*) from leadergroup.waiter").await, i64::from(MOST_WAITERS));
-    assert_eq!(store.acquire(one, &wish("p3"), Wait::InQueue).await.unwrap().outcome, Acquired::QueueFull);
-    assert_eq!(
-        store.acquire(one, &waiting[0], Wait::InQueue).await.unwrap().outcome,
-        Acquired::Waiting,
-        "it has its place"
-    );
+    assert_eq!(holders::queue(&store, one, &wish("p3")).await, Acquired::QueueFull);
+    assert_eq!(holders::queue(&store, one, &waiting[0]).await, Acquired::Waiting, "it has its place");
     let error = last.lock(&key("a"), NEVER).await.unwrap_err();
     assert!(matches!(error, ClientError::QueueFull { .. }) && error.to_string().contains("try again later"));
 }
 
 #[tokio::test]
-async fn places_of_the_dead_are_tidied_up_even_where_nobody_asks() {
+async fn places_of_the_dead_are_pruned_even_where_nobody_asks() {
     let (database, store) = migrated().await;
     let (one, dead) = (session(&store).await, session(&store).await);
-    for (own, name) in [(dead, "p0"), (dead, "p1"), (one, "p2")] {
-        assert_ne!(store.acquire(own, &wish(name), Wait::InQueue).await.unwrap().outcome, Acquired::Held);
-    }
+    assert_eq!(holders::queue(&store, dead, &wish("p0")).await, granted(1));
+    queue(&store, dead, &["p1"]).await;
+    let last = queue(&store, one, &["p2"]).await.remove(0);
     assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
-    // The session itself is still remembered by the row that it held.
-    let pruned = store.prune(10, Duration::ZERO).await.unwrap();
-    assert_eq!((pruned.waiters, pruned.sessions), (1, 0));
+    let pruned =
+        store.prune(Retention { dead_sessions: Duration::ZERO, ..Retention::default() }).await.unwrap();
+    assert_eq!((pruned.waiters, pruned.sessions), (1, 1));
     assert_eq!(database.number("select count(*) from leadergroup.waiter where holder_name = 'p2'").await, 1);
+    // The row still names the session that is gone, and is as free as with a dead one.
+    assert_eq!(row(&store, &key("a")).await.session, Some(dead));
+    assert_eq!(acquire(&store, one, &wish("p3")).await, Acquired::Held, "p2 waits for it");
+    assert_eq!(holders::queue(&store, one, &last).await, granted(2));
 }
 
-/// The answer to the first time was lost, and nobody was told: whoever repeats it has to know whom it concerns.
+/// The answer to the first time was lost, and nobody was told: the repetition has to say again whom it concerns.
 #[tokio::test]
 async fn a_release_by_force_that_is_repeated_tells_the_same() {
     let (database, store) = migrated().await;
     let (old, new) = (session(&store).await, session(&store).await);
-    let first = wish("p0");
-    assert_eq!(store.acquire(old, &first, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, old, &wish("p0")).await, granted(1));
     let waiting = queue(&store, new, &["p1"]).await;
-    let release = format!(
-        "select verdict, next_request, next_session, old_request, old_session from leadergroup.release(
-             null, {PROTOCOL}, {TOKEN_JUMP}, 'a', '{HOLD_GROUP}', 1, 'by force', null, null, '{}')",
-        GrantId::new().as_uuid()
-    );
+    let release =
+        "select verdict, next_grant, next_session from leadergroup.end_hold(null, 'a', 1, 'by force')";
     for time in 1..=2 {
-        let told: (String, Uuid, Uuid, Uuid, Uuid) = sqlx::query_as(AssertSqlSafe(release.clone()))
-            .fetch_one(&mut database.admin().await)
-            .await
-            .unwrap();
+        let told: (String, Uuid, Uuid) =
+            sqlx::query_as(release).fetch_one(&mut database.admin().await).await.unwrap();
         let next = (waiting[0].grant.as_uuid(), new.as_uuid());
-        let before = (first.grant.as_uuid(), old.as_uuid());
-        assert_eq!(told, ("done".to_owned(), next.0, next.1, before.0, before.1), "time {time}");
+        assert_eq!(told, ("done".to_owned(), next.0, next.1), "time {time}");
+        assert_eq!(
+            store.beat(old, &[]).await.unwrap().revoked,
+            1,
+            "time {time}: the old holder is told once"
+        );
     }
+    assert_eq!(store.beat(new, &[]).await.unwrap().revoked, 0);
+    assert_eq!((holder(&store).await, row(&store, &key("a")).await.token), ("p1".to_owned(), Token::new(2)));
 }

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../lock/tests/postgres/mod.rs"]
+mod guardian;
+#[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 
 use std::io::{BufRead as _, BufReader};
@@ -25,9 +26,15 @@ const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
 const OBEDIENT: &str = "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
 
 fn exec(database: &Database, options: &[&str], script: &str) -> Command {
+    exec_with("--default-signal", database, options, script)
+}
+
+/// The same with an option of env(1) for the signals: of the tests' own, some may be ignored.
+fn exec_with(signals: &str, database: &Database, options: &[&str], script: &str) -> Command {
     // The tests' own variables would be refused as misspelt settings.
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    let mut command = Command::new("/usr/bin/env");
     command
+        .args([signals, env!("CARGO_BIN_EXE_leadergroup")])
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("LEADERGROUP_DATABASE_URL", database.url())
@@ -85,7 +92,7 @@ fn status(output: &Output) -> i32 {
 
 async fn held(store: &Store) -> bool {
     let lock = store.info(&Key::new("a").unwrap()).await.unwrap();
-    lock.is_some_and(|lock| lock.owner.is_some() && lock.charge.is_some_and(|charge| !charge.dead))
+    lock.is_some_and(|lock| lock.holder.is_some() && lock.session.is_some_and(|session| !session.dead))
 }
 
 #[tokio::test]
@@ -100,7 +107,7 @@ async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
     assert_eq!(status(&run(&database, &[], "kill -9 $$")), 128 + 9);
     let history = store.history(&Key::new("a").unwrap(), 10).await.unwrap();
     assert_eq!(history[0].term.token, Token::new(3));
-    assert_eq!(history[0].term.owner.name, "test");
+    assert_eq!(history[0].term.holder.name, "test");
 }
 
 /// The release is slow here. If the session ended meanwhile the key would only be left behind.
@@ -123,8 +130,8 @@ async fn the_lock_is_released_before_the_program_ends() {
 #[tokio::test]
 async fn a_command_whose_lock_is_taken_away_is_stopped() {
     let (database, store) = postgres::migrated().await;
-    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "3m"], OBEDIENT);
-    eventually("it listens", async || database.listening().await == 1).await;
+    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "100ms"], OBEDIENT);
+    eventually("it holds the lock", async || held(&store).await).await;
     let key = Key::new("a").unwrap();
     assert_eq!(store.force_release(&key, Token::new(1), "stuck").await.unwrap(), Changed::Done);
     assert_eq!(running.end(), (Some(76), "ended\n".to_owned()));
@@ -362,12 +369,7 @@ async fn a_killed_program_s_lock_is_free_after_its_ttl() {
     let output = run(&database, &QUICK, "echo $LEADERGROUP_TOKEN");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
     assert!(start.elapsed() < DEADLINE);
-    end_orphan(&pid);
-}
-
-/// The command outlives a program that is killed without a chance to end it; here the test does.
-fn end_orphan(file: &Path) {
-    kill_process(pid_in(file), Signal::KILL).unwrap();
+    assert!(guardian::ended(pid_in(&pid)), "the command ended before others could have the lock");
 }
 
 fn pid_in(file: &Path) -> Pid {

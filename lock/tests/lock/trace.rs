@@ -69,7 +69,7 @@ async fn client(database: &Database, name: &str) -> Client {
 
 /// On one thread, so that also what is done in the background is seen.
 #[tokio::test]
-async fn tries_waits_releases_and_hand_overs_are_spans() {
+async fn tries_waits_releases_and_transfers_are_spans() {
     let (database, _store) = migrated().await;
     let (one, two) = (client(&database, "one").await, client(&database, "two").await);
     let spans = Spans::default();
@@ -83,7 +83,7 @@ async fn tries_waits_releases_and_hand_overs_are_spans() {
 
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
     assert!(two.try_lock(&key("a")).await.unwrap().is_none());
-    let tries = spans.of("lock.try", ["key", "owner", "token", "outcome"]);
+    let tries = spans.of("lock.try", ["key", "holder", "token", "outcome"]);
     assert_eq!(tries, [["a", "one", "1", "held"], ["a", "two", "", "not free"]]);
 
     let late = two.lock(&key("a"), Duration::from_millis(50)).await.unwrap_err();
@@ -103,25 +103,25 @@ async fn tries_waits_releases_and_hand_overs_are_spans() {
         panic!("there is no such waiter")
     };
     assert!(matches!(held.transfer_to(Successor::Name("two")).await.unwrap(), Transferred::Done));
-    let given = spans.of("lock.hand_over", ["key", "owner", "token", "heir", "outcome"]);
-    let expected = [("Name(\"three\")", "heir not waiting"), ("Name(\"two\")", "done")];
-    assert_eq!(given, expected.map(|(heir, outcome)| ["a", "one", "1", heir, outcome]));
+    let given = spans.of("lock.transfer", ["key", "holder", "token", "successor", "outcome"]);
+    let expected = [("Name(\"three\")", "successor not waiting"), ("Name(\"two\")", "done")];
+    assert_eq!(given, expected.map(|(successor, outcome)| ["a", "one", "1", successor, outcome]));
     let next = next.await.unwrap();
-    assert_eq!(spans.of("lock.wait", ["owner", "token", "outcome"])[1], ["two", "2", "held"]);
+    assert_eq!(spans.of("lock.wait", ["holder", "token", "outcome"])[1], ["two", "2", "held"]);
 
-    // Whoever does not want it any more leaves no span open.
+    // A wait that is dropped leaves no span open.
     let waiting = one.another_holder("another");
     let waiting =
         tokio::spawn(async move { waiting.lock(&key("a"), DEADLINE).await }.with_current_subscriber());
     eventually("it waits", async || waiters().await == 1).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    assert_eq!(spans.of("lock.wait", ["owner", "outcome"])[2], ["another", "not wanted any more"]);
+    assert_eq!(spans.of("lock.wait", ["holder", "outcome"])[2], ["another", "dropped"]);
 
     next.release().await.unwrap();
     drop(one.try_lock(&key("b")).await.unwrap().unwrap());
     eventually("it is released in the background", async || spans.of("lock.release", []).len() == 2).await;
-    let released = spans.of("lock.release", ["key", "owner", "token", "outcome"]);
+    let released = spans.of("lock.release", ["key", "holder", "token", "outcome"]);
     assert_eq!(released, [["a", "two", "2", "done"], ["b", "one", "1", "done"]]);
     assert!(spans.of("lock.release", ["held_ms"]).iter().all(|[held]| held.parse::<u64>().is_ok()));
     assert!(!format!("{spans:?}").contains(PASSWORD));

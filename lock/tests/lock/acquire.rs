@@ -1,20 +1,22 @@
-//! Locks that programs hold themselves: try, queue, release, hand-over.
+//! Keys that programs hold themselves: acquired at once or in order, released, given up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, FencePolicy, HOLD_GROUP, Overrun, Refusal, SessionId,
-    TOKEN_JUMP, Token, Wait,
+    AcquireRequest, Acquired, Changed, Claimed, FencePolicy, Overrun, Refusal, Retention, SessionId, Token,
+    Wait,
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;
 use tokio::time::timeout;
 
-use crate::cast::{Gate, claim, claim_one, dead_session, holder, key, row, session, settled, take};
+use crate::cast::{
+    Gate, assert_jumped, claim, claim_one, dead_session, end_quarantine, holder, key, row, session, take,
+};
 use crate::fence::{application, begin, run};
-use crate::holders::{granted, release, wish};
+use crate::holders::{acquire, granted, queue, release, token_of, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 async fn waiters(database: &Database) -> i64 {
@@ -26,38 +28,35 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
     let (_database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
     let first = wish("p0");
-    assert_eq!(store.acquire(one, &first, Wait::No).await.unwrap().outcome, granted(1));
-    assert_eq!(
-        store.acquire(one, &first, Wait::No).await.unwrap().outcome,
-        granted(1),
-        "the same wish again"
-    );
-    assert_eq!(
-        store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome,
-        Acquired::Held,
-        "another wish of the same"
-    );
-    assert_eq!(store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome, Acquired::Held);
+    assert_eq!(acquire(&store, one, &first).await, granted(1));
+    assert_eq!(acquire(&store, one, &first).await, granted(1), "the same wish again");
+    assert_eq!(acquire(&store, one, &wish("p0")).await, Acquired::Held, "another wish of the same holder");
+    assert_eq!(acquire(&store, two, &wish("p1")).await, Acquired::Held);
     let held = row(&store, &key("a")).await;
     assert_eq!((held.holder, held.session, held.confirmed), (Some(holder("p0")), Some(one), true));
 
+    let before = row(&store, &key("a")).await;
     for (own, token) in [(two, 1), (one, 0), (one, 2)] {
         let refused = release(&store, own, token).await;
-        assert!(matches!(refused, Changed::Refused(Refusal::TokenChanged { row: Some(_) })), "{refused:?}");
+        assert!(matches!(refused, Changed::Refused(Refusal::TokenChanged { .. })), "{refused:?}");
     }
-    assert_eq!(
-        store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome,
-        Acquired::Held,
-        "nothing was changed"
-    );
+    assert_eq!(row(&store, &key("a")).await, before, "nothing was changed");
+    assert_eq!(acquire(&store, two, &wish("p1")).await, Acquired::Held);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
-    assert_eq!(store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome, granted(2));
-    let late = release(&store, one, 1).await;
-    assert!(
-        matches!(late, Changed::Refused(Refusal::TokenChanged { .. })),
-        "an old term's release: {late:?}"
-    );
-    assert_eq!(row(&store, &key("a")).await.token, Token::new(2));
+    assert_eq!(acquire(&store, two, &wish("p1")).await, granted(2));
+    assert_eq!(release(&store, one, 1).await, Changed::Done, "the same once more: its answer may be lost");
+    let late = [
+        store.release(one, &key("a"), Token::new(1), "for another reason").await.unwrap(),
+        release(&store, two, 1).await,
+    ];
+    for late in late {
+        assert!(
+            matches!(late, Changed::Refused(Refusal::TokenChanged { .. })),
+            "an old term's release: {late:?}"
+        );
+    }
+    let held = row(&store, &key("a")).await;
+    assert_eq!((held.holder, held.token), (Some(holder("p1")), Token::new(2)));
     let history = store.history(&key("a"), 10).await.unwrap();
     assert_eq!(history.len(), 2);
     assert_eq!(history[1].ended.as_ref().unwrap().1, "done");
@@ -71,18 +70,21 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
 async fn a_dead_session_holds_nothing_and_gets_nothing() {
     let (_database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
-    assert_eq!(
-        store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome,
-        Acquired::Refused(Refusal::SessionDead)
-    );
-    assert_eq!(
-        store.acquire(one, &wish("p0"), Wait::InQueue).await.unwrap().outcome,
-        Acquired::Refused(Refusal::SessionDead)
-    );
+    assert_eq!(acquire(&store, one, &wish("p0")).await, Acquired::Refused(Refusal::SessionDead));
+    assert_eq!(queue(&store, one, &wish("p0")).await, Acquired::Refused(Refusal::SessionDead));
     assert_eq!(release(&store, one, 1).await, Changed::Refused(Refusal::SessionDead));
-    assert_eq!(store.acquire(two, &wish("p1"), Wait::No).await.unwrap().outcome, granted(2));
+    assert_eq!(acquire(&store, two, &wish("p1")).await, granted(2));
+
+    // Nor is it told to wait for a key that others hold: it would wait for ever.
+    let (three, third) = (session(&store).await, wish("p2"));
+    assert_eq!(queue(&store, three, &third).await, Acquired::Waiting);
+    assert_eq!(store.mark_dead(&[(three, 1)]).await.unwrap(), [three]);
+    for dead in [one, three] {
+        assert_eq!(acquire(&store, dead, &third).await, Acquired::Refused(Refusal::SessionDead));
+        assert_eq!(queue(&store, dead, &third).await, Acquired::Refused(Refusal::SessionDead));
+    }
 }
 
 #[tokio::test]
@@ -92,15 +94,11 @@ async fn those_who_wait_are_served_in_order_and_before_those_who_try() {
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    assert_eq!(
-        store.acquire(sessions[0], &wish("p0"), Wait::InQueue).await.unwrap().outcome,
-        granted(1),
-        "free: no need to wait"
-    );
+    assert_eq!(queue(&store, sessions[0], &wish("p0")).await, granted(1), "free: no need to wait");
     let wishes = ["p1", "p2", "p3"].map(wish);
     for _ in 0..2 {
         for (own, wish) in sessions[1..].iter().zip(&wishes) {
-            assert_eq!(store.acquire(*own, wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+            assert_eq!(queue(&store, *own, wish).await, Acquired::Waiting);
         }
     }
     assert_eq!(waiters(&database).await, 3, "asking again is not queueing again");
@@ -109,14 +107,8 @@ async fn those_who_wait_are_served_in_order_and_before_those_who_try() {
         assert_eq!(release(&store, sessions[place], token).await, Changed::Done);
         // Handed over in the same moment: nobody else had a chance.
         assert_eq!(row(&store, &key("a")).await.holder, Some(wish.holder.clone()));
-        assert_eq!(
-            store.acquire(sessions[0], &self::wish("p9"), Wait::No).await.unwrap().outcome,
-            Acquired::Held
-        );
-        assert_eq!(
-            store.acquire(sessions[place + 1], wish, Wait::InQueue).await.unwrap().outcome,
-            granted(token + 1)
-        );
+        assert_eq!(acquire(&store, sessions[0], &self::wish("p9")).await, Acquired::Held);
+        assert_eq!(queue(&store, sessions[place + 1], wish).await, granted(token + 1));
     }
     assert_eq!(waiters(&database).await, 0);
 }
@@ -126,44 +118,40 @@ async fn the_dead_are_passed_over_and_removed() {
     let (database, store) = migrated().await;
     let [holder, dying, living, last] =
         [session(&store).await, session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(holder, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, holder, &wish("p0")).await, granted(1));
     let (first, second) = (wish("p2"), wish("p3"));
-    assert_eq!(store.acquire(dying, &wish("p1"), Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.acquire(living, &first, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.acquire(last, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    // The holder dies without a word: whoever is first takes the key when it looks, and nobody else does.
+    assert_eq!(queue(&store, dying, &wish("p1")).await, Acquired::Waiting);
+    assert_eq!(queue(&store, living, &first).await, Acquired::Waiting);
+    assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
+    // The holder dies without a word: the first living one takes the key when it looks, and nobody else does.
     assert_eq!(store.mark_dead(&[(dying, 1), (holder, 1)]).await.unwrap().len(), 2);
-    assert_eq!(store.acquire(last, &second, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(
-        store.acquire(last, &wish("p4"), Wait::No).await.unwrap().outcome,
-        Acquired::Held,
-        "others wait for it"
-    );
-    assert_eq!(store.acquire(living, &first, Wait::InQueue).await.unwrap().outcome, granted(2));
+    assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
+    assert_eq!(acquire(&store, last, &wish("p4")).await, Acquired::Held, "others wait for it");
+    assert_eq!(queue(&store, living, &first).await, granted(2));
     assert_eq!(waiters(&database).await, 1, "the dead one's place is gone");
     assert_eq!(release(&store, living, 2).await, Changed::Done);
-    assert_eq!(store.acquire(last, &second, Wait::InQueue).await.unwrap().outcome, granted(3));
+    assert_eq!(queue(&store, last, &second).await, granted(3));
 
-    // Whoever died in the queue for a key that nobody asks for any more is forgotten with its session.
+    // A place in the queue for a key that nobody asks for any more goes with its session.
     let forgotten = dead_session(&store).await;
     database
         .sql(&format!(
-            "insert into leadergroup.waiter (key, request, session, holder_uid, holder_namespace, holder_name, reason)
+            "insert into leadergroup.waiter (key, grant_id, session, holder_uid, holder_namespace, holder_name, reason)
              values ('z', gen_random_uuid(), '{forgotten}', 'u', 'n', 'n', 'r')"
         ))
         .await;
-    store.prune(10, Duration::ZERO).await.unwrap();
+    store.prune(Retention { dead_sessions: Duration::ZERO, ..Retention::default() }).await.unwrap();
     assert_eq!(waiters(&database).await, 0);
 }
 
 #[tokio::test]
-async fn whoever_gives_up_is_not_waited_for() {
+async fn a_request_that_is_given_up_is_not_waited_for() {
     let (database, store) = migrated().await;
     let [one, two, three] = [session(&store).await, session(&store).await, session(&store).await];
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let (impatient, unlucky, next) = (wish("p1"), wish("p2"), wish("p3"));
     for (own, wish) in [(two, &impatient), (two, &unlucky), (three, &next)] {
-        assert_eq!(store.acquire(own, wish, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+        assert_eq!(queue(&store, own, wish).await, Acquired::Waiting);
     }
     store.give_up(two, &key("a"), impatient.grant).await.unwrap();
     store.give_up(two, &key("a"), impatient.grant).await.unwrap();
@@ -172,45 +160,41 @@ async fn whoever_gives_up_is_not_waited_for() {
     // Its turn came before it could say that it does not want it any more.
     assert_eq!(row(&store, &key("a")).await.holder, Some(unlucky.holder.clone()));
     store.give_up(two, &key("a"), unlucky.grant).await.unwrap();
-    assert_eq!(store.acquire(three, &next, Wait::InQueue).await.unwrap().outcome, granted(3));
+    assert_eq!(queue(&store, three, &next).await, granted(3));
     store.give_up(three, &key("b"), next.grant).await.unwrap();
-    assert_eq!(
-        store.acquire(three, &next, Wait::InQueue).await.unwrap().outcome,
-        granted(3),
-        "another key's"
-    );
+    assert_eq!(queue(&store, three, &next).await, granted(3), "another key's");
 }
 
 #[tokio::test]
-async fn the_operator_s_keys_are_its_own_and_the_other_way_round() {
+async fn keys_of_groups_and_of_programs_are_kept_apart() {
     let (_database, store) = migrated().await;
     let (operator, program) = (session(&store).await, session(&store).await);
     take(&store, operator, &key("a")).await;
     let foreign = Acquired::Refused(Refusal::Foreign { group: crate::cast::GROUP.into() });
-    assert_eq!(store.acquire(program, &wish("p0"), Wait::No).await.unwrap().outcome, foreign);
-    assert_eq!(store.acquire(program, &wish("p0"), Wait::InQueue).await.unwrap().outcome, foreign);
+    assert_eq!(acquire(&store, program, &wish("p0")).await, foreign);
+    assert_eq!(queue(&store, program, &wish("p0")).await, foreign);
     let elsewhere = AcquireRequest { key: key("b"), ..wish("p0") };
-    assert_eq!(store.acquire(program, &elsewhere, Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, program, &elsewhere).await, granted(1));
     let refused = claim_one(&store, operator, claim(&key("b"))).await;
-    assert_eq!(refused, Claimed::Foreign { group: HOLD_GROUP.into() });
+    assert_eq!(refused, Claimed::Foreign { group: "held by programs".into() });
 }
 
 #[tokio::test]
-async fn tokens_jump_with_the_database_s_history_here_too() {
+async fn tokens_of_programs_jump_with_the_database_s_history() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let next = wish("p1");
-    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    database.sql("update leadergroup.meta set system_identifier = 42").await;
+    assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
+    database.sql("update leadergroup.meta set history = 'elsewhere/00000001'").await;
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(
-        store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome,
-        Acquired::Waiting,
-        "somebody may believe in a lost grant"
+        queue(&store, two, &next).await,
+        Acquired::Quarantine,
+        "a program may believe in a lost grant"
     );
-    settled(&database).await;
-    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, granted(TOKEN_JUMP + 2));
+    end_quarantine(&database).await;
+    assert_jumped(&database, 1, token_of(&queue(&store, two, &next).await)).await;
 }
 
 /// The next one holds the key only once the last one's fenced transactions have ended.
@@ -221,49 +205,52 @@ async fn fenced_transactions_end_before_the_next_term() {
         let overrun = if terminate { Overrun::Terminate } else { Overrun::Wait };
         let store = store.with_fence_policy(FencePolicy { patience: Duration::from_millis(50), overrun });
         let (one, two) = (session(&store).await, session(&store).await);
-        assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+        assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
         let next = wish("p1");
-        assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+        assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
         let mut bank = application(&database).await.connect().await;
         begin(&mut bank, "repeatable read").await;
         run(&mut bank, "select leadergroup.fence('a', 1)").await.unwrap();
         assert_eq!(release(&store, one, 1).await, Changed::Done, "releasing does not wait");
         assert_eq!(row(&store, &key("a")).await.holder, None, "but nobody follows yet");
-        let looked = store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome;
+        let looked = store.acquire(two, &next, Wait::InQueue).await.unwrap();
         if terminate {
-            assert_eq!(looked, granted(2));
+            assert_eq!(looked.outcome, granted(2));
             assert!(run(&mut bank, "commit").await.is_err());
         } else {
-            assert_eq!(looked, Acquired::Refused(Refusal::Busy));
+            assert_eq!(looked.outcome, Acquired::Refused(Refusal::Busy));
+            let blockers = looked.blockers.unwrap();
+            assert!(blockers.contains("a fenced transaction") && blockers.contains("bank_"), "{blockers}");
             assert_eq!(run(&mut bank, "commit").await, Ok(()));
-            assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, granted(2));
+            assert_eq!(queue(&store, two, &next).await, granted(2));
         }
         bank.close_hard().await.unwrap();
     }
 }
 
-/// Nor is it in the way of the one that is: many that try at once would all wait for each other.
+/// Many that try at once would all wait for each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_does_not_wait_for_another_one_that_is_under_way() {
     for known in [false, true] {
         let (database, store) = migrated().await;
         let (one, two) = (session(&store).await, session(&store).await);
         if known {
-            assert_eq!(store.acquire(two, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+            assert_eq!(acquire(&store, two, &wish("p0")).await, granted(1));
             assert_eq!(release(&store, two, 1).await, Changed::Done);
         }
         let mut gate = Gate::close(&database).await;
         let first = tokio::spawn({
             let store = store.clone();
-            async move { store.acquire(one, &wish("p1"), Wait::No).await.unwrap().outcome }
+            async move { acquire(&store, one, &wish("p1")).await }
         });
         gate.somebody_waits().await;
-        let other = store.acquire(two, &wish("p2"), Wait::No).await.unwrap().outcome;
-        assert_eq!(other, Acquired::Refused(Refusal::Busy), "known: {known}");
+        let other = store.acquire(two, &wish("p2"), Wait::No).await.unwrap();
+        assert_eq!(other.outcome, Acquired::Refused(Refusal::Busy), "known: {known}");
+        assert!(other.blockers.is_some_and(|who| who.contains("held exclusively")), "it says by whom");
         assert_eq!(database.waiting().await, 1, "only the first one, at the gate");
         gate.open().await;
         assert_eq!(first.await.unwrap(), granted(1 + i64::from(known)));
-        assert_eq!(store.acquire(two, &wish("p2"), Wait::No).await.unwrap().outcome, Acquired::Held);
+        assert_eq!(acquire(&store, two, &wish("p2")).await, Acquired::Held);
     }
 }
 
@@ -273,12 +260,12 @@ async fn only_the_next_one_is_woken() {
     let (one, two) = (session(&store).await, session(&store).await);
     // Each session has a channel of its own; to all others nothing is said.
     let mut listener = PgListener::connect(&database.url()).await.unwrap();
-    let channel = |of: SessionId| format!("leadergroup_turn_{}", of.as_uuid().simple());
+    let channel = |of: SessionId| format!("leadergroup_{}", of.as_uuid().simple());
     listener.listen_all([channel(one).as_str(), channel(two).as_str()]).await.unwrap();
-    assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(1));
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let (next, after) = (wish("p1"), wish("p2"));
-    assert_eq!(store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
-    assert_eq!(store.acquire(two, &after, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
+    assert_eq!(queue(&store, two, &after).await, Acquired::Waiting);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
     for woken in [next, after] {
@@ -314,7 +301,7 @@ async fn of_many_clients_one_holds_the_key_at_a_time_and_nobody_jumps_the_queue(
                     let (asked, mut told_to_wait) = (Instant::now(), None);
                     let token = loop {
                         assert!(asked.elapsed() < DEADLINE, "the queue does not move");
-                        match store.acquire(own, &wish, Wait::InQueue).await.unwrap().outcome {
+                        match queue(&store, own, &wish).await {
                             Acquired::Granted { token } => break token,
                             Acquired::Waiting => {
                                 told_to_wait.get_or_insert_with(Instant::now);

@@ -1,0 +1,138 @@
+//! Metrics of a store and its clients for the registry of the crate `prometheus-client`.
+
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::Store;
+use crate::stats::Observed;
+
+/// Buckets for statements and heartbeats: from a database on the same machine to one that costs the session.
+const DATABASE_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+/// Buckets for waits and terms: from one answer of the database to a day.
+const WORK_SECONDS: [f64; 12] =
+    [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0, 86_400.0];
+
+/// The single values behind some of the sums in [`LockStats`](crate::LockStats).
+#[derive(Debug)]
+pub(crate) struct Histograms {
+    waits: Histogram,
+    holds: Histogram,
+    heartbeat_lag: Histogram,
+    statements: Histogram,
+}
+
+impl Default for Histograms {
+    fn default() -> Self {
+        Self {
+            waits: Histogram::new(WORK_SECONDS),
+            holds: Histogram::new(WORK_SECONDS),
+            heartbeat_lag: Histogram::new(DATABASE_SECONDS),
+            statements: Histogram::new(DATABASE_SECONDS),
+        }
+    }
+}
+
+impl Histograms {
+    pub(crate) fn observe(&self, what: Observed, time: Duration) {
+        let histogram = match what {
+            Observed::Wait => &self.waits,
+            Observed::Hold => &self.holds,
+            Observed::HeartbeatLag => &self.heartbeat_lag,
+            Observed::Statement => &self.statements,
+        };
+        histogram.observe(time.as_secs_f64());
+    }
+}
+
+/// Metrics of a store, its clones and its clients, read each time that the registry is encoded. Needs the feature
+/// `prometheus-client`.
+///
+/// They count since the store was made, also what happened before the registration. Each name begins with
+/// `leadergroup_lock_`:
+///
+/// | metric | type | what it says |
+/// |---|---|---|
+/// | `attempts_total` | counter | tries and waits for keys, and grants asked for |
+/// | `wins_total`, `losses_total` | counter | those that ended with the key, and without it |
+/// | `contention_total` | counter | answers that others hold the key, wait for it, or change it |
+/// | `lost_total` | counter | terms that clients lost before they released them |
+/// | `clock_jumps_total` | counter | jumps of the database's clock by more than a second |
+/// | `connections_in_use`, `connections_idle`, `connections_max` | gauge | connections to the database |
+/// | `statements_waiting` | gauge | statements that wait for a connection |
+/// | `wait_duration_seconds` | histogram | waits in queues that have ended |
+/// | `hold_duration_seconds` | histogram | terms that have ended |
+/// | `heartbeat_lag_seconds` | histogram | how long after its time a heartbeat of a client was answered |
+/// | `statement_duration_seconds` | histogram | statements, with the wait for a connection, whether they succeeded or not |
+///
+/// ```
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use leadergroup_lock::{DatabaseConfig, LockMetrics, Store};
+/// use prometheus_client::registry::Registry;
+///
+/// let url = "postgres://app@db.example/app".into();
+/// let store = Store::new(&DatabaseConfig { url, ..DatabaseConfig::default() })?;
+/// let mut registry = Registry::default();
+/// LockMetrics::new(&store).register(&mut registry);
+/// # Ok(())
+/// # }
+/// # example().unwrap();
+/// ```
+///
+/// A program with two databases registers each of them in a
+/// [sub-registry with a label](Registry::sub_registry_with_label). One that wants another prefix registers the value as a
+/// [collector](Registry::register_collector): its own names have none.
+#[derive(Debug, Clone)]
+pub struct LockMetrics {
+    store: Store,
+}
+
+impl LockMetrics {
+    /// The metrics of this store.
+    pub fn new(store: &Store) -> Self {
+        Self { store: store.clone() }
+    }
+
+    /// Registers them with the prefix `leadergroup_lock`.
+    pub fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("leadergroup_lock").register_collector(Box::new(self));
+    }
+}
+
+impl Collector for LockMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (stats, histograms) = (self.store.stats(), &self.store.counters.histograms);
+        let mut counter = |name: &str, help: &str, value: u64| {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+        };
+        counter("attempts", "Tries and waits for keys, and grants asked for", stats.attempts)?;
+        counter("wins", "Attempts that ended with the key", stats.wins)?;
+        counter("losses", "Attempts that ended without the key", stats.losses)?;
+        counter("contention", "Answers that others hold the key or want it", stats.contended)?;
+        counter("lost", "Terms that were lost before they were released", stats.lost)?;
+        counter("clock_jumps", "Jumps of the database's clock", stats.clock_jumps)?;
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        gauge("connections_in_use", "Database connections in use", stats.pool.in_use)?;
+        gauge("connections_idle", "Database connections open without work", stats.pool.idle)?;
+        gauge("connections_max", "Most connections at a time", stats.pool.most)?;
+        gauge("statements_waiting", "Statements that wait for a connection", stats.pool.waiting)?;
+        let mut seconds = |name: &str, help: &str, histogram: &Histogram| {
+            let (unit, kind) = (Some(&Unit::Seconds), histogram.metric_type());
+            histogram.encode(encoder.encode_descriptor(name, help, unit, kind)?)
+        };
+        seconds("wait_duration", "Waits in queues that have ended", &histograms.waits)?;
+        seconds("hold_duration", "Terms that have ended", &histograms.holds)?;
+        seconds("heartbeat_lag", "From a heartbeat's time to its answer", &histograms.heartbeat_lag)?;
+        seconds("statement_duration", "Statements, with the wait for a connection", &histograms.statements)
+    }
+}

@@ -1,0 +1,154 @@
+//! The lock without an async runtime.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use leadergroup_lock::{ClientConfig, Held, Key, LockError, Released, Store, Token, blocking};
+use tokio::runtime::Runtime;
+
+use crate::postgres::{DEADLINE, Database, database};
+
+#[path = "postgres/mod.rs"]
+mod postgres;
+
+/// For the databases of the tests. What is tested does without.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+fn migrated() -> (Database, Store) {
+    let database = RUNTIME.block_on(database());
+    let store = database.store();
+    blocking::migrate(&store).unwrap();
+    (database, store)
+}
+
+fn client(store: &Store, name: &str) -> blocking::Client {
+    let (ttl, retry_interval) = (Duration::from_secs(3), Duration::from_millis(100));
+    let config = ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() };
+    blocking::Client::connect(store.clone(), config).unwrap()
+}
+
+fn key() -> Key {
+    Key::new("a").unwrap()
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn number(database: &Database, sql: &str) -> i64 {
+    RUNTIME.block_on(database.number(sql))
+}
+
+fn mark_dead(database: &Database) {
+    RUNTIME.block_on(database.sql("update leadergroup.session set dead = true, dead_at = now()"));
+}
+
+#[test]
+fn a_key_goes_from_thread_to_thread() {
+    let (database, store) = &migrated();
+    let (one, two) = (client(store, "one"), client(&database.store(), "two"));
+    let held = one.try_lock(&key()).unwrap().unwrap();
+    assert_eq!((held.key(), held.token(), held.is_lost()), (&key(), Token::new(1), false));
+    assert!(held.held_until().unwrap() > leadergroup_lock::monotonic());
+    assert!(two.try_lock(&key()).unwrap().is_none());
+    let late = two.lock(&key(), Duration::from_millis(50)).unwrap_err();
+    assert!(late.to_string().contains("was not to be had within 50ms"), "{late}");
+    let waiters = |count| move || number(database, "select count(*) from leadergroup.waiter") == count;
+    eventually("its place is given up", waiters(0));
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| two.lock(&key(), DEADLINE).unwrap());
+        eventually("it waits", waiters(1));
+        assert_eq!(held.release().unwrap(), Released::Done);
+        let handed = waiting.join().unwrap();
+        assert_eq!(handed.token(), Token::new(2));
+        // A dropped guard releases the key in the background.
+        drop(handed);
+        assert_eq!(one.lock(&key(), DEADLINE).unwrap().token(), Token::new(3));
+    });
+}
+
+/// Nothing that the caller does stops the heartbeats.
+#[test]
+fn a_thread_that_computes_keeps_the_key() {
+    let (_database, store) = migrated();
+    let client = client(&store, "busy");
+    client.set_ttl(Duration::from_secs(1)).unwrap();
+    let work = |guard: &blocking::Guard| {
+        assert!(!guard.wait_lost(Duration::from_millis(10)));
+        let (start, before) = (Instant::now(), store.stats().heartbeats);
+        // Longer than the ttl.
+        while start.elapsed() < Duration::from_millis(1_200) || store.stats().heartbeats < before + 5 {
+            assert!(start.elapsed() < DEADLINE, "no heartbeats");
+            std::hint::spin_loop();
+        }
+        guard.is_lost()
+    };
+    assert_eq!(client.run_while_held(&key(), DEADLINE, work).unwrap(), Held::Done(false));
+    assert_eq!(store.stats().lost, 0);
+    assert!(client.try_lock(&key()).unwrap().is_some(), "it was released");
+}
+
+#[test]
+fn a_closure_is_told_that_the_key_is_lost() {
+    let (database, store) = migrated();
+    let client = client(&store, "loser");
+    let work = |guard: &blocking::Guard| {
+        mark_dead(&database);
+        assert!(guard.wait_lost(DEADLINE) && guard.is_lost() && guard.held_until().is_none());
+    };
+    assert_eq!(client.run_while_held(&key(), DEADLINE, work).unwrap(), Held::Lost);
+    let again = client.lock(&key(), DEADLINE).unwrap();
+    assert_eq!(again.token(), Token::new(2));
+    mark_dead(&database);
+    assert!(again.wait_lost(DEADLINE));
+    assert_eq!(again.release().unwrap(), Released::WasLost);
+}
+
+#[test]
+fn a_shutdown_frees_everything() {
+    let (database, store) = migrated();
+    let one = client(&store, "one");
+    let (clone, held) = (one.clone(), one.lock(&key(), DEADLINE).unwrap());
+    one.shutdown().unwrap();
+    assert!(held.is_lost());
+    let refused = clone.try_lock(&key()).unwrap_err().to_string();
+    assert_eq!(refused, LockError::SessionDead.to_string());
+    assert!(client(&database.store(), "two").try_lock(&key()).unwrap().is_some());
+}
+
+#[test]
+fn an_error_comes_back() {
+    let database = RUNTIME.block_on(database());
+    let empty = blocking::Client::connect(database.store(), ClientConfig::default()).unwrap_err();
+    assert!(matches!(empty, LockError::SchemaOld { .. }), "{empty}");
+}
+
+fn everything_within_a_runtime(database: &Database) {
+    let store = database.store();
+    blocking::migrate(&store).unwrap();
+    let client = client(&store, "async");
+    assert_eq!(client.run_while_held(&key(), DEADLINE, |_| 4711).unwrap(), Held::Done(4711));
+    let held = client.lock(&key(), DEADLINE).unwrap();
+    assert!(!held.wait_lost(Duration::from_millis(10)));
+    drop(client.clone());
+    drop(held);
+    client.shutdown().unwrap();
+}
+
+/// It blocks the thread, but it neither panics nor waits for ever.
+#[tokio::test]
+async fn it_works_on_the_only_thread_of_a_runtime() {
+    everything_within_a_runtime(&database().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn it_works_on_a_runtime_with_threads() {
+    let database = database().await;
+    tokio::spawn(async move { everything_within_a_runtime(&database) }).await.unwrap();
+}

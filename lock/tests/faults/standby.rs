@@ -1,0 +1,111 @@
+//! A synchronous standby that is away: each COMMIT hangs where no timeout of the server reaches it, and takes effect when the
+//! standby is given up.
+
+use std::time::Duration;
+
+use leadergroup_lock::{
+    AcquireRequest, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Store, Token, Wait,
+};
+
+use crate::cast::{TTL, grant, holder, key, take};
+use crate::postgres::{Database, Server, eventually};
+
+async fn beats(database: &Database) -> i64 {
+    database.number("select max(beat) from leadergroup.session").await
+}
+
+/// For a key that has a row, and for one that has none yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
+    let server = Server::start(&[]);
+    let (database, _) = server.migrated().await;
+    let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_millis(100));
+    let limit = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let client = Client::connect(Store::new(&limit).unwrap(), config).await.unwrap();
+    // Through another client, which is patient where the machine is slow.
+    let patient = Client::connect(database.store(), ClientConfig::default()).await.unwrap();
+    for name in ["tried before", "waited for before"] {
+        patient.try_lock(&key(name)).await.unwrap().unwrap().release().await.unwrap();
+    }
+    patient.shutdown().await.unwrap();
+
+    server.psql("alter system set synchronous_standby_names = 'nobody'");
+    server.psql("select pg_reload_conf()");
+    let hanging = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+    for name in ["tried", "tried before", "waited for", "waited for before"] {
+        let before = database.number(hanging).await;
+        // Not the first time where the server does not go by the new setting yet, or the machine is so busy that the time
+        // is up before the request is sent.
+        eventually(&format!("the commit of {name:?} hangs"), async || {
+            let answer = match name {
+                "tried" | "tried before" => client.try_lock(&key(name)).await.map(drop),
+                _ => client.lock(&key(name), Duration::from_secs(1)).await.map(drop),
+            };
+            let in_time = matches!(
+                answer,
+                Ok(()) | Err(ClientError::Lock(LockError::Timeout { .. }) | ClientError::Deadline { .. })
+            );
+            assert!(in_time, "{answer:?}");
+            database.number(hanging).await > before
+        })
+        .await;
+    }
+    // The questions are void by then, and have been given up.
+    let before = beats(&database).await;
+    eventually("a long time passes", async || beats(&database).await > before + 60).await;
+    assert!(database.number(hanging).await >= 4);
+    server.psql("alter system reset synchronous_standby_names");
+    server.psql("select pg_reload_conf()");
+    eventually("no commit hangs any more", async || database.number(hanging).await == 0).await;
+    eventually("all have come and gone", async || {
+        let granted = "select count(*) from leadergroup.terms where holder_name = 'unnamed'";
+        let held = "select count(*) from leadergroup.lock where holder_uid is not null";
+        database.number(granted).await >= 6 && database.number(held).await == 0
+    })
+    .await;
+    for name in ["tried", "tried before", "waited for", "waited for before"] {
+        let guard = client.lock(&key(name), Duration::from_mins(1)).await.unwrap();
+        assert!(guard.token() > Token::new(1));
+    }
+}
+
+/// The first statement of a new era, whatever it is, holds up no heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_era_begins_while_commits_hang() {
+    let server = Server::start(&[]);
+    let (database, _) = server.migrated().await;
+    let limit = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
+    let store = Store::new(&limit).unwrap();
+    let (own, era) = store.register("replica", TTL, None).await.unwrap();
+    for name in ["a", "b"] {
+        take(&store, own, &key(name)).await;
+    }
+    server.psql("alter system set synchronous_standby_names = 'nobody'");
+    server.psql("select pg_reload_conf()");
+    let hangs = async |name: &str| {
+        let granted = store.grant(own, &[grant(&key(name), 0, "p0")]).await;
+        matches!(granted, Err(LockError::Timeout { .. }))
+    };
+    eventually("the server goes by the new setting", async || hangs("a").await).await;
+    let wish = |name| AcquireRequest::new(key(name), holder("p1"), "test");
+    let mut eras = vec![era];
+    for first in ["a grant", "a request", "a question", "a registration"] {
+        let another = "set synchronous_commit = local; update leadergroup.meta set history = 'another one'";
+        database.sql(another).await;
+        // Changes of rows hang, as ever.
+        match first {
+            "a grant" => assert!(hangs("b").await),
+            "a request" => drop(store.acquire(own, &wish("d"), Wait::InQueue).await),
+            "a question" => drop(store.acquire(own, &wish("e"), Wait::No).await),
+            _ => drop(store.register("another", TTL, None).await),
+        }
+        // Not at the first attempt where the machine is so busy that even connecting takes too long.
+        eventually(&format!("a heartbeat gets through after {first}"), async || {
+            let beat = store.beat(own, &[]).await;
+            beat.is_ok_and(|beat| beat.alive && beat.quarantine.is_some() && !eras.contains(&beat.era))
+        })
+        .await;
+        eras.push(store.beat(own, &[]).await.unwrap().era);
+    }
+}

@@ -1,0 +1,73 @@
+//! Every listener makes each NOTIFY of the server slower: a program listens only while it waits.
+
+use std::time::Duration;
+
+use leadergroup_lock::{Changed, Client, ClientConfig, Guard, Token};
+use tokio::time::timeout;
+
+use crate::cast::key;
+use crate::connections::connections;
+use crate::postgres::{DEADLINE, Database, eventually, migrated};
+
+/// Polling comes too late for the test.
+async fn client(database: &Database) -> Client {
+    let (ttl, retry_interval) = (DEADLINE * 10, DEADLINE * 2);
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    Client::connect(database.store(), config).await.unwrap()
+}
+
+fn waits(client: &Client) -> tokio::task::JoinHandle<Guard> {
+    let client = client.clone();
+    tokio::spawn(async move { client.lock(&key("a"), DEADLINE).await.unwrap() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_listens_while_nobody_waits() {
+    let (database, _store) = migrated().await;
+    let (one, two) = (client(&database).await, client(&database).await);
+    let mut held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    // Without another connection it cannot have listened in between.
+    let made = connections(&database).await;
+    for _ in 0..20 {
+        assert!(two.try_lock(&key("a")).await.unwrap().is_none());
+        two.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!((connections(&database).await, database.listening().await), (made, 0));
+    // A second time it is as the first one.
+    for token in [2, 3] {
+        eventually("nobody listens", async || database.listening().await == 0).await;
+        let next = waits(if token == 2 { &two } else { &one });
+        eventually("one listens, which waits", async || database.listening().await == 1).await;
+        let queued = "select count(*) from leadergroup.waiter";
+        eventually("it is in the queue", async || database.number(queued).await == 1).await;
+        held.release().await.unwrap();
+        held = timeout(DEADLINE, next).await.expect("it was told").unwrap();
+        assert_eq!(held.token(), Token::new(token));
+    }
+    eventually("nobody listens", async || database.listening().await == 0).await;
+}
+
+/// The holder learns it by the answer to its next heartbeat. Its own look at what it holds comes later than the test ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_taken_away_by_force_is_lost_though_its_holder_does_not_listen() {
+    let (database, store) = migrated().await;
+    let config = ClientConfig {
+        ttl: DEADLINE * 10,
+        retry_interval: Duration::from_millis(200),
+        ..ClientConfig::default()
+    };
+    let holder = Client::connect(database.store(), config).await.unwrap();
+    let kept = holder.try_lock(&key("kept")).await.unwrap().unwrap();
+    for token in [1, 2] {
+        let held = holder.try_lock(&key("a")).await.unwrap().unwrap();
+        assert_eq!(held.token(), Token::new(token));
+        assert_eq!(database.listening().await, 0);
+        let answer = store.force_release(&key("a"), held.token(), "by hand").await.unwrap();
+        assert_eq!(answer, Changed::Done);
+        timeout(DEADLINE, held.lost()).await.expect("told by the heartbeat");
+        assert_eq!(database.listening().await, 0);
+        assert!(!kept.is_lost());
+    }
+    let session = store.info(&key("kept")).await.unwrap().unwrap().session.unwrap().id;
+    assert_eq!(store.beat(session, &[]).await.unwrap().revoked, 2);
+}

@@ -1,0 +1,160 @@
+//! A holder that was killed cannot say that it has ended. Programs that only try, and that live for less than its ttl, free
+//! its key all the same; one that lives keeps it, however silent it looks.
+
+use std::time::Duration;
+
+use leadergroup_lock::{
+    Client, ClientConfig, ClientError, DatabaseConfig, Guard, Reason, Store, Token, monotonic,
+};
+
+use crate::cast::key;
+use crate::postgres::{DEADLINE, Database, eventually, migrated};
+use crate::program::{self, Program};
+
+const URL: &str = "LEADERGROUP_TEST_SILENT_URL";
+const TTL: Duration = Duration::from_secs(2);
+/// Less than that, and enough for an answer.
+const SHORT: Duration = Duration::from_secs(1);
+
+async fn connect(store: Store, confirm_death: bool) -> Client {
+    let config = ClientConfig { ttl: TTL, retry_interval: TTL / 3, confirm_death, ..ClientConfig::default() };
+    Client::connect(store, config).await.unwrap()
+}
+
+/// A program that makes one try, and ends.
+async fn try_once(database: &Database, confirm_death: bool) -> Result<Token, Reason> {
+    let client = connect(database.store(), confirm_death).await;
+    let token = client.try_lock_or_why(&key("a")).await.unwrap().map(|guard| guard.token());
+    client.shutdown().await.unwrap();
+    token
+}
+
+/// One that waits, but not for as long as it takes to be sure.
+async fn wait_shortly(database: &Database, confirm_death: bool) -> Result<Guard, ClientError> {
+    connect(database.store(), confirm_death).await.lock(&key("a"), SHORT).await
+}
+
+/// As when its process was killed: the connections are closed, and the session is not.
+async fn killed(database: &Database) {
+    let client = connect(database.store(), true).await;
+    let guard = client.try_lock(&key("a")).await.unwrap().unwrap();
+    // Its end would be a release.
+    std::mem::forget(guard);
+    drop(client);
+}
+
+async fn living(database: &Database) -> i64 {
+    database.number("select count(*) from leadergroup.session where not dead").await
+}
+
+/// By the database's clock the holder is silent from now on.
+async fn until_it_looks_silent(database: &Database) {
+    let store = database.store();
+    eventually("the holder looks silent", async || {
+        store.info(&key("a")).await.unwrap().unwrap().session.unwrap().is_silent()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the process that the other test kills"]
+async fn process() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let store = Store::new(&DatabaseConfig { url: url.into(), ..DatabaseConfig::default() }).unwrap();
+    let _guard = connect(store, true).await.try_lock(&key("a")).await.unwrap().unwrap();
+    program::say("holds it");
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_try_once_each_free_the_key_of_one_that_was_killed() {
+    let (database, _store) = migrated().await;
+    let mut holder = Program::start("silent::process", [(URL, database.url())]);
+    assert_eq!(holder.says(), "holds it");
+    for _ in 0..3 {
+        assert_eq!(try_once(&database, true).await, Err(Reason::Others), "it lives");
+    }
+    holder.kill();
+    let start = monotonic();
+    let token = loop {
+        match try_once(&database, true).await {
+            Ok(token) => break token,
+            Err(reason) => assert!(monotonic().saturating_sub(start) < DEADLINE, "still: {reason}"),
+        }
+    };
+    assert_eq!(token, Token::new(2));
+    assert_eq!(try_once(&database, true).await, Ok(Token::new(3)), "it was released in order since");
+}
+
+/// A single one is enough once it is silent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_takes_the_key_of_a_holder_that_has_been_silent_for_long() {
+    let (database, _store) = migrated().await;
+    killed(&database).await;
+    until_it_looks_silent(&database).await;
+    assert_eq!(try_once(&database, true).await, Ok(Token::new(2)));
+    assert_eq!(living(&database).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_wait_takes_the_key_of_a_holder_that_has_been_silent_for_long() {
+    let (database, _store) = migrated().await;
+    killed(&database).await;
+    until_it_looks_silent(&database).await;
+    assert_eq!(wait_shortly(&database, true).await.unwrap().token(), Token::new(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_confirming_deaths_a_program_is_told_that_the_holder_is_silent() {
+    let (database, store) = migrated().await;
+    killed(&database).await;
+    until_it_looks_silent(&database).await;
+    let is_silent = |reason: &Reason| match reason {
+        Reason::Silent { silent, ttl } => *silent >= TTL * 2 && *ttl == TTL,
+        _ => false,
+    };
+    for _ in 0..3 {
+        let reason = try_once(&database, false).await.unwrap_err();
+        assert!(is_silent(&reason), "{reason:?}");
+        let text = reason.to_string();
+        assert!(text.contains("silent for") && text.contains("wait longer"), "{text}");
+        let error = wait_shortly(&database, false).await.unwrap_err();
+        assert!(matches!(&error, ClientError::Deadline { reason, .. } if is_silent(reason)), "{error:?}");
+    }
+    let holder = store.info(&key("a")).await.unwrap().unwrap();
+    assert_eq!((holder.token, holder.session.unwrap().dead), (Token::new(1), false));
+    // One that confirms it puts an end to that.
+    assert_eq!(try_once(&database, true).await, Ok(Token::new(2)));
+}
+
+/// The database's clock may be wrong, or was set: what counts is that it beats.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_only_looks_silent_keeps_its_key() {
+    let (database, _store) = migrated().await;
+    let holder = connect(database.store(), true).await;
+    let guard = holder.try_lock(&key("a")).await.unwrap().unwrap();
+    // The only session so far.
+    database
+        .sql(
+            "create function public.look_silent() returns trigger language plpgsql as
+             'begin new.seen = now() - interval ''1 hour''; return new; end';
+             do $$ begin
+                 execute format(
+                     'create trigger look_silent before update of beat on leadergroup.session
+                      for each row when (old.id = %L) execute function public.look_silent()',
+                     (select id from leadergroup.session)
+                 );
+             end $$",
+        )
+        .await;
+    until_it_looks_silent(&database).await;
+    for _ in 0..3 {
+        let reason = try_once(&database, true).await.unwrap_err();
+        assert!(matches!(reason, Reason::Silent { .. }), "it was watched for its ttl: {reason:?}");
+        wait_shortly(&database, true).await.unwrap_err();
+    }
+    assert!(!guard.is_lost());
+    let dead = "select count(*) from leadergroup.session as s join leadergroup.lock as l on l.session = s.id
+                where s.dead";
+    assert_eq!(database.number(dead).await, 0);
+}
