@@ -1,4 +1,5 @@
--- $1 keys. Each row once for each of its pending terms: the last confirmed one and all after it.
+-- $1 keys. Each row once for each of its pending terms: the last confirmed one and all after it. The terms are looked up
+-- key by key. A join with the view leadergroup.terms would read all of both tables, and compare each key with all of it.
 select l.key, l.group_id, l.session, l.token, l.grant_id, l.holder_uid, l.holder_namespace, l.holder_name,
        l.confirmed_token > 0 and l.confirmed_token = l.token as confirmed,
        l.tombstone, l.protocol, (extract(epoch from l.lock_timestamp) * 1000000)::bigint as lock_timestamp_us,
@@ -7,6 +8,13 @@ select l.key, l.group_id, l.session, l.token, l.grant_id, l.holder_uid, l.holder
        (extract(epoch from t.granted_at) * 1000000)::bigint as term_granted_at_us,
        t.token = l.confirmed_token as term_confirmed
 from leadergroup.lock as l
-left join leadergroup.terms as t on t.key = l.key and t.token >= l.confirmed_token
+left join lateral (
+    select e.token, e.grant_id, e.holder_uid, e.holder_namespace, e.holder_name, e.reason, e.granted_at
+    from leadergroup.term as e
+    where e.key = l.key and e.token >= l.confirmed_token
+    union all
+    select l.token, l.grant_id, l.holder_uid, l.holder_namespace, l.holder_name, l.reason, l.lock_timestamp
+    where l.holder_uid is not null and l.token >= l.confirmed_token
+) as t on true
 where l.key = any($1)
 order by l.key, t.token
