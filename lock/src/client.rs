@@ -40,15 +40,16 @@ pub struct ClientConfig {
     /// may have effects that come late. Measured by those who wait, from when they learn of it. A release and a
     /// [`shutdown`](Client::shutdown) hand over at once.
     pub lock_delay: Duration,
-    /// The longest time that a key may be held. Then it is [lost](Guard::lost) and free for others, whatever the holder
-    /// does.
+    /// The longest time that a key may be held. Then it is [lost](Guard::lost). It is free for others when the guard is
+    /// dropped, or else a fifth of the ttl later, whatever the holder does.
     pub max_hold: Option<Duration>,
     /// Whether the heartbeat runs in a thread of its own, with connections of its own. Then code that blocks the caller's
     /// runtime does not cost the lock.
     pub heartbeat_thread: bool,
-    /// Whether a try, and a wait that is over, takes up to the holder's ttl longer where the holder has been silent for
-    /// twice that time: it watches the holder, marks it dead, and tries once more. Without it, programs that only try can
-    /// never take the key of one that was killed.
+    /// Whether a try, and a wait that is over, takes longer where somebody has to observe something before the key goes to
+    /// anybody. If the holder has been silent for twice its ttl, that is its ttl: the client watches the holder, marks it
+    /// dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it is the longest ttl. Without
+    /// this, programs that only try, and end, never get such a key.
     pub confirm_death: bool,
 }
 
@@ -204,7 +205,7 @@ impl Client {
     /// Takes the key if nobody holds it and nobody waits for it. A key that this holder has already is held once more. Never
     /// waits for others who want the key: while somebody else is about to take it, it is not to be had. Only fenced
     /// transactions of its last holder are waited for, as the [`FencePolicy`](crate::FencePolicy) says, and a holder that
-    /// probably is dead is [watched for its ttl](ClientConfig::confirm_death).
+    /// probably is dead, or a quarantine, is [observed](ClientConfig::confirm_death).
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         Ok(self.try_lock_or_why(key).await?.ok())
     }

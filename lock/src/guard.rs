@@ -63,7 +63,8 @@ impl Term {
             since: Instant::now(),
         });
         if let Some(at) = term.ends_at {
-            term.process.runtime.spawn(end_at(Arc::downgrade(&term), at));
+            let margin = term.process.lease.borrow().margin();
+            term.process.runtime.spawn(free_overdue(Arc::downgrade(&term), at + margin));
         }
         term
     }
@@ -126,8 +127,9 @@ impl Term {
     }
 }
 
-/// Ends a term that has lasted for as long as it may: it is lost, and the key is free.
-async fn end_at(term: Weak<Term>, at: Duration) {
+/// Frees the key of a term that has lasted for as long as it may. The guards are lost at `at`; the key is free a margin
+/// later, so that its holder has as much time to stop as after the loss of its session.
+async fn free_overdue(term: Weak<Term>, at: Duration) {
     loop {
         let left = at.saturating_sub(monotonic());
         if left.is_zero() {
@@ -138,9 +140,7 @@ async fn end_at(term: Weak<Term>, at: Duration) {
     let Some(term) = term.upgrade() else { return };
     if !term.is_taken() && !term.released.load(Ordering::Relaxed) {
         term.lost.store(true, Ordering::Relaxed);
-        tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is given up");
-        // Wakes those that wait for the loss.
-        term.process.lease.send_modify(|_| {});
+        tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is released");
         let (process, session) = (Arc::clone(&term.process), term.session);
         let release = async || process.store.release(session, &term.key, term.token, HELD_TOO_LONG).await;
         process.insist(session, release).await;

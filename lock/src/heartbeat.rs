@@ -182,6 +182,7 @@ impl Heartbeat {
         let era_changed = self.reconcile(beat.era).await;
         self.process.lease.send_if_modified(|lease| {
             lease.beat = lease.beat.max(beat.count);
+            lease.quarantine = beat.quarantine;
             lease.renew(session, attempt, beat.era, monotonic())
         });
         if std::mem::replace(&mut self.revoked, beat.revoked) != beat.revoked {

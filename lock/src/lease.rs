@@ -17,6 +17,8 @@ pub(crate) struct Lease {
     pub(crate) era: EraId,
     /// Whether all that is held was found in that era. Until then its heartbeats do not renew the lease.
     pub(crate) reconciled: bool,
+    /// How long the quarantine of that era lasts, if it is in one.
+    pub(crate) quarantine: Option<Duration>,
     /// There will be no other session, and no more heartbeats.
     pub(crate) closed: bool,
     lasts: Duration,
@@ -34,7 +36,7 @@ impl Lease {
     pub(crate) fn begin(session: SessionId, era: EraId, ttl: Duration, attempt: Duration) -> Self {
         let lasts = ttl.saturating_sub(margin(ttl));
         let until = Some(attempt + lasts);
-        Self { session, beat: 1, era, reconciled: true, closed: false, lasts, until }
+        Self { session, beat: 1, era, reconciled: true, quarantine: None, closed: false, lasts, until }
     }
 
     /// From the next renewal on it lasts for another ttl. A shorter one shortens the lease at once.
@@ -54,6 +56,11 @@ impl Lease {
             self.until = self.until.map(|before| before.max(until));
         }
         counts
+    }
+
+    /// How much sooner it ends than others may have what is held.
+    pub(crate) fn margin(&self) -> Duration {
+        margin(self.lasts + self.lasts / 4)
     }
 
     /// How long it lasts from a renewal on.

@@ -14,8 +14,7 @@ use crate::guard::Guard;
 use crate::process::Process;
 use crate::stats;
 use crate::{
-    AcquireRequest, Acquired, Attempt, GrantId, HolderSession, Key, LockError, Reason, Refusal, SessionId,
-    Token, Wait,
+    AcquireRequest, Acquired, Attempt, GrantId, Key, LockError, Reason, Refusal, SessionId, Token, Wait,
 };
 
 /// After a failure a waiter asks again after a tenth of its interval, then after twice as long each time, up to so many
@@ -32,7 +31,7 @@ pub(crate) struct Waiter<'a> {
     pub(crate) wait: Wait,
     /// When the wait is over; `None` if it lasts for ever.
     pub(crate) deadline: Option<Duration>,
-    /// Whether a holder that has been silent for long is watched for its ttl, although the wait is over.
+    /// See [`ClientConfig::confirm_death`](crate::ClientConfig::confirm_death).
     pub(crate) confirm_death: bool,
     pub(crate) counted: stats::Attempt<'a>,
     pub(crate) reason: Reason,
@@ -80,7 +79,7 @@ impl Waiter<'_> {
         let turn = Turn::new(&process.turns, request.grant, self.wait);
         let mut unfinished = Unfinished::new(process, session, self.key, request.grant);
         let mut pauses = Pauses::new(process.config.retry_interval);
-        let mut suspect = Suspect::default();
+        let mut observed = Observed::default();
         while process.lease.borrow().serves(session) {
             if let Some(guard) = self.client.again(self.key) {
                 return Ok(Part::Got(guard));
@@ -90,14 +89,16 @@ impl Waiter<'_> {
             request.void_after = Some(void_after(process, lease.beat));
             let question = process.store.acquire(session, &request, self.wait);
             // A try is worth one answer, however long that takes.
-            let limit = if self.wait == Wait::No { Duration::MAX } else { self.left(suspect.until) };
+            let limit = if self.wait == Wait::No { Duration::MAX } else { self.left(observed.until()) };
             let Ok(answer) = timeout(limit, unfinished.ask(request.void_after, question)).await else {
                 return Ok(Part::Over);
             };
             let pause = match answer {
                 Ok(attempt) => {
                     self.reason = Reason::of(&attempt);
-                    suspect.see(process, attempt.holder.filter(|_| self.confirm_death));
+                    if self.confirm_death {
+                        observed.see(process, &attempt);
+                    }
                     match self.settle(&mut unfinished, &attempt, &request, &mut pauses)? {
                         Next::Got(guard) => return Ok(Part::Got(guard)),
                         Next::Again => return Ok(Part::Again),
@@ -114,7 +115,7 @@ impl Waiter<'_> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let left = self.left(suspect.until);
+            let left = self.left(observed.until());
             if left.is_zero() {
                 return Ok(Part::Over);
             }
@@ -179,10 +180,10 @@ impl Waiter<'_> {
         })
     }
 
-    /// How much time there is: until the deadline, or until a silent holder's death is confirmed, if that is later.
-    fn left(&self, suspect: Option<Duration>) -> Duration {
+    /// How much time there is: until the deadline, or until what is being observed is certain, if that is later.
+    fn left(&self, observed: Option<Duration>) -> Duration {
         let Some(deadline) = self.deadline else { return Duration::MAX };
-        deadline.max(suspect.unwrap_or_default()).saturating_sub(monotonic())
+        deadline.max(observed.unwrap_or_default()).saturating_sub(monotonic())
     }
 }
 
@@ -200,40 +201,56 @@ fn void_after(process: &Process, beat: u64) -> u64 {
     beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
 }
 
-/// A holder whose process probably has ended. It is watched by the heartbeat, which marks it dead after its ttl.
+/// What somebody has to observe for some time before the key goes to anybody: a silent holder, or a quarantine. If all
+/// programs only tried and ended, nobody would.
 #[derive(Default)]
-struct Suspect<'a> {
-    watched: Option<(&'a Process, SessionId)>,
-    /// When its death has been confirmed at the latest, or not. Set once for each holder.
-    until: Option<Duration>,
+struct Observed<'a> {
+    holder: Option<(&'a Process, SessionId)>,
+    /// When the holder's death is certain at the latest, or not. Set once for each holder.
+    death: Option<Duration>,
+    /// Since when the database is in quarantine, and when that is over at the latest.
+    quarantine: Option<(Duration, Duration)>,
 }
 
-impl<'a> Suspect<'a> {
-    /// Watches the holder of what is waited for.
-    fn see(&mut self, process: &'a Process, holder: Option<HolderSession>) {
-        let Some(holder) = holder else { return };
-        if self.watched.is_none_or(|(_, session)| session != holder.session) {
+impl<'a> Observed<'a> {
+    fn see(&mut self, process: &'a Process, attempt: &Attempt) {
+        let now = monotonic();
+        // A few heartbeats: the first that sees it, the one that decides it, and the statement that says so.
+        let heartbeats = process.config.retry_interval * 4;
+        self.quarantine = (attempt.outcome == Acquired::Quarantine).then(|| {
+            let since = self.quarantine.map_or(now, |(since, _)| since);
+            // The heartbeat that says how long it lasts may still be to come.
+            let lasts = process.lease.borrow().quarantine.unwrap_or(process.config.ttl);
+            (since, since + lasts + heartbeats)
+        });
+        let Some(holder) = attempt.holder else { return };
+        if self.holder.is_none_or(|(_, session)| session != holder.session) {
             self.unwatch();
             process.watched.add(holder.session);
-            self.watched = Some((process, holder.session));
+            self.holder = Some((process, holder.session));
         }
         if !holder.is_suspect() {
-            self.until = None;
-        } else if self.until.is_none() {
-            // The ttl, and a few heartbeats: the first that sees it, the one that condemns it, and the death mark.
-            self.until = Some(monotonic() + holder.ttl + process.config.retry_interval * 4);
+            self.death = None;
+        } else if self.death.is_none() {
+            // The heartbeat watches it, and marks it dead after its ttl.
+            self.death = Some(now + holder.ttl + heartbeats);
         }
     }
 
+    /// When all of it is certain.
+    fn until(&self) -> Option<Duration> {
+        self.death.max(self.quarantine.map(|(_, until)| until))
+    }
+
     fn unwatch(&mut self) {
-        self.until = None;
-        if let Some((process, session)) = self.watched.take() {
+        self.death = None;
+        if let Some((process, session)) = self.holder.take() {
             process.watched.remove(session);
         }
     }
 }
 
-impl Drop for Suspect<'_> {
+impl Drop for Observed<'_> {
     fn drop(&mut self) {
         self.unwatch();
     }

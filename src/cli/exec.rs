@@ -37,10 +37,11 @@ pub struct ExecArgs {
     /// How long nobody gets the lock when this program ends without a word, or loses touch with the database
     #[arg(long, value_name = "TIME")]
     pub lock_delay: Option<HumanDuration>,
-    /// The longest time that the lock may be held; then it is lost, and free for others
+    /// The longest time that the lock may be held; then it is lost, and the command is stopped
     #[arg(long, value_name = "TIME")]
     pub max_hold: Option<HumanDuration>,
-    /// Do not take the holder's ttl longer than --wait to find out whether a holder that has been silent for long is dead
+    /// Do not exceed --wait to find out whether a holder that has been silent for long is dead, which takes its ttl, nor for
+    /// the quarantine after a failover of the database
     #[arg(long)]
     pub no_confirm_death: bool,
     /// What happens to the command when the lock is lost. Exit status 76 then

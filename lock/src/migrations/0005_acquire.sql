@@ -288,6 +288,7 @@ begin
         if not passed and created then
             -- Another request for the new key, which may wait for the row that was created here.
             verdict := 'busy';
+            blockers := leadergroup.fence_blockers(fence);
             return;
         elsif not passed then
             -- The old holder's fenced transactions end before the row is locked.

@@ -218,7 +218,8 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
         assert_eq!(held.token(), Token::new(1));
         timeout(DEADLINE, held.lost()).await.expect("the holder learns it");
     }
-    let other = Client::connect(after.store(), keep("other")).await.unwrap();
+    let impatient = ClientConfig { confirm_death: false, ..keep("other") };
+    let other = Client::connect(after.store(), impatient).await.unwrap();
     assert!(
         other.try_lock(&key("a")).await.unwrap().is_none(),
         "for as long as somebody may believe in a lost grant"

@@ -15,7 +15,9 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 async fn client(database: &Database, ttl: Duration, lock_delay: Duration) -> Client {
     let retry_interval = ttl / 20;
-    let config = ClientConfig { ttl, retry_interval, lock_delay, ..ClientConfig::default() };
+    // So that the time is over when it should be.
+    let confirm_death = false;
+    let config = ClientConfig { ttl, retry_interval, lock_delay, confirm_death, ..ClientConfig::default() };
     Client::connect(database.store(), config).await.unwrap()
 }
 

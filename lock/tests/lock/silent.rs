@@ -127,6 +127,19 @@ async fn without_confirming_deaths_a_program_is_told_that_the_holder_is_silent()
     assert_eq!(try_once(&database, true).await, Ok(Token::new(2)));
 }
 
+/// Nobody is there for long enough to end the quarantine by chance.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_try_once_each_end_a_quarantine() {
+    let (database, _store) = migrated().await;
+    assert_eq!(try_once(&database, true).await, Ok(Token::new(1)));
+    let another_history = "update leadergroup.meta set history = 'another'";
+    database.sql(another_history).await;
+    assert_eq!(try_once(&database, false).await, Err(Reason::Quarantine), "it does not wait for the end");
+    assert!(wait_shortly(&database, true).await.unwrap().token() > Token::new(1));
+    database.sql(another_history).await;
+    assert!(try_once(&database, true).await.is_ok());
+}
+
 /// The database's clock may be wrong, or was set: what counts is that it beats.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_only_looks_silent_keeps_its_key() {
