@@ -152,62 +152,76 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-    alone constant boolean := jsonb_array_length(acquire.requests) = 1;
+    count constant integer := jsonb_array_length(acquire.requests);
+    answered bigint[] := '{}';
     q record;
     l record;
 begin
+    -- Keys that were given up, and that nobody waits for. Locks nothing but their rows, and the own session not even that: a
+    -- death mark that comes at the same time counts as coming after this, as if it came a moment later; no program believes
+    -- in a grant when its session may be marked dead. FOR UPDATE: the update alone would not conflict with a fence that
+    -- locks the row because its snapshot is older. A row that somebody else has locked is passed over: it costs those
+    -- nothing who ask for others.
+    for place, token, era_id in
+        with free as materialized (
+            select r.*, l.ctid as id, m.era, m.era_id, leadergroup.next_token(
+                       l.token, l.era, (select max(t.token) from leadergroup.term as t where t.key = l.key), 0, m
+                   ) as token
+            from (
+                select p.* from rows from (jsonb_to_recordset(acquire.requests) as (
+                    key text, grant_id uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
+                    void_after bigint
+                )) with ordinality as p (key, grant_id, uid, namespace, name, reason, delay_ms, void_after, place)
+                -- All of them. It tells the planner that there are few: it looks the rows up one by one.
+                limit count
+            ) as r
+            join leadergroup.lock as l on l.key = r.key collate "C"
+            cross join leadergroup.meta as m
+            where l.session is null and l.holder_uid is null and not l.awaited
+            and l.group_id = leadergroup.programs() and not l.tombstone and l.protocol <= 1
+            and m.only_row and m.history = leadergroup.history() and not m.quarantine
+            and num_nulls(r.grant_id, r.uid, r.namespace, r.name, r.reason) = 0
+            and exists (
+                select from leadergroup.session as s
+                where s.id = acquire.session and not s.dead
+                and (r.void_after is null or s.beat <= r.void_after)
+            )
+            -- No fenced transaction of the term before is under way. Tried last: for keys that are free.
+            and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
+            for update of l skip locked
+        )
+        -- Of two requests for one key one has it. A row that changed since the snapshot is locked, but not found here: then
+        -- the request is answered below.
+        update leadergroup.lock as l
+        set token = f.token, confirmed_token = f.token, era = f.era, session = acquire.session, grant_id = f.grant_id,
+            holder_uid = f.uid, holder_namespace = f.namespace, holder_name = f.name, reason = f.reason,
+            delay_ms = coalesce(f.delay_ms, 0), protocol = 1, lock_timestamp = clock_timestamp(), end_reason = null
+        from free as f
+        where l.ctid = f.id
+        returning f.place, f.token, f.era_id
+    loop
+        verdict := 'granted';
+        answered := answered || place;
+        return next;
+    end loop;
+    if cardinality(answered) = count then
+        return;
+    end if;
     for q in
         select r.* from rows from (jsonb_to_recordset(acquire.requests) as (
-            key text, grant_id uuid, uid text, namespace text, name text, reason text, wait boolean, delay_ms bigint,
-            sat_out bigint, void_after bigint
-        )) with ordinality as r (
-            key, grant_id, uid, namespace, name, reason, wait, delay_ms, sat_out, void_after, place
-        )
+            key text, grant_id uuid, uid text, namespace text, name text, reason text, wait boolean, sat_out bigint
+        )) with ordinality as r (key, grant_id, uid, namespace, name, reason, wait, sat_out, place)
+        where r.place <> all (answered)
     loop
         if num_nulls(q.key, q.grant_id, q.uid, q.namespace, q.name, q.reason, q.wait) > 0 then
             raise exception 'leadergroup.acquire: key, grant_id, uid, namespace, name, reason and wait are required'
                 using errcode = 'null_value_not_allowed';
         end if;
-        place := q.place;
-        -- A key that was given up, and that nobody waits for. Locks nothing but its row, and the own session not even
-        -- that: a death mark that comes at the same time counts as coming after this, as if it came a moment later; no
-        -- program believes in a grant when its session may be marked dead. FOR UPDATE: the update alone would not conflict
-        -- with a fence that locks the row because its snapshot is older. A row that somebody else has locked is passed
-        -- over: it costs those nothing who ask for others.
-        select m.era, m.era_id, leadergroup.next_token(
-                   l.token, l.era, (select max(t.token) from leadergroup.term as t where t.key = l.key), 0, m
-               ) as token
-        into l
-        from leadergroup.lock as l cross join leadergroup.meta as m
-        where l.key = q.key and l.session is null and l.holder_uid is null and not l.awaited
-        and l.group_id = leadergroup.programs() and not l.tombstone and l.protocol <= 1
-        and m.only_row and m.history = leadergroup.history() and not m.quarantine
-        and exists (
-            select from leadergroup.session as s
-            where s.id = acquire.session and not s.dead
-            and (q.void_after is null or s.beat <= q.void_after)
-        )
-        -- No fenced transaction of the term before is under way. Tried last: for keys that are free.
-        and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
-        for update of l skip locked;
-        if found then
-            update leadergroup.lock as r
-            set token = l.token, confirmed_token = l.token, era = l.era, session = acquire.session,
-                grant_id = q.grant_id, holder_uid = q.uid, holder_namespace = q.namespace, holder_name = q.name,
-                reason = q.reason, delay_ms = coalesce(q.delay_ms, 0), protocol = 1,
-                lock_timestamp = clock_timestamp(), end_reason = null
-            where r.key = q.key;
-            verdict := 'granted';
-            token := l.token;
-            era_id := l.era_id;
-            holder_session := null;
-            return next;
-            continue;
-        end if;
         select * into l from leadergroup.look(acquire.session, q.key, q.grant_id, q.sat_out, true) as l;
         if l.verdict = 'granted' or l.verdict = 'held' and (not q.wait or l.place is not null) and exists (
             select from leadergroup.session as s where s.id = acquire.session and not s.dead
         ) then
+            place := q.place;
             verdict := case when l.verdict = 'held' and q.wait then 'waiting' else l.verdict end;
             token := l.token;
             holder_session := l.holder_session;
@@ -215,7 +229,7 @@ begin
             holder_silent_ms := l.holder_silent_ms;
             era_id := (select m.era_id from leadergroup.meta as m);
             return next;
-        elsif alone then
+        elsif count = 1 then
             return query select q.place, a.* from leadergroup.acquire_one(
                 acquire.session, acquire.requests -> 0, acquire.patience_ms, acquire.force_ms
             ) as a;

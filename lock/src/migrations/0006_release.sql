@@ -147,36 +147,40 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-    alone constant boolean := jsonb_array_length(release.releases) = 1;
+    count constant integer := jsonb_array_length(release.releases);
     q record;
 begin
-    for q in
-        select r.* from rows from (jsonb_to_recordset(release.releases) as (key text, token bigint, reason text))
-            with ordinality as r (key, token, reason, place)
-    loop
-        if num_nulls(q.key, q.token, q.reason) > 0 then
-            raise exception 'leadergroup.release: key, token and reason are required'
-                using errcode = 'null_value_not_allowed';
-        end if;
-        with held as materialized (
-            select l.key from leadergroup.lock as l
-            where l.key = q.key and l.session = release.session and l.token = q.token and l.holder_uid is not null
-            and not l.awaited and l.group_id = leadergroup.programs() and not l.tombstone and l.protocol <= 1
-            and exists (select from leadergroup.session as s where s.id = release.session and not s.dead)
-            for no key update of l skip locked
-        )
-        update leadergroup.lock as l
-        set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
-            lock_timestamp = clock_timestamp(), end_reason = q.reason
-        from held as h
-        where l.key = q.key;
-        if found then
-            return query select q.place, 'done', null::uuid, null::uuid, null::text, null::integer, null::text;
-        elsif alone then
-            return query
-            select q.place, e.* from leadergroup.end_hold(release.session, q.key, q.token, q.reason) as e;
-        end if;
-    end loop;
+    return query
+    with held as materialized (
+        select l.ctid as id, r.reason, r.place
+        from (
+            select p.* from rows from (jsonb_to_recordset(release.releases) as (key text, token bigint, reason text))
+                with ordinality as p (key, token, reason, place)
+            -- All of them. It tells the planner that there are few: it looks the rows up one by one.
+            limit count
+        ) as r
+        join leadergroup.lock as l on l.key = r.key collate "C"
+        where l.session = release.session and l.token = r.token and l.holder_uid is not null and r.reason is not null
+        and not l.awaited and l.group_id = leadergroup.programs() and not l.tombstone and l.protocol <= 1
+        and exists (select from leadergroup.session as s where s.id = release.session and not s.dead)
+        for no key update of l skip locked
+    )
+    update leadergroup.lock as l
+    set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
+        lock_timestamp = clock_timestamp(), end_reason = h.reason
+    from held as h
+    -- A row that changed since the snapshot is locked, but not found: it is released alone.
+    where l.ctid = h.id
+    returning h.place, 'done', null::uuid, null::uuid, null::text, null::integer, null::text;
+    if found or count <> 1 then
+        return;
+    end if;
+    select r.* into q from jsonb_to_record(release.releases -> 0) as r (key text, token bigint, reason text);
+    if num_nulls(q.key, q.token, q.reason) > 0 then
+        raise exception 'leadergroup.release: key, token and reason are required'
+            using errcode = 'null_value_not_allowed';
+    end if;
+    return query select 1::bigint, e.* from leadergroup.end_hold(release.session, q.key, q.token, q.reason) as e;
 end
 $$;
 
