@@ -70,21 +70,18 @@ async fn a_holder_that_is_too_far_off_knows_it_before_others_have_the_lock() {
     let proxy = Proxy::before(Backend::of(shared())).await;
     let far = client(&database, proxy.url(&database.url()), "far", TTL).await;
     let near = client(&database, database.url(), "near", TTL).await;
-    let mut expected = 1;
     // The one way alone is longer than the ttl; then only both ways together are.
     for one_way in [TTL * 2, TTL * 2 / 3] {
         let held = taken(&far).await;
-        assert_eq!(held.token(), Token::new(expected));
         proxy.slow_down(one_way);
         let next = taken(&near).await;
         assert!(held.is_lost(), "two believe");
-        assert_eq!(next.token(), Token::new(expected + 1));
+        assert!(next.token() > held.token());
         timeout(DEADLINE, held.lost()).await.expect("it says so");
         // What it sent before, and what it sends now, changes nothing.
         assert_eq!(held.release().await.unwrap(), Released::WasLost);
         assert!(!next.is_lost());
         proxy.slow_down(Duration::ZERO);
         assert_eq!(next.release().await.unwrap(), Released::Done);
-        expected += 2;
     }
 }
