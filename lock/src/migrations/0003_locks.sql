@@ -75,7 +75,7 @@ create function leadergroup.next_token(
 ) returns bigint
 language sql immutable
 return 1 + greatest(
-    token + case when era <> (present).era then 1000000 else 0 end,
+    token + case when era <> (present).era then greatest((present).era - era, 1) * 1000000 else 0 end,
     (present).era * 1000000,
     last_in_history,
     floor,

@@ -105,6 +105,52 @@ async fn the_number_of_an_era_grows_by_a_random_amount() {
     assert!(steps.len() > 15, "{steps:?}");
 }
 
+/// Tokens may be far beyond the range of their era's number. After a failover they grow with that number all the same: those
+/// that two copies grant differ, and none is one that was granted and lost.
+#[tokio::test]
+async fn tokens_of_another_era_differ_however_large_they_were_before() {
+    const LARGE: i64 = 5_000_000_000;
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let take = async |name: &str| {
+        let request = AcquireRequest::new(key(name), holder("me"), "test");
+        let Acquired::Granted { token } = store.acquire(own, &request, Wait::No).await.unwrap().outcome
+        else {
+            panic!("{name} is not granted")
+        };
+        store.release(own, &key(name), token, "done").await.unwrap();
+        token.get()
+    };
+    // A key with many terms, and one that is gone, above whose tokens new keys begin.
+    database
+        .sql(&format!(
+            "insert into leadergroup.lock (key, group_id, token)
+             select key, 'held by programs', {LARGE} from unnest('{{old,gone}}'::text[]) as key;
+             delete from leadergroup.lock where key = 'gone'"
+        ))
+        .await;
+    let (mut old, mut new) = (take("old").await, take("new-0").await);
+    assert_eq!((old, new), (LARGE + 1, LARGE + 1));
+    let mut number = 0;
+    for round in 1..=3 {
+        let change = if round % 2 == 0 {
+            "select leadergroup.begin_era()"
+        } else {
+            "update leadergroup.meta set history = 'lost'"
+        };
+        database.sql(change).await;
+        new_session(&store).await;
+        database.sql("update leadergroup.meta set quarantine = false").await;
+        let steps = era(&database).await - number;
+        number += steps;
+        // The first one's row is there, the second one's row was lost with the commits.
+        let (before, lost) = (old, new);
+        old = take("old").await;
+        new = take(&format!("new-{round}")).await;
+        assert_eq!((old, new), (before + steps * JUMP + 1, lost + steps * JUMP), "{steps} eras later");
+    }
+}
+
 /// The URL led to one copy, and leads to the other one now. What was taken in the first is not held in the second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_key_is_lost() {
