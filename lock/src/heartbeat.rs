@@ -243,7 +243,7 @@ impl Heartbeat {
         }
         // First, so that a grant of the era before whose answer is still to come is not believed in (Client::settle).
         self.process.lease.send_modify(|lease| (lease.era, lease.reconciled) = (era, false));
-        match self.process.terms.reconcile(&self.store).await {
+        match self.process.terms.reconcile(&self.store, era).await {
             // Wakes those that wait for a loss, too.
             Ok(_) => self.process.lease.send_modify(|lease| lease.reconciled = true),
             Err(error) => tracing::debug!(%error, "what is held could not be looked at; trying again"),

@@ -1,11 +1,14 @@
 //! Two copies of one server, both promoted, have one past and two futures: their eras are told apart, and so are the tokens.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, DatabaseConfig, EraId, Store, Wait};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::cast::{TTL, grant, grant_one, holder, key, session, take};
+use crate::cast::{TTL, end_quarantine, grant, grant_one, holder, key, session, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 /// Tokens of another era differ by this at least.
@@ -190,4 +193,110 @@ async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_
     let own = session(&other).await;
     let request = AcquireRequest::new(key("a"), holder("other"), "test");
     assert_eq!(other.acquire(own, &request, Wait::No).await.unwrap().outcome, Acquired::Quarantine);
+}
+
+/// A name that leads to one server after the other, as in DNS. A connection stays with the server that it was made to.
+struct Name {
+    own: u16,
+    leads_to: Arc<AtomicU16>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Name {
+    async fn of(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let leads_to = Arc::new(AtomicU16::new(server.port()));
+        let target = Arc::clone(&leads_to);
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let port = target.load(Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        Self { own, leads_to, accepting }
+    }
+
+    fn leads_to(&self, server: &Server) {
+        self.leads_to.store(server.port(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A client of two promoted copies, which has a session on both and connections to the first.
+struct Moving {
+    servers: [(Server, Database); 2],
+    name: Name,
+    client: Client,
+}
+
+impl Moving {
+    async fn new() -> Self {
+        let primary = Server::start(&[]);
+        let (before, _store) = primary.migrated().await;
+        let name = Name::of(&primary).await;
+        let url = before.url().replace(&format!(":{}/", primary.port()), &format!(":{}/", name.own));
+        let config = DatabaseConfig { url: url.into(), ..before.config() };
+        let client = Client::connect(Store::new(&config).unwrap(), Self::config("moving")).await.unwrap();
+        let servers = copies(&primary, &before.name);
+        name.leads_to(&servers[0].0);
+        let in_quarantine = "select count(*) from leadergroup.meta where quarantine";
+        let first = &servers[0].1;
+        eventually("it has found the first one", async || first.number(in_quarantine).await == 1).await;
+        end_quarantine(first).await;
+        Self { servers, name, client }
+    }
+
+    fn config(name: &str) -> ClientConfig {
+        let (ttl, retry_interval) = (Duration::from_secs(10), Duration::from_millis(200));
+        ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() }
+    }
+
+    /// New connections lead to the second server, and those on which the last statement was like this are cut.
+    async fn moves(&self, statement: &str) {
+        self.name.leads_to(&self.servers[1].0);
+        let cut = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity
+             where datname = current_database() and usename = 'app' and query {statement} '%leadergroup.beat%'"
+        );
+        self.servers[0].1.sql(&cut).await;
+    }
+}
+
+/// Of its connections only the one for heartbeats was made again, and leads to the other server. What the first one still
+/// says is held is not, by the time that the other one gives it to somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_is_looked_for_on_the_server_that_answers_the_heartbeats() {
+    let moving = Moving::new().await;
+    let guard = moving.client.lock(&key("a"), DEADLINE).await.unwrap();
+    moving.moves("like").await;
+    let second = &moving.servers[1].1;
+    let other = Client::connect(second.store(), Moving::config("other")).await.unwrap();
+    let theirs = other.lock(&key("a"), DEADLINE).await.unwrap();
+    assert!(guard.is_lost(), "two believe in the same lock, {guard:?} and {theirs:?}");
+}
+
+/// The other way round: what the second one grants is worth nothing while the first one answers the heartbeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_worth_nothing_is_not_asked_for_without_end() {
+    let moving = Moving::new().await;
+    let second = &moving.servers[1].1;
+    new_session(&second.store()).await;
+    end_quarantine(second).await;
+    moving.moves("not like").await;
+    let tried = timeout(Duration::from_secs(5), moving.client.try_lock(&key("a"))).await;
+    assert!(tried.expect("a try has an end").is_ok_and(|guard| guard.is_none()));
+    let wait = Duration::from_secs(2);
+    moving.client.lock(&key("a"), wait).await.unwrap_err();
+    let terms = second.number("select count(*) from leadergroup.terms").await;
+    assert!(terms < 50, "{terms} terms in {wait:?}");
 }
