@@ -93,7 +93,9 @@ begin
     values
         (old.key, old.token, old.grant_id, old.group_id, old.session, old.holder_uid, old.holder_namespace,
          old.holder_name, old.reason, old.lock_timestamp, old.confirmed_token = old.token, new.lock_timestamp,
-         new.end_reason);
+         new.end_reason)
+    -- A row that was put back with its holder: the history knows of the term already, and nobody could end it.
+    on conflict on constraint term_pkey do nothing;
     return null;
 end
 $$;
