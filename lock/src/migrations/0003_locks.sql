@@ -136,6 +136,10 @@ begin
     update leadergroup.meta as m set token_floor = gone.token
     from (select max(token) as token from deleted) as gone
     where m.token_floor < gone.token;
+    if found then
+        -- As in leadergroup.present_era(), which would wait for this row in a new history. The rows are lost together.
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
     return null;
 end
 $$;
