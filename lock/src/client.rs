@@ -268,6 +268,7 @@ impl Client {
         // another server than the heartbeat's.
         self.process.terms.enter(request.grant, &term);
         if Some(self.process.lease.borrow().era) != era {
+            self.process.store.pool.forget();
             return None;
         }
         let mut held = self.held();

@@ -171,10 +171,19 @@ impl Heartbeat {
         let in_time = self.process.covers(session);
         if !beat.alive || !in_time && self.events.is_none() {
             // Before anything that may take time: nothing that was held is, and the guards have to know.
-            self.process.lease.send_modify(crate::lease::Lease::end);
-            if beat.alive {
-                // Others may have what it held before its ttl is over, but not before the delay that was asked for.
-                let _ = self.store.abandon(session).await;
+            let mut over = None;
+            self.process.lease.send_modify(|lease| {
+                over = lease.until().map(|until| until + lease.margin());
+                lease.end();
+            });
+            if let Some(over) = over.filter(|_| beat.alive) {
+                // Others may have what it held: not before the delay that was asked for, and no sooner than if they had marked
+                // it dead. That is the time that its holders have to stop.
+                let store = self.store.clone();
+                tokio::spawn(async move {
+                    sleep(over.saturating_sub(monotonic())).await;
+                    let _ = store.abandon(session).await;
+                });
             }
             self.begin_again(session).await;
             return;
@@ -243,7 +252,7 @@ impl Heartbeat {
         }
         // First, so that a grant of the era before whose answer is still to come is not believed in (Client::settle).
         self.process.lease.send_modify(|lease| (lease.era, lease.reconciled) = (era, false));
-        match self.process.terms.reconcile(&self.store).await {
+        match self.process.terms.reconcile(&self.store, era).await {
             // Wakes those that wait for a loss, too.
             Ok(_) => self.process.lease.send_modify(|lease| lease.reconciled = true),
             Err(error) => tracing::debug!(%error, "what is held could not be looked at; trying again"),

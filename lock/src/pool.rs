@@ -202,6 +202,11 @@ impl Pool {
         }
     }
 
+    /// Closes the connections without work, but for the heartbeats': they lead to another server than that one.
+    pub(crate) fn forget(&self) {
+        self.0.work.idle().clear();
+    }
+
     /// How many statements were repeated so far. A caller that is told that something is in use, and sees another number
     /// than before, may have been refused because of its own first try.
     pub(crate) fn repeats(&self) -> u64 {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{Connection as _, Executor, Postgres, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Row as _};
 
 use crate::LockError;
 use crate::url::Wanted;
@@ -21,6 +21,7 @@ const LOOK: &str = "
     select current_setting('leadergroup.direct', true) is not distinct from 'on' as direct,
            pg_is_in_recovery() as in_recovery,
            current_setting('transaction_read_only') = 'on' as read_only,
+           current_setting('synchronous_commit') <> 'off' as durable,
            exists (
                select from pg_catalog.pg_namespace as n join pg_catalog.pg_proc as p on p.pronamespace = n.oid
                where n.nspname = 'leadergroup' and p.proname = 'read_history' and p.pronargs = 0
@@ -29,6 +30,11 @@ const LOOK: &str = "
 
 /// Caches the history that the server writes in a setting of the connection.
 const CACHE_HISTORY: &str = "select set_config('leadergroup.history', leadergroup.read_history(), false)";
+
+/// Makes commits wait for the server's own disk where they would not. A crash would take back a grant that somebody believes
+/// in, or the heartbeat that a lease rests on, and nothing would tell: the history is the same.
+const DURABLE: &str = "select set_config('synchronous_commit', 'local', $local) \
+                       where current_setting('synchronous_commit') = 'off'";
 
 /// What PgBouncer says of a setting that it cannot pass on.
 const REFUSED: &str = "unsupported startup parameter";
@@ -89,7 +95,7 @@ impl Settings {
     pub(crate) fn begin(&self) -> String {
         let set = |(name, value): &(&str, String)| format!("; set local {name} = '{value}'");
         let all: String = self.statement.iter().map(set).collect();
-        format!("begin isolation level read committed{all}")
+        format!("begin isolation level read committed{all}; {}", DURABLE.replace("$local", "true"))
     }
 }
 
@@ -116,6 +122,10 @@ pub(crate) async fn open(
                     return Err(Failure::Unfit);
                 }
                 if seen.direct {
+                    if !seen.durable {
+                        let durable = DURABLE.replace("$local", "false");
+                        connection.execute(AssertSqlSafe(durable)).await.map_err(Failure::Asking)?;
+                    }
                     cache(&mut connection, &seen).await.map_err(Failure::Asking)?;
                 }
                 return Ok(Opened { connection, pooled: !seen.direct });
@@ -161,6 +171,7 @@ pub(crate) struct Seen {
     /// a connection of the server for it.
     pub(crate) direct: bool,
     state: State,
+    durable: bool,
     tells_history: bool,
 }
 
@@ -194,7 +205,8 @@ pub(crate) async fn look<'c>(
         (false, true) => State::ReadOnly,
         (false, false) => State::Writable,
     };
-    Ok(Seen { direct: row.try_get("direct")?, state, tells_history: row.try_get("tells_history")? })
+    let (direct, durable) = (row.try_get("direct")?, row.try_get("durable")?);
+    Ok(Seen { direct, state, durable, tells_history: row.try_get("tells_history")? })
 }
 
 /// Caches what stays the same for as long as this direct connection lives, so that statements need not compute it. A
@@ -236,7 +248,8 @@ mod tests {
              set local lock_timeout = '1000'; set local idle_in_transaction_session_timeout = '4000'; \
              set local plan_cache_mode = 'force_generic_plan'; set local enable_seqscan = 'off'; \
              set local jit = 'off'; set local client_connection_check_interval = '500'; \
-             set local statement_timeout = '7000'"
+             set local statement_timeout = '7000'; \
+             select set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') = 'off'"
         );
     }
 }

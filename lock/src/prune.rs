@@ -14,7 +14,8 @@ use crate::{LockError, Store};
 const DUE: Statement = Statement {
     name: "begin pruning",
     sql: "update leadergroup.meta set pruned_at = now() \
-          where pruned_at < now() - $1 * interval '1 millisecond' returning true as due",
+          where pruned_at < now() - $1 * interval '1 millisecond' \
+          returning set_config('synchronous_commit', 'local', true) is not null as due",
 };
 const TERMS: Statement = Statement { name: "prune terms", sql: include_str!("sql/prune_terms.sql") };
 const KEYS: Statement = Statement { name: "prune keys", sql: include_str!("sql/prune_keys.sql") };

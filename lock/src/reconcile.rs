@@ -12,8 +12,13 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::guard::Term;
+use crate::pool::Statement;
 use crate::process::Process;
-use crate::{GrantId, LockError, LockRow, Store};
+use crate::session::era_of;
+use crate::store::{Bind, CHUNK, get};
+use crate::{EraId, GrantId, LockError, Store};
+
+const HELD: Statement = Statement { name: "what is held", sql: include_str!("sql/held.sql") };
 
 /// The longest time without a look.
 const SLOW_LOOK: Duration = Duration::from_mins(2);
@@ -43,18 +48,19 @@ impl Terms {
         self.doubt.notify_one();
     }
 
-    /// Ends the terms that the database does not know, or knows to be over. Whether there were any.
-    pub(crate) async fn reconcile(&self, store: &Store) -> Result<bool, LockError> {
+    /// Ends the terms that the database does not know, or knows to be over. Whether there were any. Another server than the
+    /// one that the heartbeat of this era came from cannot tell.
+    pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {
         // All of them were granted, and so committed, before this question is sent.
         let all: Vec<_> = self.all().values().filter_map(Weak::upgrade).collect();
         let mut keys: Vec<_> = all.iter().map(|term| term.key.clone()).collect();
         keys.sort();
         keys.dedup();
         let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), Held::of(term))).collect();
-        let rows = store.read_map(&keys).await?;
+        let rows = store.held(&keys, era).await?;
         let mut lost = false;
         for (term, held) in &all {
-            if !rows.get(&held.key).is_some_and(|row| held.is_in(row))
+            if rows.get(held.key.as_str()) != Some(&(held.token.get(), held.session.as_uuid()))
                 && term.upgrade().is_some_and(|term| term.end())
             {
                 tracing::warn!(key = %held.key, token = %held.token, "the lock was taken away");
@@ -80,9 +86,32 @@ impl Held {
     fn of(term: &Term) -> Self {
         Self { key: term.key.clone(), token: term.token, session: term.session }
     }
+}
 
-    fn is_in(&self, row: &LockRow) -> bool {
-        row.token == self.token && row.session == Some(self.session) && row.holder.is_some()
+impl Store {
+    /// Tokens and sessions of those keys that are held, as the server knows them that is in this era.
+    async fn held(
+        &self,
+        keys: &[crate::Key],
+        era: EraId,
+    ) -> Result<HashMap<String, (i64, uuid::Uuid)>, LockError> {
+        let mut held = HashMap::new();
+        for chunk in keys.chunks(CHUNK) {
+            let keys: Vec<_> = chunk.iter().map(crate::Key::as_str).collect();
+            for row in &self.rows(HELD, Bind::new().with(keys)?).await? {
+                if era_of(row)? != era {
+                    // New connections may lead to where the heartbeat's does.
+                    self.pool.forget();
+                    let detail =
+                        "another server answered than the one that the session is kept on".to_owned();
+                    return Err(LockError::Interrupted { statement: HELD.name, detail });
+                }
+                if let Some(key) = get(row, "key")? {
+                    held.insert(key, (get(row, "token")?, get(row, "session")?));
+                }
+            }
+        }
+        Ok(held)
     }
 }
 
@@ -91,7 +120,8 @@ pub(crate) async fn reconcile(process: Arc<Process>) {
     loop {
         let _ = timeout(SLOW_LOOK, process.terms.doubt.notified()).await;
         loop {
-            match process.terms.reconcile(&process.store).await {
+            let era = process.lease.borrow().era;
+            match process.terms.reconcile(&process.store, era).await {
                 // Those that wait for a loss look again.
                 Ok(true) => break process.lease.send_modify(|_| {}),
                 Ok(false) => break,

@@ -181,6 +181,6 @@ fn ttl_ms(ttl: Duration) -> Result<i64, LockError> {
     }
 }
 
-fn era_of(row: &PgRow) -> Result<EraId, LockError> {
+pub(crate) fn era_of(row: &PgRow) -> Result<EraId, LockError> {
     Ok(get::<uuid::Uuid>(row, "era_id")?.into())
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::client::{Client, ClientError};
 use crate::clock::monotonic;
@@ -50,6 +50,7 @@ impl Waiter<'_> {
     /// Until there is a guard, the wait is over, or there is an error that does not pass.
     pub(crate) async fn run(mut self) -> Result<Result<Guard, Reason>, ClientError> {
         let process = &self.client.process;
+        let mut pauses = Pauses::new(process.config.retry_interval);
         loop {
             // Once for each session: a place in the queue is lost with it.
             let session = process.lease.borrow().session;
@@ -66,6 +67,15 @@ impl Waiter<'_> {
             let renewed = lease.wait_for(|now| !now.serves(session) || now.covers(session, monotonic()));
             if timeout(self.left(None), renewed).await.is_err() {
                 return Ok(Err(self.reason));
+            }
+            if process.lease.borrow().serves(session) {
+                // From another server than the one that answers the heartbeats, perhaps: not again at once, nor for ever.
+                let left = self.left(None);
+                if left.is_zero() {
+                    return Ok(Err(self.reason));
+                }
+                let pause = pauses.growing(process.config.retry_interval * LONGEST_PAUSE_INTERVALS);
+                sleep(pause.min(left)).await;
             }
         }
     }
@@ -408,7 +418,7 @@ pub(crate) async fn give_up_once_void(
 ) {
     let mut lease = process.lease.subscribe();
     let _ = lease.wait_for(|lease| !lease.serves(session) || lease.beat > void_after).await;
-    tokio::time::sleep(process.store.pool.limit()).await;
+    sleep(process.store.pool.limit()).await;
     process.insist(session, async || process.store.give_up(session, key, grant).await).await;
 }
 

@@ -33,7 +33,8 @@ return coalesce(
 
 -- One row. An era begins whenever the database's past turns out to be another one than before (a failover, a restored
 -- backup): commits may have been lost, so tokens jump. Two servers that were promoted from the same past begin eras of
--- their own: the id tells them apart, and the number grows by a random amount, so that their tokens differ, too.
+-- their own: the id tells them apart, and the number grows by a random amount. Tokens grow by a million for each number, so
+-- that those of the two differ, too.
 create table leadergroup.meta (
     only_row boolean primary key default true check (only_row),
     history text collate "C" not null,
@@ -42,7 +43,8 @@ create table leadergroup.meta (
     -- A program may believe in a grant of the era before that this database has lost. Until that cannot be any more, keys
     -- that programs hold go to nobody new.
     quarantine boolean not null default false,
-    -- New rows begin above this token: at least as large as the token of every row that was deleted.
+    -- New rows begin above this token: at least as large as the token of every row that was deleted. Grows with the era:
+    -- of the rows that were begun above it some may have been lost.
     token_floor bigint not null default 0,
     pruned_at timestamptz not null default '-infinity'
 );
@@ -55,9 +57,11 @@ as $$
 #variable_conflict use_column
 declare
     present constant text := leadergroup.history();
+    step constant bigint := 1 + floor(random() * 1000)::bigint;
 begin
     update leadergroup.meta
-    set history = present, era = era + 1 + floor(random() * 1000)::bigint, era_id = gen_random_uuid(), quarantine = true
+    set history = present, era = era + step, era_id = gen_random_uuid(), quarantine = true,
+        token_floor = token_floor + sign(token_floor)::bigint * step * 1000000
     where history <> present;
     if found then
         -- All heartbeats wait for this row now: it must not wait for a synchronous standby. If a failover loses it, that is
@@ -74,8 +78,9 @@ create function leadergroup.begin_era(token_floor bigint default 0) returns bigi
 language sql volatile
 begin atomic
     update leadergroup.meta as m
-    set era = m.era + 1 + floor(random() * 1000)::bigint, era_id = gen_random_uuid(), quarantine = true,
-        token_floor = greatest(m.token_floor, begin_era.token_floor)
+    set era = m.era + s.step, era_id = gen_random_uuid(), quarantine = true,
+        token_floor = greatest(m.token_floor + sign(m.token_floor)::bigint * s.step * 1000000, begin_era.token_floor)
+    from (select 1 + floor(random() * 1000)::bigint as step) as s
     returning m.era;
 end;
 

@@ -75,7 +75,7 @@ create function leadergroup.next_token(
 ) returns bigint
 language sql immutable
 return 1 + greatest(
-    token + case when era <> (present).era then 1000000 else 0 end,
+    token + case when era <> (present).era then greatest((present).era - era, 1) * 1000000 else 0 end,
     (present).era * 1000000,
     last_in_history,
     floor,
@@ -93,7 +93,9 @@ begin
     values
         (old.key, old.token, old.grant_id, old.group_id, old.session, old.holder_uid, old.holder_namespace,
          old.holder_name, old.reason, old.lock_timestamp, old.confirmed_token = old.token, new.lock_timestamp,
-         new.end_reason);
+         new.end_reason)
+    -- A row that was put back with its holder: the history knows of the term already, and nobody could end it.
+    on conflict on constraint term_pkey do nothing;
     return null;
 end
 $$;
@@ -134,6 +136,10 @@ begin
     update leadergroup.meta as m set token_floor = gone.token
     from (select max(token) as token from deleted) as gone
     where m.token_floor < gone.token;
+    if found then
+        -- As in leadergroup.present_era(), which would wait for this row in a new history. The rows are lost together.
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
     return null;
 end
 $$;

@@ -9,7 +9,11 @@ use crate::postgres::{Database, Server, eventually};
 
 /// A server on which only a commit that waits for the disk is there after a crash: nothing else brings it there soon.
 async fn server() -> (Server, Database, Store) {
-    let server = Server::start(&[("wal_writer_delay", "10s"), ("autovacuum", "off")]);
+    server_with(("wal_writer_delay", "10s")).await
+}
+
+async fn server_with(setting: (&str, &str)) -> (Server, Database, Store) {
+    let server = Server::start(&[("wal_writer_delay", "10s"), ("autovacuum", "off"), setting]);
     let database = server.database().await;
     let statement_timeout = Duration::from_secs(10);
     let store = Store::new(&DatabaseConfig { statement_timeout, ..database.config() }).unwrap();
@@ -68,5 +72,22 @@ async fn a_place_in_a_queue_that_a_crash_took_away_is_asked_for_again() {
             return;
         }
         assert!(number < 5, "every place was on the disk before the crash");
+    }
+}
+
+/// On a server whose commits wait for nothing. What a program believes in must not be gone afterwards: nothing would tell it,
+/// and the next one would get the same token.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_granted_before_a_crash_is_held_afterwards_whatever_the_server_s_setting() {
+    let (server, _database, store) = server_with(("synchronous_commit", "off")).await;
+    let client = client(&store, "holder").await;
+    for number in 1..=3 {
+        let name = format!("key-{number}");
+        let guard = client.try_lock(&key(&name)).await.unwrap().unwrap();
+        server.kill();
+        server.launch();
+        let rows = store.read(&[key(&name)]).await.unwrap();
+        let token = rows.first().map(|row| row.token);
+        assert!(!guard.is_lost() && token == Some(guard.token()), "{token:?}, believed: {guard:?}");
     }
 }

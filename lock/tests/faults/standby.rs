@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Store, Token, Wait,
+    AcquireRequest, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Retention, Store, Token,
+    Wait,
 };
 
 use crate::cast::{TTL, grant, holder, key, take};
@@ -81,6 +82,9 @@ async fn a_new_era_begins_while_commits_hang() {
     for name in ["a", "b"] {
         take(&store, own, &key(name)).await;
     }
+    let wish = |name| AcquireRequest::new(key(name), holder("p1"), "test");
+    store.acquire(own, &wish("idle"), Wait::No).await.unwrap();
+    store.release(own, &key("idle"), Token::new(1), "done").await.unwrap();
     server.psql("alter system set synchronous_standby_names = 'nobody'");
     server.psql("select pg_reload_conf()");
     let hangs = async |name: &str| {
@@ -88,9 +92,9 @@ async fn a_new_era_begins_while_commits_hang() {
         matches!(granted, Err(LockError::Timeout { .. }))
     };
     eventually("the server goes by the new setting", async || hangs("a").await).await;
-    let wish = |name| AcquireRequest::new(key(name), holder("p1"), "test");
+    let idle = Retention { idle_keys: Duration::ZERO, ..Retention::default() };
     let mut eras = vec![era];
-    for first in ["a grant", "a request", "a question", "a registration"] {
+    for first in ["a grant", "a request", "a question", "a pruning", "a registration"] {
         let another = "set synchronous_commit = local; update leadergroup.meta set history = 'another one'";
         database.sql(another).await;
         // Changes of rows hang, as ever.
@@ -98,6 +102,7 @@ async fn a_new_era_begins_while_commits_hang() {
             "a grant" => assert!(hangs("b").await),
             "a request" => drop(store.acquire(own, &wish("d"), Wait::InQueue).await),
             "a question" => drop(store.acquire(own, &wish("e"), Wait::No).await),
+            "a pruning" => drop(store.prune(idle).await),
             _ => drop(store.register("another", TTL, None).await),
         }
         // Not at the first attempt where the machine is so busy that even connecting takes too long.

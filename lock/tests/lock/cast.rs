@@ -11,7 +11,7 @@ use crate::postgres::{Database, eventually};
 
 pub const TTL: Duration = Duration::from_secs(5);
 pub const GROUP: &str = "group-1";
-/// By how much tokens grow at least in a new era.
+/// By how much tokens grow for each number that the era's grows by.
 pub const TOKEN_JUMP: i64 = 1_000_000;
 
 pub fn key(name: &str) -> Key {

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token};
+use leadergroup_lock::{
+    AcquireRequest, Acquired, Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token,
+    Wait,
+};
 use tokio::time::timeout;
 
-use crate::cast::{Gate, claim_one, key, row, session};
+use crate::cast::{Gate, claim_one, holder, key, row, session};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 /// Long enough that nothing in a test happens because of a poll.
@@ -183,6 +186,29 @@ async fn a_session_that_others_marked_dead_is_replaced_and_its_guards_are_lost()
     assert!(held.is_lost(), "for ever");
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     assert!(!free(&store).await && !again.is_lost());
+}
+
+/// Its heartbeat is answered, but too late. Whoever held something has as much time to stop as if there were no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_whose_heartbeat_comes_too_late_has_time_to_stop() {
+    const TTL: Duration = Duration::from_secs(5);
+    let (database, store) = migrated().await;
+    let one = client(&database, "one", TTL).await;
+    let held = taken(&one).await;
+    let next = session(&store).await;
+    let mut heartbeats = Gate::close_for(&database, "update of beat on leadergroup.session").await;
+    timeout(DEADLINE, held.lost()).await.expect("no heartbeat gets through");
+    let lost = Instant::now();
+    heartbeats.open().await;
+    eventually("the next one has it", async || {
+        let request = AcquireRequest::new(key("a"), holder("next"), "test");
+        let answer = store.acquire(next, &request, Wait::No).await.unwrap().outcome;
+        matches!(answer, Acquired::Granted { .. })
+    })
+    .await;
+    // The guard may have said so a little later than the lease ended.
+    let time = lost.elapsed() + Duration::from_millis(100);
+    assert!(time >= TTL / 5, "the next one has it {time:?} after the loss");
 }
 
 /// Whatever keeps a new session from beginning: that the old one is gone is known.

@@ -252,6 +252,28 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(7));
 }
 
+/// Somebody put back a row with its holder, from a dump for instance. Its key is not stuck for that.
+#[tokio::test]
+async fn a_term_that_the_history_knows_already_can_end() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    for token in 1..=2 {
+        assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(token));
+        assert_eq!(release(&store, own, token).await, Changed::Done);
+    }
+    database
+        .sql(&format!(
+            "delete from leadergroup.lock;
+             insert into leadergroup.lock
+                 (key, group_id, session, token, grant_id, holder_uid, holder_namespace, holder_name)
+             values ('a', 'held by programs', '{own}', 1, gen_random_uuid(), 'uid', 'namespace', 'name')"
+        ))
+        .await;
+    assert_eq!(release(&store, own, 2).await, Changed::Done, "not behind the history");
+    assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(3));
+    assert_eq!(release(&store, own, 3).await, Changed::Done);
+}
+
 #[tokio::test]
 async fn a_holder_without_a_session_is_not_taken_for_nobody() {
     let (database, store) = migrated().await;

@@ -117,8 +117,7 @@ impl Contract {
         let era = self.era;
         let lock = &mut self.locks[key];
         lock.end_term(SESSION_ENDED);
-        let jump = if lock.era == era { 0 } else { TOKEN_JUMP };
-        lock.token = 1 + (lock.token + jump).max(era * TOKEN_JUMP);
+        lock.token = 1 + (lock.token + (era - lock.era) * TOKEN_JUMP).max(era * TOKEN_JUMP);
         lock.era = era;
         lock.terms.push(Ran {
             token: lock.token,

@@ -165,7 +165,7 @@ impl Model {
         if row.token != grant.expected.get() {
             return Err(Refusal::TokenChanged { row: None });
         }
-        let above = row.token + if row.era == era { 0 } else { JUMP };
+        let above = row.token + (era - row.era) * JUMP;
         row.token = above.max(grant.floor.get()).max(era * JUMP) + 1;
         row.era = era;
         row.grant = Some(grant.grant);

@@ -1,11 +1,14 @@
 //! Two copies of one server, both promoted, have one past and two futures: their eras are told apart, and so are the tokens.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, DatabaseConfig, EraId, Store, Wait};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::cast::{TTL, grant, grant_one, holder, key, session, take};
+use crate::cast::{TTL, end_quarantine, grant, grant_one, holder, key, session, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 /// Tokens of another era differ by this at least.
@@ -105,6 +108,52 @@ async fn the_number_of_an_era_grows_by_a_random_amount() {
     assert!(steps.len() > 15, "{steps:?}");
 }
 
+/// Tokens may be far beyond the range of their era's number. After a failover they grow with that number all the same: those
+/// that two copies grant differ, and none is one that was granted and lost.
+#[tokio::test]
+async fn tokens_of_another_era_differ_however_large_they_were_before() {
+    const LARGE: i64 = 5_000_000_000;
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let take = async |name: &str| {
+        let request = AcquireRequest::new(key(name), holder("me"), "test");
+        let Acquired::Granted { token } = store.acquire(own, &request, Wait::No).await.unwrap().outcome
+        else {
+            panic!("{name} is not granted")
+        };
+        store.release(own, &key(name), token, "done").await.unwrap();
+        token.get()
+    };
+    // A key with many terms, and one that is gone, above whose tokens new keys begin.
+    database
+        .sql(&format!(
+            "insert into leadergroup.lock (key, group_id, token)
+             select key, 'held by programs', {LARGE} from unnest('{{old,gone}}'::text[]) as key;
+             delete from leadergroup.lock where key = 'gone'"
+        ))
+        .await;
+    let (mut old, mut new) = (take("old").await, take("new-0").await);
+    assert_eq!((old, new), (LARGE + 1, LARGE + 1));
+    let mut number = 0;
+    for round in 1..=3 {
+        let change = if round % 2 == 0 {
+            "select leadergroup.begin_era()"
+        } else {
+            "update leadergroup.meta set history = 'lost'"
+        };
+        database.sql(change).await;
+        new_session(&store).await;
+        database.sql("update leadergroup.meta set quarantine = false").await;
+        let steps = era(&database).await - number;
+        number += steps;
+        // The first one's row is there, the second one's row was lost with the commits.
+        let (before, lost) = (old, new);
+        old = take("old").await;
+        new = take(&format!("new-{round}")).await;
+        assert_eq!((old, new), (before + steps * JUMP + 1, lost + steps * JUMP), "{steps} eras later");
+    }
+}
+
 /// The URL led to one copy, and leads to the other one now. What was taken in the first is not held in the second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_key_is_lost() {
@@ -144,4 +193,110 @@ async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_
     let own = session(&other).await;
     let request = AcquireRequest::new(key("a"), holder("other"), "test");
     assert_eq!(other.acquire(own, &request, Wait::No).await.unwrap().outcome, Acquired::Quarantine);
+}
+
+/// A name that leads to one server after the other, as in DNS. A connection stays with the server that it was made to.
+struct Name {
+    own: u16,
+    leads_to: Arc<AtomicU16>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Name {
+    async fn of(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let leads_to = Arc::new(AtomicU16::new(server.port()));
+        let target = Arc::clone(&leads_to);
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let port = target.load(Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        Self { own, leads_to, accepting }
+    }
+
+    fn leads_to(&self, server: &Server) {
+        self.leads_to.store(server.port(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A client of two promoted copies, which has a session on both and connections to the first.
+struct Moving {
+    servers: [(Server, Database); 2],
+    name: Name,
+    client: Client,
+}
+
+impl Moving {
+    async fn new() -> Self {
+        let primary = Server::start(&[]);
+        let (before, _store) = primary.migrated().await;
+        let name = Name::of(&primary).await;
+        let url = before.url().replace(&format!(":{}/", primary.port()), &format!(":{}/", name.own));
+        let config = DatabaseConfig { url: url.into(), ..before.config() };
+        let client = Client::connect(Store::new(&config).unwrap(), Self::config("moving")).await.unwrap();
+        let servers = copies(&primary, &before.name);
+        name.leads_to(&servers[0].0);
+        let in_quarantine = "select count(*) from leadergroup.meta where quarantine";
+        let first = &servers[0].1;
+        eventually("it has found the first one", async || first.number(in_quarantine).await == 1).await;
+        end_quarantine(first).await;
+        Self { servers, name, client }
+    }
+
+    fn config(name: &str) -> ClientConfig {
+        let (ttl, retry_interval) = (Duration::from_secs(10), Duration::from_millis(200));
+        ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() }
+    }
+
+    /// New connections lead to the second server, and those on which the last statement was like this are cut.
+    async fn moves(&self, statement: &str) {
+        self.name.leads_to(&self.servers[1].0);
+        let cut = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity
+             where datname = current_database() and usename = 'app' and query {statement} '%leadergroup.beat%'"
+        );
+        self.servers[0].1.sql(&cut).await;
+    }
+}
+
+/// Of its connections only the one for heartbeats was made again, and leads to the other server. What the first one still
+/// says is held is not, by the time that the other one gives it to somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_is_looked_for_on_the_server_that_answers_the_heartbeats() {
+    let moving = Moving::new().await;
+    let guard = moving.client.lock(&key("a"), DEADLINE).await.unwrap();
+    moving.moves("like").await;
+    let second = &moving.servers[1].1;
+    let other = Client::connect(second.store(), Moving::config("other")).await.unwrap();
+    let theirs = other.lock(&key("a"), DEADLINE).await.unwrap();
+    assert!(guard.is_lost(), "two believe in the same lock, {guard:?} and {theirs:?}");
+}
+
+/// The other way round: what the second one grants is worth nothing while the first one answers the heartbeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_worth_nothing_is_not_asked_for_without_end() {
+    let moving = Moving::new().await;
+    let second = &moving.servers[1].1;
+    new_session(&second.store()).await;
+    end_quarantine(second).await;
+    moving.moves("not like").await;
+    let tried = timeout(Duration::from_secs(5), moving.client.try_lock(&key("a"))).await;
+    assert!(tried.expect("a try has an end").is_ok_and(|guard| guard.is_none()));
+    let wait = Duration::from_secs(2);
+    moving.client.lock(&key("a"), wait).await.unwrap_err();
+    let terms = second.number("select count(*) from leadergroup.terms").await;
+    assert!(terms < 50, "{terms} terms in {wait:?}");
 }

@@ -181,7 +181,7 @@ async fn a_new_era_s_heartbeats_count_only_once_what_is_held_was_looked_at() {
     let one = client(&database, Duration::from_secs(3), Duration::from_millis(100)).await;
     let held = one.try_lock(&key("a")).await.unwrap().expect("free");
     let beats = "select beat from leadergroup.session order by registered_at limit 1";
-    database.sql(&format!("alter table leadergroup.term rename to not_there; {NEW_ERA}")).await;
+    database.sql(&format!("alter table leadergroup.lock rename to not_there; {NEW_ERA}")).await;
     let before = database.number(beats).await;
     eventually("heartbeats get through", async || database.number(beats).await > before + 1).await;
     timeout(DEADLINE, held.lost()).await.expect("the belief is over");

@@ -207,6 +207,27 @@ mod blocked {
         assert!(held.is_lost());
     }
 
+    /// The heartbeat in its own thread keeps the session alive, so only it can end the term.
+    #[tokio::test]
+    #[ignore = "fails: what frees the key runs on the caller's runtime"]
+    async fn a_key_is_free_when_its_time_is_over_though_the_thread_is_blocked() {
+        let (database, store) = migrated().await;
+        let config = ClientConfig {
+            ttl: TTL,
+            retry_interval: INTERVAL,
+            heartbeat_thread: true,
+            max_hold: Some(INTERVAL),
+            ..ClientConfig::default()
+        };
+        let one = Client::connect(store, config).await.unwrap();
+        let _held = one.try_lock(&key("a")).await.unwrap().unwrap();
+        let token = meanwhile(async || {
+            let other = client(database.store(), false).await;
+            other.lock(&key("a"), TTL * 5).await.map(|guard| guard.token()).map_err(|error| error.to_string())
+        });
+        assert_eq!(token, Ok(Token::new(2)));
+    }
+
     /// What the heartbeat finds out reaches the guards in the other thread.
     #[tokio::test]
     async fn heartbeats_in_a_thread_of_their_own_tell_of_a_loss() {
