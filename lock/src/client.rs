@@ -41,7 +41,7 @@ pub struct ClientConfig {
     /// [`shutdown`](Client::shutdown) hand over at once.
     pub lock_delay: Duration,
     /// The longest time that a key may be held. Then it is [lost](Guard::lost). It is free for others when the guard is
-    /// dropped, or else a fifth of the ttl later, whatever the holder does.
+    /// dropped, or else with the first heartbeat after a fifth of the ttl, whatever the holder does.
     pub max_hold: Option<Duration>,
     /// Whether the heartbeat runs in a thread of its own, with connections of its own. Then code that blocks the caller's
     /// runtime does not cost the lock.

@@ -1,16 +1,16 @@
 //! A key that is held, and how its holder learns that it is not held any more.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::clock::monotonic;
 use crate::process::Process;
 use crate::trace::{releasing, transferring, within};
 use crate::wait::{Unfinished, give_up_once_void};
-use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
+use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Store, Successor, Token, Transfer};
 
 /// The longest that a guard sleeps at once: timers stand still while the machine does, the lease does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
@@ -37,6 +37,8 @@ pub(crate) struct Term {
     /// For ever, once it was seen.
     lost: AtomicBool,
     released: AtomicBool,
+    /// Released because it had lasted for as long as it may, whatever the guards do.
+    freed: AtomicBool,
     pub(crate) since: Instant,
 }
 
@@ -48,7 +50,7 @@ impl Term {
         token: Token,
         max_hold: Option<Duration>,
     ) -> Arc<Self> {
-        let term = Arc::new(Self {
+        Arc::new(Self {
             process: Arc::clone(&granted.process),
             session: granted.session,
             key: granted.key.clone(),
@@ -60,13 +62,9 @@ impl Term {
             guards: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             released: AtomicBool::new(false),
+            freed: AtomicBool::new(false),
             since: Instant::now(),
-        });
-        if let Some(at) = term.ends_at {
-            let margin = term.process.lease.borrow().margin();
-            term.process.runtime.spawn(free_overdue(Arc::downgrade(&term), at + margin));
-        }
-        term
+        })
     }
 
     /// It is known to be over. `false` if its holder gave it up, or it was lost before.
@@ -91,6 +89,27 @@ impl Term {
     /// It has lasted for as long as it may. Nobody else gets the key before it is released.
     fn is_overdue(&self) -> bool {
         self.ends_at.is_some_and(|at| at <= monotonic())
+    }
+
+    /// Whether it has lasted for as long as it may, and its holder has had as much time to stop as after the loss of its
+    /// session.
+    pub(crate) fn is_to_be_freed(&self) -> bool {
+        let margin = self.process.lease.borrow().margin();
+        self.ends_at.is_some_and(|at| at + margin <= monotonic())
+            && !self.freed.load(Ordering::Relaxed)
+            && !self.released.load(Ordering::Relaxed)
+            && !self.is_taken()
+    }
+
+    /// Releases the key of such a term. If that fails the next heartbeat repeats it.
+    pub(crate) async fn free(&self, store: &Store) {
+        match store.release(self.session, &self.key, self.token, HELD_TOO_LONG).await {
+            Ok(_) => {
+                tracing::warn!(key = %self.key, token = %self.token, "the lock was {HELD_TOO_LONG}; it is released");
+                self.freed.store(true, Ordering::Relaxed);
+            }
+            Err(error) => tracing::debug!(key = %self.key, %error, "no release; trying again"),
+        }
     }
 
     /// Until when it is surely held.
@@ -127,29 +146,9 @@ impl Term {
     }
 }
 
-/// Frees the key of a term that has lasted for as long as it may. The guards are lost at `at`; the key is free a margin
-/// later, so that its holder has as much time to stop as after the loss of its session.
-async fn free_overdue(term: Weak<Term>, at: Duration) {
-    loop {
-        let left = at.saturating_sub(monotonic());
-        if left.is_zero() {
-            break;
-        }
-        sleep(left.min(LONGEST_SLEEP.max(left / 2))).await;
-    }
-    let Some(term) = term.upgrade() else { return };
-    if !term.is_taken() && !term.released.load(Ordering::Relaxed) {
-        term.lost.store(true, Ordering::Relaxed);
-        tracing::warn!(key = %term.key, token = %term.token, "the lock was {HELD_TOO_LONG}; it is released");
-        let (process, session) = (Arc::clone(&term.process), term.session);
-        let release = async || process.store.release(session, &term.key, term.token, HELD_TOO_LONG).await;
-        process.insist(session, release).await;
-    }
-}
-
 impl Drop for Term {
     fn drop(&mut self) {
-        let released = *self.released.get_mut();
+        let released = *self.released.get_mut() || *self.freed.get_mut();
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
         let lost = !released && (gone || overdue);
         let held = self.since.elapsed();

@@ -218,12 +218,18 @@ impl Heartbeat {
         }
         while self.chores.try_join_next().is_some() {}
         let ttl_differs = beat.ttl != self.process.wanted_ttl();
-        if self.chores.is_empty() && (!expired.is_empty() || quarantine_is_over || ttl_differs) {
+        let overdue = self.process.terms.to_be_freed();
+        if self.chores.is_empty()
+            && (!expired.is_empty() || quarantine_is_over || ttl_differs || !overdue.is_empty())
+        {
             let (process, store, events) =
                 (Arc::clone(&self.process), self.store.clone(), self.events.clone());
             let era = quarantine_is_over.then_some(beat.era);
             self.chores.spawn(async move {
                 see_to(&process, &store, events, &expired, era).await;
+                for term in overdue {
+                    term.free(&store).await;
+                }
                 if ttl_differs {
                     process.repair_ttl(&store, beat.ttl).await;
                 }

@@ -48,6 +48,11 @@ impl Terms {
         self.doubt.notify_one();
     }
 
+    /// Terms that have lasted for too long, and whose keys are to be released.
+    pub(crate) fn to_be_freed(&self) -> Vec<Arc<Term>> {
+        self.all().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
+    }
+
     /// Ends the terms that the database does not know, or knows to be over. Whether there were any. Another server than the
     /// one that the heartbeat of this era came from cannot tell.
     pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {

@@ -209,7 +209,6 @@ mod blocked {
 
     /// The heartbeat in its own thread keeps the session alive, so only it can end the term.
     #[tokio::test]
-    #[ignore = "fails: what frees the key runs on the caller's runtime"]
     async fn a_key_is_free_when_its_time_is_over_though_the_thread_is_blocked() {
         let (database, store) = migrated().await;
         let config = ClientConfig {
