@@ -189,6 +189,8 @@ impl Heartbeat {
             return;
         }
         let era_changed = self.reconcile(beat.era).await;
+        // What the row says is what others go by.
+        self.process.believe_at_most(beat.ttl);
         self.process.lease.send_if_modified(|lease| {
             lease.beat = lease.beat.max(beat.count);
             lease.quarantine = beat.quarantine;
@@ -231,7 +233,7 @@ impl Heartbeat {
                     term.free(&store).await;
                 }
                 if ttl_differs {
-                    process.repair_ttl(&store, beat.ttl).await;
+                    process.repair_ttl(&store).await;
                 }
             });
         }
@@ -365,11 +367,10 @@ impl Process {
         });
     }
 
-    /// What the row says is what others go by: a change of the ttl may have failed, or been lost with the database.
-    async fn repair_ttl(&self, store: &Store, stored: Duration) {
+    /// A change of the ttl may have failed, or been lost with the database.
+    async fn repair_ttl(&self, store: &Store) {
         // If it is being changed at this moment there is nothing to do.
         let Ok(_one_at_a_time) = self.changing_ttl.try_lock() else { return };
-        self.believe_at_most(stored);
         if let Err(error) = self.ask_for_ttl(store, self.wanted_ttl()).await {
             tracing::debug!(%error, "the ttl is not the one that is wanted; trying again");
         }

@@ -116,7 +116,7 @@ begin
     end if;
     if forced then
         -- Told with its next heartbeat.
-        update leadergroup.session as s set revoked = s.revoked + 1 where s.id = l.session;
+        update leadergroup.session as s set revoked = s.revoked + 1 where s.id = l.session and not s.dead;
     end if;
     if l.group_id <> leadergroup.programs() then
         update leadergroup.lock as r

@@ -192,6 +192,21 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     assert_eq!(missing, Changed::Refused(Refusal::Missing));
 }
 
+/// Pruning locks sessions that ended long ago and then the rows that name them, a release by force the row first.
+#[tokio::test]
+async fn a_release_by_force_does_not_wait_for_the_session_of_one_that_is_dead() {
+    let (database, store) = migrated().await;
+    let one = session(&store).await;
+    assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
+    assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
+    let mut admin = database.admin().await;
+    let mut locked = admin.begin().await.unwrap();
+    locked.execute("select from leadergroup.session for update").await.unwrap();
+    let released =
+        timeout(Duration::from_secs(5), store.force_release(&key("a"), Token::new(1), "stuck")).await;
+    assert_eq!(released.expect("it is told nothing any more").unwrap(), Changed::Done);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_has_an_end_and_the_dead_make_room() {
     let (database, store) = migrated().await;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, Guard, SessionId, Token};
+use leadergroup_lock::{Client, ClientConfig, Guard, SessionId, Token, monotonic};
 use tokio::time::timeout;
 
-use crate::cast::{TTL, dead_session, key, session};
+use crate::cast::{Gate, TTL, dead_session, key, session};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
 const SHORT: Duration = Duration::from_secs(4);
@@ -138,6 +138,29 @@ async fn a_change_that_got_lost_is_made_again() {
     database.sql("update leadergroup.session set ttl_ms = 4000").await;
     eventually("it is the wanted one again", async || with_ttl(&database, LONG).await == 1).await;
     assert!(!held.is_lost());
+}
+
+/// The same, while what repairs it is busy: nobody believes for longer than the row says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_got_lost_shortens_the_lease_though_it_cannot_be_made_again_yet() {
+    let (database, store) = migrated().await;
+    let one = client(&database, "one", LONG).await;
+    let held = taken(&one, "a").await;
+    let gate = Gate::close_for(&database, "update of dead on leadergroup.session").await;
+    store.register("dead", Duration::from_millis(500), None).await.unwrap();
+    gate.somebody_waits().await;
+    database.sql("update leadergroup.session set ttl_ms = 4000 where not dead and ttl_ms > 4000").await;
+    let short = async || held.held_until().is_none_or(|until| until < monotonic() + SHORT);
+    let mut tries = 0;
+    while !short().await {
+        tries += 1;
+        assert!(
+            tries < 30,
+            "it believes until {:?}",
+            held.held_until().map(|until| until.saturating_sub(monotonic()))
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]
