@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, Retention, SessionId, Store, Token};
+use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, SessionId, Store, Token};
 use tokio::time::timeout;
 
 use crate::cast::{Gate, key, session};
@@ -75,24 +75,6 @@ async fn an_end_in_order_hands_over_at_once() {
     // A session that was removed by hand did not say that it ends.
     database.sql(&format!("delete from leadergroup.session where id = '{three}'")).await;
     assert_eq!(acquire(&store, one, &wish("p3", HOUR)).await, delayed(3));
-}
-
-#[tokio::test]
-async fn an_end_in_order_counts_when_the_session_is_long_removed() {
-    let (database, store) = migrated().await;
-    let [closed, killed, next] = [session(&store).await, session(&store).await, session(&store).await];
-    let other = AcquireRequest { key: key("b"), ..wish("p1", HOUR) };
-    assert_eq!(acquire(&store, closed, &wish("p0", HOUR)).await, granted(1));
-    assert_eq!(acquire(&store, killed, &other).await, granted(1));
-    store.close(closed).await.unwrap();
-    kill(&store, killed).await;
-    database.sql("update leadergroup.session set dead_at = now() - interval '1 day' where dead").await;
-    assert_eq!(store.prune(Retention::default()).await.unwrap().sessions, 2);
-    assert_eq!(acquire(&store, next, &wish("p2", HOUR)).await, granted(2));
-    assert_eq!(
-        acquire(&store, next, &AcquireRequest { key: key("b"), ..wish("p2", HOUR) }).await,
-        delayed(1)
-    );
 }
 
 async fn client(database: &Database, lock_delay: Duration) -> Client {

@@ -238,6 +238,8 @@ impl Stage {
                 let own = self.slots[by];
                 let Some(wish) = self.last[by][key].clone() else { return };
                 let lock = &mut self.contract.locks[key];
+                // It waits for an insertion that may be under way by inserting a row itself.
+                lock.row = true;
                 lock.queue.retain(|waiter| waiter.grant != wish.grant);
                 let holder = lock.holder.as_ref();
                 if holder.is_some_and(|holder| holder.session == own && holder.grant == wish.grant)
