@@ -66,7 +66,10 @@ select a.place,
            when l.session is distinct from $1 then 'unclaimed'
            else 'busy'
        end as verdict,
-       l.session, l.group_id, l.protocol,
+       -- Only with the refusals that name them. An answer that the client does not read has to fit into the buffers on the
+       -- way: else the server waits in the middle of the transaction, with the rows locked.
+       case when j.verdict is null then l.session end as session,
+       case when j.verdict is null or j.verdict = 'newer' then l.protocol end as protocol,
        (select gate.outcome from gate) as gate, (select gate.blockers from gate) as blockers,
        case when j.verdict = 'grant' then j.next else j.token end as token
 from asked as a

@@ -111,5 +111,5 @@ async fn a_program_of_an_earlier_version_goes_on_while_and_after_the_schema_is_c
     assert!(seen.sessions.iter().any(|seen| seen.id == own && !seen.dead));
     new.close(own).await.unwrap();
     take(&new, session, &key("a")).await;
-    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(3_000_001));
+    assert_eq!(grant_one(&new, session, grant(&key("a"), 7, "p1")).await, granted(3_000_008));
 }
