@@ -84,7 +84,8 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
     let mut gate = Gate::close(&database).await;
     let asked = grants(0);
     let asking = tokio::spawn(async move { frozen.grant(own, &asked).await });
-    gate.somebody_waits().await;
+    // They go in two statements, by two connections.
+    eventually("both wait at the gate", async || database.waiting().await == 2).await;
     proxy.freeze(true);
     gate.open().await;
     eventually("the server is done", async || {
