@@ -1,10 +1,14 @@
 //! The examples do what they say.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Key, Store, Token};
+
+use crate::cast::row;
 use crate::postgres::{DEADLINE, database};
 
 #[allow(dead_code)]
@@ -24,6 +28,40 @@ mod singleton_worker;
 async fn waiters_are_served_in_order() {
     let database = database().await;
     assert_eq!(fifo_waiters::run(&database.url()).await.unwrap(), ["eve", "ann", "bob"]);
+}
+
+/// The lines between the two marks are those of the README, but for the URL.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_readme_s_example_works_as_printed() {
+    #[rustfmt::skip]
+    #[allow(clippy::duration_suboptimal_units, reason = "seconds are what most readers expect in a README")]
+    async fn run<T>(url: &str, work: impl AsyncFn(i64) -> T) -> Result<(), Box<dyn std::error::Error>> {
+        // begin
+        let store = Store::new(&DatabaseConfig { url: url.into(), ..DatabaseConfig::default() })?;
+        store.migrate().await?;
+        let client = Client::connect(store, ClientConfig { name: "worker-1".into(), ..ClientConfig::default() }).await?;
+        let key = Key::new("nightly-report")?;
+        client.run_while_held(&key, Duration::from_secs(60), async |guard| work(guard.token().get()).await).await?;
+        // end
+        Ok(())
+    }
+    let trimmed = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let between = |text: &'static str, begin: &str, end: &str| {
+        let inside = text.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).unwrap().0;
+        trimmed(inside.trim())
+    };
+    let printed = between(include_str!("../../README.md"), "```rust\n", "```");
+    let code = between(include_str!("examples.rs"), "// begin\n", "// end");
+    assert_eq!(printed.replace("\"postgres://app@db.example/app\".into()", "url.into()"), code);
+
+    let database = database().await;
+    let worked = std::sync::Mutex::new(Vec::new());
+    for _ in 0..2 {
+        run(&database.url(), async |token| worked.lock().unwrap().push(token)).await.unwrap();
+    }
+    assert_eq!(*worked.lock().unwrap(), [1, 2]);
+    let row = row(&database.store(), &Key::new("nightly-report").unwrap()).await;
+    assert_eq!((row.token, row.holder), (Token::new(2), None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
