@@ -79,7 +79,7 @@ pub(crate) struct Counters {
     pub(crate) histograms: crate::prometheus::Histograms,
 }
 
-/// A time of which single values are observed, and not only their sum.
+/// A duration whose single values are observed, not only their sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observed {
     /// A wait in a queue.

@@ -17,7 +17,7 @@ use crate::rivals::{Lease, upsert_batch};
 
 const KEYS: [usize; 2] = [1_000, 10_000];
 const ROUNDS: usize = 5;
-/// A rival's that takes key by key, of which each takes seconds.
+/// Repetitions for a rival that takes one key after the other: each repetition takes seconds.
 const SLOW_ROUNDS: usize = 1;
 /// Connections that take leases over key by key.
 const CONNECTIONS: usize = 16;

@@ -102,8 +102,8 @@ async fn a_program_of_an_earlier_version_goes_on_while_and_after_the_schema_is_c
     }
     beat(&mut old).await;
 
-    // The new one goes on in the era that was there, sees the old one, and leaves its lock alone until that session ends; then
-    // it goes on with its tokens.
+    // The new program stays in the era that it found, sees the old session, and leaves its lock alone until that session
+    // ends. The tokens then continue.
     let session = session(&new).await;
     assert!(new.unclaimed(None, 10).await.unwrap().is_empty());
     let seen = new.beat(session, &[]).await.unwrap();

@@ -188,7 +188,7 @@ async fn a_session_that_others_marked_dead_is_replaced_and_its_guards_are_lost()
     assert!(!free(&store).await && !again.is_lost());
 }
 
-/// Its heartbeat is answered, but too late. Whoever held something has as much time to stop as if there were no answer.
+/// Its heartbeat is answered, but too late. The holder has as much time to stop as without an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_heartbeat_comes_too_late_has_time_to_stop() {
     const TTL: Duration = Duration::from_secs(5);
