@@ -77,6 +77,20 @@ for values in "$chart"/ci/refused/*.yaml; do
   fi
 done
 
+# An upgrade of the chart must not restart the database that it brings.
+newer=$out/newer
+cp -r "$chart" "$newer"
+sed -i -E 's/^(version|appVersion): .*/\1: 99.9.9/' "$newer/Chart.yaml"
+database_pod() { # database_pod <chart>: the pod template of the bundled PostgreSQL
+  "$HELM" template test "$1" --namespace test --values "$chart/ci/default-values.yaml" \
+    --show-only templates/postgresql.yaml | sed -n '/^  template:/,/^  [a-z]/p'
+}
+checks=$((checks + 1))
+database_pod "$chart" >"$out/database"
+database_pod "$newer" >"$out/database-newer"
+[[ -s "$out/database" ]] || complain "no pod template of the bundled PostgreSQL was found"
+diff -u "$out/database" "$out/database-newer" >&2 || complain "an upgrade of the chart restarts the bundled PostgreSQL"
+
 scripts/chart-readme.sh --check || failed=1
 
 # The program knows every variable that the chart sets (it refuses others at start), and the documents name every setting.
