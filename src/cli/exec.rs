@@ -10,9 +10,8 @@ use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::SettingsArgs;
 use super::group::{Group, StartError, status_of};
-use crate::api::HumanDuration;
+use crate::{api::HumanDuration, config::SettingsArgs};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock was not to be had: `EX_TEMPFAIL` of sysexits.h.

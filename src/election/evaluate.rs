@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Member, Phase, Retirement, Role, Standing, World},
+    group::{Change, Group, Phase, Retirement},
     step::Effects,
+    world::{Member, Standing, World},
 };
-use crate::api::{PodRef, Reason};
+use crate::api::{PodRef, Reason, Role};
 
 /// At most this often is a lost label put back: whoever takes it off again and again must not use tokens up.
 const RELABEL_INTERVAL: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@
 //! The invariants are judged at every write (`server.rs`) and every decision (`replica.rs`), and the end of each random
 //! schedule is healed and has to settle (`heal.rs`).
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 #![allow(clippy::large_enum_variant, reason = "a model is to be read, and holds few of each")]
 
