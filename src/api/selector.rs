@@ -53,7 +53,7 @@ pub enum LabelSelectorOperator {
 
 impl LabelSelectorOperator {
     /// Whether a requirement with this operator compares with values.
-    pub fn takes_values(self) -> bool {
+    pub(crate) fn takes_values(self) -> bool {
         matches!(self, Self::In | Self::NotIn)
     }
 }

@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// Whether the holder reads as active under the declared term.
-    pub fn keeps_its_label(&self) -> bool {
+    pub(crate) fn keeps_its_label(&self) -> bool {
         let token = Some(self.declared.token);
         self.member(&self.holder_uid()).is_some_and(|member| {
             member.role == Role::Active && member.stamped_by_us && member.stamp == token

@@ -186,7 +186,7 @@ impl Group {
     }
 
     /// Whether a change of holder is under way: decided on, and not yet through.
-    pub fn is_changing(&self) -> bool {
+    pub(crate) fn is_changing(&self) -> bool {
         matches!(
             self.phase,
             Phase::Verifying { .. }
@@ -203,7 +203,7 @@ impl Group {
     }
 
     /// Whether this is the ticket of the stamping in the background.
-    pub fn is_stamping(&self, ticket: Ticket) -> bool {
+    pub(crate) fn is_stamping(&self, ticket: Ticket) -> bool {
         self.stamping == Some(ticket)
     }
 

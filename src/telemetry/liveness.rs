@@ -64,7 +64,7 @@ impl Readiness {
     }
 
     /// Says of each check that does not pass, a line each, why.
-    pub fn check_all(&self) -> Result<(), String> {
+    pub(crate) fn check_all(&self) -> Result<(), String> {
         let mut wrong = String::new();
         for (name, reason) in self.0.lock().iter() {
             if let Some(reason) = reason {
