@@ -87,6 +87,18 @@ e2e: root prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> run
 	  { echo 'error: no end-to-end test has a name that contains $(SCENARIO)' >&2; exit 1; }
 	cargo test --workspace $(E2E_TESTS) -- $(SCENARIO)
 
+.PHONY: dependencies
+dependencies: ## Check licenses, banned crates and sources of the dependencies with cargo-deny (built once; several minutes)
+	scripts/cargo-deny.sh check bans licenses sources
+
+.PHONY: advisories
+advisories: ## Check the dependencies against the RustSec database, which it fetches from GitHub
+	scripts/cargo-deny.sh check advisories
+
+.PHONY: links
+links: ## Check the relative links and anchors of the documents
+	scripts/check-links.sh
+
 .PHONY: chart
 chart: e2e-build ## Lint the chart and compare what it renders with what it should
 	"$(E2E)" build

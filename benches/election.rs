@@ -11,8 +11,8 @@ use std::{
 };
 
 use leadergroup::{
-    api::{Declaration, PodRef},
-    election::{Effect, Event, Group, Member, Outcome, Role, Row, Standing, World},
+    api::{Declaration, PodRef, Role},
+    election::{Effect, Event, Group, Member, Outcome, Row, Standing, World},
 };
 use uuid::Uuid;
 

@@ -31,6 +31,7 @@ need busybox-static static_busybox
 need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
 need pgbouncer command -v pgbouncer
 need python3-psycopg /usr/bin/python3 -c 'import psycopg'
+need prometheus command -v promtool
 need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'
 
 if ((${#missing[@]})); then
@@ -53,12 +54,22 @@ if ((${#missing[@]})); then
     echo 'create_main_cluster = false' |
       "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
   fi
+  # No package may start its service: the pooler's and Prometheus's do by default. This file forbids it to all packages,
+  # as long as the installation takes.
+  policy=/usr/sbin/policy-rc.d
+  if [[ ! -e $policy ]]; then
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+  fi
   "${as_root[@]}" apt-get update -q
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
     -o Dpkg::Options::=--force-confold "${missing[@]}"
-  # The same goes for the pooler, whose package knows no such setting.
-  if [[ " ${missing[*]} " == *" pgbouncer "* && -d /run/systemd/system ]]; then
-    "${as_root[@]}" systemctl disable --now pgbouncer.service
+  # Nor at the next boot.
+  if [[ -d /run/systemd/system ]]; then
+    for service in pgbouncer prometheus; do
+      [[ " ${missing[*]} " != *" $service "* ]] || "${as_root[@]}" systemctl disable --now "$service.service"
+    done
   fi
 fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests of the chart: lint, what each file of values in charts/leadergroup/ci renders, and what is refused. With
-# KUBECONFIG set, each rendering is also checked by that cluster's API server, without being applied.
+# --server, the API server of KUBECONFIG also checks each rendering, without applying it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,8 @@ trap 'rm -rf "$out"' EXIT
 
 failed=0
 checks=0
+with_rules=0
+command -v promtool >/dev/null || { echo "error: promtool is missing; run: make prerequisites" >&2; exit 1; }
 complain() {
   echo "error: $*" >&2
   failed=1
@@ -53,10 +55,17 @@ for values in "$chart"/ci/*-values.yaml; do
   readonly=$(grep -cE '^ +readOnlyRootFilesystem: true$' "$out/$name.yaml" || true)
   [[ "$containers" == "$dropped" && "$containers" == "$readonly" ]] ||
     complain "$name: $containers containers, of which $dropped drop all capabilities and $readonly have a read-only root"
+  # Prometheus accepts the alert rules: their expressions parse, and their labels and templates are valid.
+  awk 'BEGIN { RS = "---\n" } /(^|\n)kind: PrometheusRule\n/' "$out/$name.yaml" | sed '1,/^spec:$/d; s/^  //' >"$out/rules"
+  if [[ -s "$out/rules" ]]; then
+    checks=$((checks + 1))
+    with_rules=$((with_rules + 1))
+    promtool check rules "$out/rules" >"$out/promtool" 2>&1 || complain "$name: promtool: $(cat "$out/promtool")"
+  fi
   # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.
   awk '/^kind:/ { kind = $2 } kind ~ /^(Cluster)?Role$/ && /"\*"|\[\*\]/ { print FILENAME ":" FNR ": " $0; bad = 1 }
     END { exit bad }' "$out/$name.yaml" >&2 || complain "$name: wildcard in a role"
-  if [[ -n "${KUBECONFIG:-}" ]]; then
+  if [[ "${1:-}" == --server ]]; then
     # The namespaces need not exist for a dry run; custom resources of other projects may be unknown to the cluster.
     sed -E 's/^( *namespace: )(test|team-[ab])$/\1default/' "$out/$name.yaml" |
       awk 'BEGIN { RS = "---\n" } !/monitoring\.coreos\.com/ { print "---\n" $0 }' >"$out/$name.dry.yaml"
@@ -65,6 +74,8 @@ for values in "$chart"/ci/*-values.yaml; do
     checks=$((checks + 1))
   fi
 done
+
+((with_rules > 0)) || complain "no set of values renders the alert rules, so that promtool had nothing to check"
 
 for values in "$chart"/ci/refused/*.yaml; do
   name=$(basename "$values" .yaml)

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make test}"
+source scripts/no-cluster.sh
 
 e2e=$CARGO_TARGET_DIR/debug/leadergroup-e2e
 step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
@@ -46,6 +47,7 @@ cargo build --workspace --locked
 
 step "the test cluster's programs: building in the background"
 beside "the build of the test cluster's programs" nice -n 5 "$e2e" build
+beside "the build of cargo-deny" nice -n 10 scripts/cargo-deny.sh build
 
 step "clippy"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
@@ -89,6 +91,10 @@ cargo test --workspace --features leadergroup-lock/prometheus-client --test prom
 
 step "chart"
 scripts/test-chart.sh
+
+step "dependencies: licenses, banned crates, sources"
+join "the build of cargo-deny"
+scripts/cargo-deny.sh check bans licenses sources
 
 step "end to end: the cluster"
 cargo test --workspace --test cluster

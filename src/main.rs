@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
-    guard, start, uninstall,
+    Cli, Command, ExecArgs, LockCommand, UninstallArgs, crd_yaml, exec, fence_sql, guard, start, uninstall,
 };
+use leadergroup::config::{Settings, SettingsArgs};
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
 use tokio::signal::unix::{SignalKind, signal};

@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
     net::{Ipv4Addr, SocketAddr},
     os::unix::process::ExitStatusExt as _,
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -94,6 +94,53 @@ fn each_metric_says_what_happened() {
     ] {
         assert_eq!(samples.get(series), Some(&value), "{series} in {samples:#?}");
     }
+}
+
+/// The page in the older text format, the only one that promtool reads: the type and help of a counter and of an info
+/// belong to the name of its sample there, and there are neither units nor an end mark.
+fn as_text_format(page: &str) -> String {
+    let kind_of = |family: &str| {
+        let prefix = format!("# TYPE {family} ");
+        page.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default()
+    };
+    let convert = |line: &str| {
+        let mut words = line.splitn(4, ' ');
+        let (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(family), Some(rest)) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return line.to_owned();
+        };
+        let (name, kind) = match kind_of(family) {
+            "counter" => (format!("{family}_total"), "counter"),
+            "info" => (format!("{family}_info"), "gauge"),
+            kind => (family.to_owned(), kind),
+        };
+        format!("# {what} {name} {}", if what == "TYPE" { kind } else { rest })
+    };
+    let lines = page.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT "));
+    lines.map(|line| convert(line) + "\n").collect()
+}
+
+#[test]
+fn promtool_has_nothing_against_the_metrics() {
+    let metrics = Metrics::with_lock(LockReading::default);
+    metrics.set_groups(GroupState::Active, 1);
+    metrics.set_group("shop", "web", GroupReading { active: true, eligible: 3 });
+    metrics.failover("Silent", Duration::from_millis(40));
+    metrics.probe("success");
+    metrics.lock_operation("acquire", LockOutcome::Refused);
+    metrics.api_write("pods", ApiOutcome::Conflict);
+    let text = as_text_format(&metrics.encode().unwrap());
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is there: scripts/prerequisites.sh installs it");
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let answer = promtool.wait_with_output().unwrap();
+    let complaints = String::from_utf8_lossy(&answer.stderr);
+    assert!(answer.status.success() && complaints.is_empty(), "{complaints}\n{text}");
 }
 
 #[test]

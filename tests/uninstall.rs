@@ -291,3 +291,28 @@ async fn labels_that_are_out_of_reach_hold_up_only_groups_that_stay() {
     assert!(groups.get_opt("leaving").await.unwrap().is_none());
     assert_eq!(world.finalizers("staying").await, [FINALIZER]);
 }
+
+#[tokio::test]
+async fn an_api_server_out_of_reach_is_not_taken_for_missing_rights() {
+    // Nobody listens on port 1 of the loopback address.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let args = UninstallArgs {
+        deployment: "operator".into(),
+        deployment_namespace: "leadergroup".into(),
+        namespaces: Vec::new(),
+        timeout: HumanDuration(apiserver::DEADLINE),
+        keep_labels: false,
+    };
+    let error = uninstall(Client::try_from(config).unwrap(), &args).await.unwrap_err().to_string();
+    assert!(error.contains("check that the API server runs") && error.contains("KUBECONFIG"), "{error}");
+    assert!(!error.contains("rights"), "{error}");
+}
+
+#[tokio::test]
+async fn an_account_without_rights_is_told_which_are_missing() {
+    let world = World::new().await;
+    let client = ApiServer::shared().await.client_as("nobody").await;
+    let error = uninstall(client, &world.args()).await.unwrap_err().to_string();
+    assert!(error.contains("scale the operator's Deployment") && error.contains("rights"), "{error}");
+    assert!(!error.contains("check that the API server runs"), "{error}");
+}

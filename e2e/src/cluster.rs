@@ -12,13 +12,13 @@ use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, ServiceAccou
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, ListParams, PostParams};
 use kube::config::KubeConfigOptions;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::cgroup::Cgroups;
 use crate::command::progress;
+use crate::config::Config;
 use crate::control_plane::{self, READY_LIMIT};
 use crate::credentials::Credentials;
 use crate::database::Database;
@@ -34,23 +34,6 @@ use crate::supervisor::{Request, ask};
 const DOWN_LIMIT: Duration = Duration::from_mins(2);
 /// How often it is checked during the start that all daemons still run.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-
-/// How a cluster is to be.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Config {
-    /// How many nodes it has.
-    pub nodes: u8,
-    /// kube-proxy's `minSyncPeriod`. Default: 1 s, what kube-proxy's users have.
-    pub proxy_min_sync_period: Duration,
-    /// Images that the nodes get beside the standard ones.
-    pub images: Vec<Image>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { nodes: 3, proxy_min_sync_period: Duration::from_secs(1), images: Vec::new() }
-    }
-}
 
 /// A running cluster of our own.
 #[derive(Debug)]

@@ -191,15 +191,7 @@ impl Root {
                 self.file(&path, &relative(&path))?;
             }
         }
-        // initdb wants a name for the user it runs as, and a pod may name any: so every one has a name.
-        let mut users = format!(
-            "root:x:0:0::/root:/bin/sh\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/var/lib/postgresql:/bin/sh\n"
-        );
-        for uid in (1..=65535_u32).filter(|uid| *uid != POSTGRES_UID) {
-            writeln!(users, "u{uid}:x:{uid}:{uid}::/tmp:/bin/sh")?;
-        }
-        self.data("etc/passwd", users.as_bytes(), 0o644)?;
-        self.data("etc/group", format!("root:x:0:\npostgres:x:{POSTGRES_UID}:\n").as_bytes(), 0o644)?;
+        self.users()?;
         self.data(
             "usr/local/bin/docker-entrypoint.sh",
             include_bytes!("../images/postgres-entrypoint.sh"),
@@ -222,6 +214,18 @@ impl Root {
             "StopSignal": "SIGINT",
         });
         Ok(())
+    }
+
+    /// A name for every user id: initdb needs one for the user that it runs as, which the pod's manifest may choose.
+    fn users(&mut self) -> Result<()> {
+        let mut users = format!(
+            "root:x:0:0::/root:/bin/sh\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/var/lib/postgresql:/bin/sh\n"
+        );
+        for uid in (1..=65535_u32).filter(|uid| *uid != POSTGRES_UID) {
+            writeln!(users, "u{uid}:x:{uid}:{uid}::/tmp:/bin/sh")?;
+        }
+        self.data("etc/passwd", users.as_bytes(), 0o644)?;
+        self.data("etc/group", format!("root:x:0:\npostgres:x:{POSTGRES_UID}:\n").as_bytes(), 0o644)
     }
 
     /// A program of this machine with the libraries it needs.

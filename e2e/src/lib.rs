@@ -9,6 +9,7 @@ pub mod cleanup;
 pub mod client;
 pub mod cluster;
 pub mod command;
+pub mod config;
 pub mod control_plane;
 pub mod credentials;
 pub mod database;

@@ -8,7 +8,9 @@ use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
 use crate::network::Machine;
+use crate::programs::Programs;
 
 /// One cluster a machine: its network namespaces and cgroups have fixed names.
 const LOCK: &str = "/run/leadergroup-e2e.lock";
@@ -42,11 +44,11 @@ pub struct State {
     /// Where the daemons' logs are.
     pub logs: PathBuf,
     /// The settings it was started with.
-    pub config: crate::cluster::Config,
+    pub config: Config,
     /// Its nodes.
     pub nodes: Vec<Machine>,
     /// The folders that hold its programs.
-    pub programs: crate::programs::Programs,
+    pub programs: Programs,
     /// The password of the database's users.
     pub database_password: String,
 }

@@ -8,9 +8,10 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -79,7 +80,7 @@ impl<R: Request> Batcher<R> {
     pub(crate) async fn ask(&self, store: &Store, request: R) -> Result<R::Answer, LockError> {
         let runtime = Handle::current();
         let (answer, answered) = oneshot::channel();
-        let has_slot = lock(&self.0).enter(Waiting { request, answer });
+        let has_slot = self.0.lock().enter(Waiting { request, answer });
         if has_slot {
             let slot = Slot { state: Arc::clone(&self.0), taken: true };
             runtime.spawn(slot.run(store.clone()));
@@ -89,10 +90,6 @@ impl<R: Request> Batcher<R> {
             Err(LockError::Interrupted { statement: R::NAME, detail })
         })
     }
-}
-
-fn lock<R: Request>(state: &Mutex<State<R>>) -> MutexGuard<'_, State<R>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<R: Request> State<R> {
@@ -141,7 +138,7 @@ struct Slot<R: Request> {
 impl<R: Request> Drop for Slot<R> {
     fn drop(&mut self) {
         if self.taken {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.free += 1;
             state.waiting.clear();
         }
@@ -181,7 +178,7 @@ impl<R: Request> Slot<R> {
 
     /// None, and the slot is free, when nobody waits.
     fn next(&mut self) -> Option<Vec<Waiting<R>>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let next = state.next();
         if next.is_empty() {
             state.free += 1;
@@ -262,7 +259,7 @@ mod tests {
         }
 
         fn state(&self) -> (usize, usize) {
-            let state = lock(&self.batcher.0);
+            let state = self.batcher.0.lock();
             (state.waiting.len(), state.free)
         }
 

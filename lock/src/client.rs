@@ -4,9 +4,10 @@
 //! dead that have expired. All keys that it holds cost one heartbeat.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -271,7 +272,7 @@ impl Client {
             self.process.store.pool.forget();
             return None;
         }
-        let mut held = self.held();
+        let mut held = self.held.lock();
         held.retain(|_, term| term.strong_count() > 0);
         held.insert(key.clone(), Arc::downgrade(&term));
         Some(Guard::new(term))
@@ -279,17 +280,13 @@ impl Client {
 
     /// The key, if this holder has it already.
     pub(crate) fn again(&self, key: &Key) -> Option<Guard> {
-        let term = self.held().get(key).and_then(Weak::upgrade)?;
+        let term = self.held.lock().get(key).and_then(Weak::upgrade)?;
         Guard::again(term)
     }
 
     /// What this client is called in tables and in the history, and to whom a key is [transferred](Guard::transfer_to).
     pub fn holder(&self) -> &Holder {
         &self.holder
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<Key, Weak<Term>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn request(&self, key: &Key) -> AcquireRequest {

@@ -1,7 +1,7 @@
 //! The heartbeat: the one loop that keeps a session alive, watches others, and marks dead those that have expired. Clients
 //! run it for what they hold, controllers for what they have claimed.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -170,21 +170,7 @@ impl Heartbeat {
         let (session, now) = (beat.own, monotonic());
         let in_time = self.process.covers(session);
         if !beat.alive || !in_time && self.events.is_none() {
-            // Before anything that may take time: nothing that was held is, and the guards have to know.
-            let mut over = None;
-            self.process.lease.send_modify(|lease| {
-                over = lease.until().map(|until| until + lease.margin());
-                lease.end();
-            });
-            if let Some(over) = over.filter(|_| beat.alive) {
-                // Others may have what it held: not before the delay that was asked for, and no sooner than if they had marked
-                // it dead. That is the time that its holders have to stop.
-                let store = self.store.clone();
-                tokio::spawn(async move {
-                    sleep(over.saturating_sub(monotonic())).await;
-                    let _ = store.abandon(session).await;
-                });
-            }
+            self.end_lease(session, beat.alive);
             self.begin_again(session).await;
             return;
         }
@@ -218,6 +204,29 @@ impl Heartbeat {
             };
             self.tell(SessionEvent::Beat(event)).await;
         }
+        self.start_chores(&beat, expired, quarantine_is_over);
+    }
+
+    /// Ends the lease before anything that may take time: nothing is held any more, and the guards must learn it.
+    fn end_lease(&self, session: SessionId, alive: bool) {
+        let mut over = None;
+        self.process.lease.send_modify(|lease| {
+            over = lease.until().map(|until| until + lease.margin());
+            lease.end();
+        });
+        if let Some(over) = over.filter(|_| alive) {
+            // Others may have what it held: not before the delay that was asked for, and no sooner than if they had marked
+            // it dead. That is the time that its holders have to stop.
+            let store = self.store.clone();
+            tokio::spawn(async move {
+                sleep(over.saturating_sub(monotonic())).await;
+                let _ = store.abandon(session).await;
+            });
+        }
+    }
+
+    /// Starts what a heartbeat found to do, unless the work of an earlier one is still under way.
+    fn start_chores(&mut self, beat: &Beat, expired: Vec<(SessionId, u64)>, quarantine_is_over: bool) {
         while self.chores.try_join_next().is_some() {}
         let ttl_differs = beat.ttl != self.process.wanted_ttl();
         let overdue = self.process.terms.to_be_freed();
@@ -328,14 +337,14 @@ async fn see_to(
 /// The ttl.
 impl Process {
     fn wanted_ttl(&self) -> Duration {
-        *self.ttl.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.ttl.lock()
     }
 
     /// Wants another ttl from now on, and asks for it once. If that fails the heartbeat repeats it.
     pub(crate) async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
         check(ttl, self.config.retry_interval)?;
         let _one_at_a_time = self.changing_ttl.lock().await;
-        *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = ttl;
+        *self.ttl.lock() = ttl;
         self.ask_for_ttl(&self.store, ttl).await
     }
 

@@ -6,10 +6,11 @@
 //! their own that no other work can occupy.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
@@ -125,11 +126,6 @@ impl Lanes {
         let _waiting = Waiting(&self.waiting);
         Arc::clone(&self.permits).acquire_owned().await
     }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Live>> {
-        // Nothing panics while the lock is held, and the list is whole at every moment.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Pool {
@@ -184,7 +180,7 @@ impl Pool {
                 Err(Failure { stale: true, error }) => {
                     self.0.repeats.fetch_add(1, Ordering::Relaxed);
                     // What broke this connection broke the other idle ones, too.
-                    self.lanes(lane).idle().clear();
+                    self.lanes(lane).idle.lock().clear();
                     // Without another connection it is not known whether the statement took effect.
                     lease = self.lease(lane, true).await.map_err(|_| error)?;
                 }
@@ -204,7 +200,7 @@ impl Pool {
 
     /// Closes the connections without work, but for the heartbeats': they lead to another server than that one.
     pub(crate) fn forget(&self) {
-        self.0.work.idle().clear();
+        self.0.work.idle.lock().clear();
     }
 
     /// How many statements were repeated so far. A caller that is told that something is in use, and sees another number
@@ -244,7 +240,7 @@ impl Pool {
         for lanes in [&self.0.work, &self.0.heartbeat] {
             state.most += lanes.size as u64;
             state.in_use += lanes.size.saturating_sub(lanes.permits.available_permits()) as u64;
-            state.idle += lanes.idle().len() as u64;
+            state.idle += lanes.idle.lock().len() as u64;
             state.waiting += lanes.waiting.load(Ordering::Relaxed) as u64;
         }
         state
@@ -267,7 +263,7 @@ impl Pool {
         };
         self.0.target.look().await;
         self.sweep();
-        let idle = lanes.idle().pop();
+        let idle = lanes.idle.lock().pop();
         match idle {
             Some(live) if !fresh => return Ok(Lease { live, reused: true, _permit: permit }),
             // There are never more than there are permits.
@@ -354,7 +350,7 @@ impl Pool {
         live.idle_since = now;
         let lanes = self.lanes(lane);
         if now - live.born < self.0.max_lifetime && lanes.max_idle > 0 {
-            lanes.idle().push(live);
+            lanes.idle.lock().push(live);
             drop(permit);
             return;
         }
@@ -367,7 +363,7 @@ impl Pool {
         let now = Instant::now();
         let present = self.0.target.place();
         for lanes in [&self.0.work, &self.0.heartbeat] {
-            let mut idle = lanes.idle();
+            let mut idle = lanes.idle.lock();
             // The first ones have been without work for the longest time.
             let mut surplus = idle.len().saturating_sub(lanes.max_idle);
             let unwanted = idle.extract_if(.., |live| {

@@ -1,9 +1,9 @@
 //! What one process knows of its own session: its lease, what it holds under it, and what it waits for.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -142,11 +142,11 @@ pub(crate) struct Watched(Mutex<HashMap<SessionId, usize>>);
 
 impl Watched {
     pub(crate) fn add(&self, session: SessionId) {
-        *self.all().entry(session).or_default() += 1;
+        *self.0.lock().entry(session).or_default() += 1;
     }
 
     pub(crate) fn remove(&self, session: SessionId) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         if let Some(count) = all.get_mut(&session) {
             *count -= 1;
             if *count == 0 {
@@ -156,10 +156,6 @@ impl Watched {
     }
 
     pub(crate) fn list(&self) -> Vec<SessionId> {
-        self.all().keys().copied().collect()
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().keys().copied().collect()
     }
 }

@@ -5,9 +5,10 @@
 //! another. A slow look at everything comes besides.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -35,12 +36,12 @@ pub(crate) struct Terms {
 impl Terms {
     /// From now on it is looked after. It [leaves](Self::leave) by itself.
     pub(crate) fn enter(&self, grant: GrantId, term: &Arc<Term>) {
-        self.all().insert(grant, Arc::downgrade(term));
+        self.all.lock().insert(grant, Arc::downgrade(term));
     }
 
     /// The term is over for its holder.
     pub(crate) fn leave(&self, grant: GrantId) {
-        self.all().remove(&grant);
+        self.all.lock().remove(&grant);
     }
 
     /// Look soon.
@@ -50,14 +51,14 @@ impl Terms {
 
     /// Terms that have lasted for too long, and whose keys are to be released.
     pub(crate) fn to_be_freed(&self) -> Vec<Arc<Term>> {
-        self.all().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
+        self.all.lock().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
     }
 
     /// Ends the terms that the database does not know, or knows to be over. Whether there were any. Another server than the
     /// one that the heartbeat of this era came from cannot tell.
     pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {
         // All of them were granted, and so committed, before this question is sent.
-        let all: Vec<_> = self.all().values().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
         let mut keys: Vec<_> = all.iter().map(|term| term.key.clone()).collect();
         keys.sort();
         keys.dedup();
@@ -73,10 +74,6 @@ impl Terms {
             }
         }
         Ok(lost)
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, Weak<Term>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a store and its clients count. Cheap enough to be always on: atomics, no locks but for the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::Store;
 
@@ -166,7 +167,7 @@ impl Counters {
     /// The database's clock showed this in the answer to a question that was sent and answered at these times.
     pub(crate) fn clock(&self, shown_micros: i64, sent: Duration, received: Duration) {
         let reading = Reading { shown_micros, sent, received };
-        let mut last = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.clock.lock();
         let before = last.replace(reading);
         drop(last);
         if let Some(jump) = before.and_then(|before| reading.jump_since(before)) {

@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::route::{Hosts, Place, Route};
@@ -84,7 +85,7 @@ impl Target {
 
     /// Where new connections lead; `None` before the first one.
     pub(crate) fn place(&self) -> Option<Arc<Place>> {
-        self.state().place.clone()
+        self.state.lock().place.clone()
     }
 
     /// Looks from time to time whether the file with the URL names another place. If the file cannot be used, a warning
@@ -92,7 +93,7 @@ impl Target {
     pub(crate) async fn look(&self) {
         let Source::File(file) = &self.source else { return };
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let looked_lately = state.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
             // Until there was a connection there is none to give up.
             if state.place.is_none() || looked_lately {
@@ -101,7 +102,7 @@ impl Target {
             state.looked = Some(Instant::now());
         }
         let url = self.url(file).await;
-        let told_before = std::mem::replace(&mut self.state().told, url.is_err());
+        let told_before = std::mem::replace(&mut self.state.lock().told, url.is_err());
         match url {
             Ok(hosts) => drop(self.arrive(&hosts)),
             Err(error) if !told_before => {
@@ -124,7 +125,7 @@ impl Target {
     /// URL names other servers, another database or user: a new password is no reason to give connections up.
     fn arrive(&self, hosts: &Hosts) -> Arc<Place> {
         let arrived = Place::of(hosts);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match &state.place {
             Some(place) if place.is_same(&arrived) => return Arc::clone(place),
             Some(place) => {
@@ -143,7 +144,7 @@ impl Target {
 
     /// Gives all connections to this place up. Those that are made next try its hosts again.
     pub(crate) fn give_up(&self, place: &Arc<Place>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Many statements may notice the same at the same time.
         if state.place.as_ref().is_some_and(|present| Arc::ptr_eq(present, place)) {
             state.place = Some(Arc::new(place.renewed()));
@@ -171,11 +172,6 @@ impl Target {
             Err(_) => format!("no answer within {} ms", limit.as_millis()),
         };
         Err(unusable(key, file, format!("{detail}; make it a file that this program may read")))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while the lock is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

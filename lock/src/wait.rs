@@ -2,9 +2,10 @@
 //! wakes it, what it does about delays and silent holders, and how its place is given up.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -321,7 +322,7 @@ impl Delays {
     /// An answer just received says so. Returns how much of the delay is left.
     fn learn(&self, key: &Key, token: Token, delay: Duration) -> Duration {
         let now = monotonic();
-        let mut all = self.all();
+        let mut all = self.0.lock();
         if let Some((known, until)) = all.get(key)
             && *known == token
         {
@@ -340,16 +341,12 @@ impl Delays {
     /// The token of the term whose delay is over.
     fn over(&self, key: &Key) -> Option<Token> {
         let now = monotonic();
-        self.all().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
+        self.0.lock().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
     }
 
     /// The key has a holder.
     fn forget(&self, key: &Key) {
-        self.all().remove(key);
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, (Token, Duration)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(key);
     }
 }
 
@@ -433,18 +430,18 @@ pub(crate) struct Turns {
 impl Turns {
     /// All are to look for themselves.
     pub(crate) fn wake_all(&self) {
-        self.all().values().for_each(|(_, turn)| turn.notify_one());
+        self.all.lock().values().for_each(|(_, turn)| turn.notify_one());
     }
 
     pub(crate) fn wake(&self, grant: GrantId) {
-        if let Some((_, turn)) = self.all().get(&grant) {
+        if let Some((_, turn)) = self.all.lock().get(&grant) {
             turn.notify_one();
         }
     }
 
     /// Whether nobody waits in a queue. A try is over before there is a word for it.
     fn nobody_waits(&self) -> bool {
-        !self.all().values().any(|(wait, _)| *wait == Wait::InQueue)
+        !self.all.lock().values().any(|(wait, _)| *wait == Wait::InQueue)
     }
 
     /// Completes as soon as somebody waits.
@@ -466,10 +463,6 @@ impl Turns {
             }
         }
     }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, (Wait, Arc<Notify>)>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A place where the word that it is one's turn is left.
@@ -482,7 +475,7 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
         let notify = Arc::new(Notify::new());
-        turns.all().insert(grant, (wait, Arc::clone(&notify)));
+        turns.all.lock().insert(grant, (wait, Arc::clone(&notify)));
         turns.changed.notify_one();
         Self { turns, grant, notify }
     }
@@ -490,7 +483,7 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.all().remove(&self.grant);
+        self.turns.all.lock().remove(&self.grant);
         self.turns.changed.notify_one();
     }
 }
@@ -534,10 +527,10 @@ mod tests {
         for number in 0..MOST_DELAYS + 10 {
             delays.learn(&key(&number.to_string()), Token::new(1), hour);
         }
-        assert_eq!(delays.all().len(), MOST_DELAYS);
-        let known = delays.all().keys().next().cloned().expect("it is full");
+        assert_eq!(delays.0.lock().len(), MOST_DELAYS);
+        let known = delays.0.lock().keys().next().cloned().expect("it is full");
         delays.learn(&known, Token::new(2), hour);
-        assert_eq!(delays.all().len(), MOST_DELAYS, "one that is there already needs no other's place");
+        assert_eq!(delays.0.lock().len(), MOST_DELAYS, "one that is there already needs no other's place");
     }
 
     #[test]

@@ -12,12 +12,13 @@ mod schema;
 mod selector;
 mod spec;
 mod status;
+mod syntax;
 mod validation;
 
 pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
-    ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
+    ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
 };
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};

@@ -87,7 +87,7 @@ impl Resource for Sighting {
 
 impl Sighting {
     /// Whether the object has no status at all, as when its definition sets no defaults.
-    pub fn is_without_status(&self) -> bool {
+    pub(crate) fn is_without_status(&self) -> bool {
         match &self.0 {
             Ok(group) => group.status.is_none(),
             Err(unreadable) => unreadable.status.is_null(),
@@ -96,7 +96,7 @@ impl Sighting {
 
     /// A spec that the API server accepts in place of the stored one, if this is a group that is being deleted. What is
     /// immutable in it is as stored, or the API server would not accept it either.
-    pub fn acceptable_spec(&self) -> Option<Value> {
+    pub(crate) fn acceptable_spec(&self) -> Option<Value> {
         self.meta().deletion_timestamp.as_ref()?;
         let spec = match &self.0 {
             Ok(group) => serde_json::to_value(&group.spec).unwrap_or_default(),
@@ -144,7 +144,7 @@ impl Unreadable {
     /// the fields that its end depends on, else their default. It selects no pods: they may be another group's, and a
     /// selector of which a part is missing selects more than was meant. Those with its stamp are found all the same,
     /// and nobody can be promoted. If its lock's key cannot be read, its row has to be found by other means.
-    pub fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
+    pub(crate) fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
         let mut spec = known.cloned().unwrap_or_else(|| self.without_pods());
         self.amend("/onDelete", &mut spec.on_delete);
         let mut group = LeaderGroup::new("", spec);

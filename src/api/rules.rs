@@ -10,9 +10,10 @@ use kube::core::{Reason, Rule, validate};
 use schemars::Schema;
 use serde_json::Value;
 
-use super::{duration, schema, selector, validation::CONTROLLERS_LABELS};
-
-const LABEL_VALUE: &str = "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+use super::{
+    duration, schema,
+    syntax::{CONTROLLERS_LABELS, LABEL_KEY, LABEL_VALUE},
+};
 
 pub(super) fn spec(schema: &mut Schema) {
     schema::settle(schema);
@@ -72,8 +73,7 @@ pub(super) fn selector(schema: &mut Schema) {
         schema,
         "matchLabels",
         Rule::new(format!(
-            "self.all(k, k.matches('{}') && (self[k] == '' || self[k].matches('{LABEL_VALUE}')))",
-            selector::QUALIFIED_NAME
+            "self.all(k, k.matches('{LABEL_KEY}') && (self[k] == '' || self[k].matches('{LABEL_VALUE}')))"
         ))
         .message("matchLabels must be valid labels: write [prefix/]name: value, such as app: my-app"),
     );
@@ -83,7 +83,7 @@ pub(super) fn requirement(schema: &mut Schema) {
     on(
         schema,
         "key",
-        Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
+        Rule::new(format!("self.matches('{LABEL_KEY}')"))
             .message("key must be a valid label key: write [prefix/]name, such as app or example.com/tier"),
     );
     on(
@@ -207,7 +207,7 @@ pub(super) fn routing(schema: &mut Schema) {
     on(
         schema,
         "roleLabel",
-        Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
+        Rule::new(format!("self.matches('{LABEL_KEY}')"))
             .message("roleLabel must be a valid label key: write [prefix/]name, such as example.com/role"),
     );
     on(

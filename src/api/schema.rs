@@ -1,9 +1,7 @@
-//! The parts of the CRD's schema that its Rust types do not say by themselves: foreign types and the status' default.
+//! The parts of the CRD's schema that cannot be derived from its Rust types.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
-
-use super::LeaderGroupStatus;
 
 /// A point in time.
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
@@ -38,14 +36,6 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             }
         }
     })
-}
-
-/// Gives the status its default, without which tools take a new object for one that is already settled.
-pub(super) fn status(schema: &mut Schema) {
-    settle(schema);
-    let default = serde_json::to_value(LeaderGroupStatus::default())
-        .expect("a status serialises: its map keys are strings and its numbers finite");
-    schema.insert("default".to_owned(), default);
 }
 
 /// Makes the generated schema of a whole part what the API server and its users expect:

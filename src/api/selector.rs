@@ -8,10 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::rules;
 
-/// A label key: a name, after an optional DNS subdomain and a slash.
-pub(super) const QUALIFIED_NAME: &str =
-    "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
-
 /// A label selector, as in a Deployment. It must not be empty.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -57,7 +53,7 @@ pub enum LabelSelectorOperator {
 
 impl LabelSelectorOperator {
     /// Whether a requirement with this operator compares with values.
-    pub fn takes_values(self) -> bool {
+    pub(crate) fn takes_values(self) -> bool {
         matches!(self, Self::In | Self::NotIn)
     }
 }

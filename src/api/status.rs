@@ -1,7 +1,7 @@
 //! What the operator answers: the status of a `LeaderGroup`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::{ConditionType, HumanDuration, Reason, schema};
@@ -9,7 +9,7 @@ use super::{ConditionType, HumanDuration, Reason, schema};
 /// What the operator last saw and did. Written on change only.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(transform = schema::status)]
+#[schemars(transform = with_default)]
 pub struct LeaderGroupStatus {
     /// The generation of the spec that this status speaks of; -1 before the operator has seen the group.
     pub observed_generation: i64,
@@ -56,6 +56,14 @@ impl Default for LeaderGroupStatus {
             }],
         }
     }
+}
+
+/// Puts the default of the status into its schema. Without it, tools take a new object for one that is already settled.
+fn with_default(schema: &mut Schema) {
+    schema::settle(schema);
+    let default = serde_json::to_value(LeaderGroupStatus::default())
+        .expect("a status serialises: its map keys are strings and its numbers finite");
+    schema.insert("default".to_owned(), default);
 }
 
 /// The active pod.

@@ -6,7 +6,10 @@
 use std::time::Duration;
 
 use super::{
-    ACTIVE_VALUE, LeaderGroupSpec, LockSpec, PodSelector, ProbePort, ProbeSpec, RoutingSpec, STANDBY_VALUE,
+    labels::{ACTIVE_VALUE, STANDBY_VALUE},
+    selector::PodSelector,
+    spec::{LeaderGroupSpec, LockSpec, ProbePort, ProbeSpec, RoutingSpec},
+    syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
 /// Why a spec cannot be carried out; each text says what to write instead.
@@ -191,34 +194,4 @@ impl ProbeSpec {
             |path: &str| path.starts_with('/') && path.bytes().all(|byte| matches!(byte, b'!'..=b'~'));
         if path.is_none_or(plain) { Ok(()) } else { Err(InvalidSpec::ProbePath) }
     }
-}
-
-/// Labels by which Kubernetes' own controllers find their pods.
-pub(super) const CONTROLLERS_LABELS: [&str; 5] = [
-    "pod-template-hash",
-    "pod-template-generation",
-    "controller-revision-hash",
-    "controller-uid",
-    "job-name",
-];
-
-/// A label key: a name, after an optional DNS subdomain and a slash.
-fn is_label_key(key: &str) -> bool {
-    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
-    is_label_name(name)
-        && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_dns_label))
-}
-
-/// One part of a DNS name, whatever its length.
-fn is_dns_label(part: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-}
-
-/// The name of a label key, or a label value that is not empty.
-fn is_label_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    bytes.len() <= 63 && bytes.iter().copied().all(inner) && end(bytes.first()) && end(bytes.last())
 }

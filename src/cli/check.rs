@@ -5,9 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::SettingsArgs;
-use super::lock::{Answer, OutputFormat};
-use super::print::{lines, pretty};
+use super::print::{Answer, OutputFormat, lines, pretty};
+use crate::config::SettingsArgs;
 use leadergroup_lock::{Health, LockError, Store, Summary};
 
 /// Arguments of `lock check`.

@@ -10,15 +10,14 @@ use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::SettingsArgs;
 use super::group::{Group, StartError, status_of};
-use crate::api::HumanDuration;
+use crate::{api::HumanDuration, config::SettingsArgs};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock was not to be had: `EX_TEMPFAIL` of sysexits.h.
-pub const EXIT_NOT_HELD: u8 = 75;
+pub(crate) const EXIT_NOT_HELD: u8 = 75;
 /// The lock was lost while the command ran.
-pub const EXIT_LOST: u8 = 76;
+pub(crate) const EXIT_LOST: u8 = 76;
 
 /// For want of a limit.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);

@@ -1,11 +1,11 @@
 //! `leadergroup lock`: looking at locks, and taking one away from its holder, for people.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::SettingsArgs;
 use super::check::{CheckArgs, check};
-use super::print::{lines, pretty, table};
+use super::print::{Answer, OutputFormat, lines, pretty, table};
+use crate::config::SettingsArgs;
 use leadergroup_lock::{
     Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
     WaiterInfo,
@@ -34,16 +34,6 @@ pub enum LockCommand {
     Check(CheckArgs),
     /// Print the SQL that installs the fence for data in another database than the lock's
     FenceSql,
-}
-
-/// How answers are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// A table for people
-    #[default]
-    Table,
-    /// JSON for programs
-    Json,
 }
 
 /// Arguments of `lock ls`.
@@ -137,15 +127,6 @@ pub enum LockCommandError {
         /// Why, and what to do.
         why: String,
     },
-}
-
-/// What a command came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// To be printed.
-    pub text: String,
-    /// The exit status.
-    pub status: u8,
 }
 
 impl LockCommand {

@@ -1,4 +1,4 @@
-//! The commands of the `leadergroup` program: their arguments, their settings, and what they print.
+//! The commands of the `leadergroup` program: their arguments and what they print.
 
 mod check;
 mod crd;
@@ -7,7 +7,6 @@ mod group;
 mod guardian;
 mod lock;
 mod print;
-mod settings;
 mod starter;
 mod uninstall;
 
@@ -15,18 +14,17 @@ use clap::{Args, Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use crd::crd_yaml;
-pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
+pub use exec::{ExecArgs, ExecError, OnLost, exec};
 pub use group::StartError;
 pub use guardian::{GuardianArgs, guard};
 pub use lock::{
-    Answer, HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, OutputFormat, ReleaseArgs,
-    ShowArgs, fence_sql,
+    HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, ReleaseArgs, ShowArgs, fence_sql,
 };
-pub use settings::{
-    LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,
-};
+pub use print::{Answer, OutputFormat};
 pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
+
+use crate::config::SettingsArgs;
 
 /// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed
 /// to.

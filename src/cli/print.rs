@@ -2,7 +2,27 @@
 
 use std::fmt::Write as _;
 
+use clap::ValueEnum;
 use serde_json::Value;
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// A table for people
+    #[default]
+    Table,
+    /// JSON for programs
+    Json,
+}
+
+/// The result of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The text to print.
+    pub text: String,
+    /// The exit status.
+    pub status: u8,
+}
 
 /// JSON, for people as well.
 pub(super) fn pretty(value: &Value) -> String {

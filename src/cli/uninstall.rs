@@ -4,7 +4,7 @@
 //! custom resource definition could never be deleted. So this stops the operator first (a running one would put the
 //! finalizer on again), settles the labels, and then takes the finalizers off. Everything here can be repeated.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
@@ -44,15 +44,13 @@ pub struct UninstallArgs {
 /// Why not all groups could be let go.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
-    /// The operator could not be stopped.
-    #[error(
-        "could not {what}: {source}; give this account the rights that the chart's roles have, and run it again"
-    )]
+    /// The API server refused to stop the operator.
+    #[error("could not {what}: {}; {}, and run it again", words(error), remedy(error))]
     Api {
         /// What was being done.
         what: &'static str,
-        /// The client's words.
-        source: Box<kube::Error>,
+        /// The client's error, whose causes are part of this one's text.
+        error: Box<kube::Error>,
     },
     /// The operator's pods did not end in time.
     #[error(
@@ -107,7 +105,7 @@ pub async fn uninstall(client: Client, args: &UninstallArgs) -> Result<usize, Un
 
 /// Scales the Deployment to 0 and waits until none of its pods runs. `running` names those that still do.
 async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Result<(), UninstallError> {
-    let failed = |what| move |source| UninstallError::Api { what, source: Box::new(source) };
+    let failed = |what| move |error| UninstallError::Api { what, error: Box::new(error) };
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.deployment_namespace);
     let patch = json!({ "spec": { "replicas": 0 } });
     let scaled =
@@ -164,11 +162,36 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
     if failed.is_empty() { Ok(groups.len()) } else { Err(UninstallError::Incomplete(failed)) }
 }
 
-/// The API server's own words where there are any.
+/// The API server's own words, or the client's error with its causes.
 fn words(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} (HTTP {})", status.message, status.code);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Some errors repeat their cause.
+        let inner = error.to_string();
+        if !text.contains(&inner) {
+            text = format!("{text}: {inner}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// What helps against an error of the first call.
+fn remedy(error: &kube::Error) -> &'static str {
     match error {
-        kube::Error::Api(status) => format!("{} (HTTP {})", status.message, status.code),
-        other => other.to_string(),
+        kube::Error::Api(status) if status.code == 401 => "check this account's credentials",
+        kube::Error::Api(status) if status.code == 403 => {
+            "give this account the rights that the chart's roles have"
+        }
+        kube::Error::Api(_) => "put that right",
+        _ => {
+            "check that the API server runs and can be reached from here, at the address that KUBECONFIG or the pod's \
+             environment gives"
+        }
     }
 }
 

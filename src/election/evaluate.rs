@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Member, Phase, Retirement, Role, Standing, World},
+    group::{Change, Group, Phase, Retirement},
     step::Effects,
+    world::{Member, Standing, World},
 };
-use crate::api::{PodRef, Reason};
+use crate::api::{PodRef, Reason, Role};
 
 /// At most this often is a lost label put back: whoever takes it off again and again must not use tokens up.
 const RELABEL_INTERVAL: Duration = Duration::from_secs(5);
@@ -112,7 +113,7 @@ impl Group {
     }
 
     /// Whether the holder reads as active under the declared term.
-    pub fn keeps_its_label(&self) -> bool {
+    pub(crate) fn keeps_its_label(&self) -> bool {
         let token = Some(self.declared.token);
         self.member(&self.holder_uid()).is_some_and(|member| {
             member.role == Role::Active && member.stamped_by_us && member.stamp == token

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::group::{Row, World};
+use super::world::{Row, World};
 use crate::api::{Declaration, OnDelete, PodRef, Reason};
 
 /// Ties an outcome to the effect that it answers: an answer to anything but the latest is out of date.

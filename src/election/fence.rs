@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase, Role},
+    group::{Change, Group, Phase},
     step::Effects,
 };
-use crate::api::{PodRef, Reason};
+use crate::api::{PodRef, Reason, Role};
 
 impl Group {
     /// Before step 2. Between the declaration and its strips a promotion of the term before it could still take effect,

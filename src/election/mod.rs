@@ -20,6 +20,8 @@ mod resume;
 mod step;
 #[cfg(test)]
 mod tests;
+mod world;
 
 pub use event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket};
-pub use group::{Group, Member, Phase, Policy, Role, Row, Standing, World};
+pub use group::{Group, Phase};
+pub use world::{Member, Policy, Row, Standing, World};

@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::{
     evaluate::is_certain,
     event::Effect,
-    group::{Change, Group, Member, Phase, Retirement, Role, Row, Standing},
+    group::{Change, Group, Phase, Retirement},
     step::Effects,
+    world::{Member, Row, Standing},
 };
-use crate::api::{Declaration, PodRef, Reason};
+use crate::api::{Declaration, PodRef, Reason, Role};
 
 /// At most this often does a group go on under a higher token because its row is behind: two databases that both are
 /// believed to be the right one would outbid each other without end.

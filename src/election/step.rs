@@ -6,9 +6,10 @@ use uuid::Uuid;
 
 use super::{
     event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket},
-    group::{Change, Group, Member, Phase, Retirement, Role},
+    group::{Change, Group, Phase, Retirement},
+    world::Member,
 };
-use crate::api::{Declaration, PodRef};
+use crate::api::{Declaration, PodRef, Role};
 
 /// The first wait after a failure; it doubles from there.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::api::{Declaration, OnDelete, PodRef, Reason};
+use crate::api::{Declaration, OnDelete, PodRef, Reason, Role};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const GRANT: Uuid = Uuid::from_u128(7);

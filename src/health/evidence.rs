@@ -5,23 +5,11 @@ use std::time::Duration;
 use super::{
     facts::{PodFacts, Readiness, Restarts},
     node::{LEASE_DURATION, NodeLease, NodeWord},
-    prober::{ProbeEvent, ProbeStep},
+    probe::ProbeOutcome,
     probes::{Probes, needed},
+    thresholds::Thresholds,
 };
-use crate::api::{LeaderGroupSpec, Reason};
-
-/// The group's settings that evidence is measured by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thresholds {
-    /// How long a pod may be silent.
-    pub ttl: Duration,
-    /// How often it is probed.
-    pub retry_interval: Duration,
-    /// How long the answer to one probe may take.
-    pub timeout: Duration,
-    /// How many refusals in a row make a pod failing, and how many probes without an answer a silence takes at least.
-    pub failure_threshold: u32,
-}
+use crate::api::Reason;
 
 /// What is asked about a pod: the same facts weigh differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,33 +18,6 @@ pub enum Standing {
     Holder,
     /// It does not. Before it was ready for the first time, not being ready says nothing against it.
     Candidate,
-}
-
-/// How one probe ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeOutcome {
-    /// The pod answered, and well.
-    Success,
-    /// The pod, or its address, answered, and not well.
-    Refused(Refusal),
-    /// Nothing came in time, or the network knows no way: so does a node without power look, once others have noticed.
-    Unanswered,
-    /// The fault is ours: it could not be sent, or this process stood still while it should have listened. It says nothing
-    /// about the pod.
-    Void,
-}
-
-/// An answer that is not good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// A status outside 200 to 399.
-    HttpStatus(u16),
-    /// Nobody listens on the port.
-    ConnectionRefused,
-    /// The connection was closed before the answer was complete.
-    Reset,
-    /// What came was not HTTP, not TLS, or out of all proportion.
-    Protocol,
 }
 
 /// What the evidence says of a pod now.
@@ -105,7 +66,6 @@ pub struct PodEvidence {
     probes: Probes,
     word: Option<KubeletWord>,
     was_ready: bool,
-    gone: bool,
     /// The most restarts of the main container that were seen: what is older may come later.
     restarts: Option<Restarts>,
     /// When a further one was seen.
@@ -125,23 +85,6 @@ struct KubeletWord {
     probed: bool,
 }
 
-impl Thresholds {
-    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval where it has no probe).
-    pub fn of(spec: &LeaderGroupSpec, timeout: Option<Duration>) -> Self {
-        Self {
-            ttl: spec.lock.ttl.0,
-            retry_interval: spec.lock.retry_interval.0,
-            timeout: timeout.unwrap_or(spec.lock.retry_interval.0),
-            failure_threshold: spec.health.failure_threshold,
-        }
-    }
-
-    /// How old a proof may be: one probe may be lost or late, but nothing older than the ttl ever counts.
-    pub(super) fn freshness(&self) -> Duration {
-        (self.retry_interval * 2 + self.timeout).min(self.ttl)
-    }
-}
-
 impl PodEvidence {
     /// Nothing is known yet.
     pub fn new(thresholds: Thresholds) -> Self {
@@ -150,7 +93,6 @@ impl PodEvidence {
             probes: Probes::default(),
             word: None,
             was_ready: false,
-            gone: false,
             restarts: None,
             restarted: None,
             late_until: Duration::ZERO,
@@ -187,14 +129,6 @@ impl PodEvidence {
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
         let keep = needed(&self.thresholds);
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
-    }
-
-    /// What the prober tells of this pod.
-    pub fn probe(&mut self, event: &ProbeEvent) {
-        match event.step {
-            ProbeStep::Sent => self.probe_sent(event.seq, event.sent_at),
-            ProbeStep::Ended(outcome) => self.probe_answered(event.seq, event.sent_at, outcome),
-        }
     }
 
     /// A version of the pod was read or arrived on the watch.
@@ -238,16 +172,8 @@ impl PodEvidence {
         }
     }
 
-    /// The pod is no more: a watch said so, or a read by name found nothing or another UID. This is final.
-    pub fn gone(&mut self) {
-        self.gone = true;
-    }
-
     /// What all this says at `now`. `node` is the lease of the pod's node.
     pub fn verdict(&self, standing: Standing, node: &NodeLease, now: Duration) -> Verdict {
-        if self.gone {
-            return Verdict::Ended(Reason::PodDeleted);
-        }
         let Some(word) = &self.word else { return Verdict::Unknown };
         if let Some(reason) = word.ended {
             return Verdict::Ended(reason);
@@ -268,8 +194,7 @@ impl PodEvidence {
     /// The next moment after `now` at which [`Self::verdict`] may change although nothing happens. None: not before
     /// something happens.
     pub fn next_deadline(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
-        let word =
-            self.word.as_ref().filter(|word| !self.gone && word.ended.is_none() && !word.container_down)?;
+        let word = self.word.as_ref().filter(|word| word.ended.is_none() && !word.container_down)?;
         let restarting = self.restarting_until();
         let unheard = (word.readiness == Readiness::NodeUnheard).then(|| word.since + NODE_UNHEARD_GRACE);
         let probes = word.probed.then(|| self.probes.turning_points(&self.thresholds)).into_iter().flatten();

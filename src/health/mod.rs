@@ -16,10 +16,12 @@ mod node;
 mod probe;
 mod prober;
 mod probes;
+mod thresholds;
 
 pub use clock::Monotonic;
-pub use evidence::{PodEvidence, ProbeOutcome, Refusal, Standing, Thresholds, Verdict};
+pub use evidence::{PodEvidence, Standing, Verdict};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
-pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
-pub use probe::{ProbeKind, ProbeRefusal, ResolvedProbe};
+pub use node::{NodeLease, NodeLeases, NodeWord};
+pub use probe::{ProbeKind, ProbeOutcome, ProbeRefusal, Refusal, ResolvedProbe};
 pub use prober::{ProbeEvent, ProbeStep, Prober, Target};
+pub use thresholds::Thresholds;

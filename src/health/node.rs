@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use jiff::Timestamp;
 
 /// How long a lease may stay unchanged: what Kubernetes itself allows a kubelet by default.
-pub const LEASE_DURATION: Duration = Duration::from_secs(40);
+pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(40);
 /// How long the stream of leases may say nothing before our observation counts as interrupted: two renewals of a kubelet.
 const MAX_SILENT_STREAM: Duration = Duration::from_secs(20);
 
@@ -68,7 +68,7 @@ impl NodeLeases {
     }
 
     /// The watch broke off: what follows is a new observation.
-    pub fn interrupted(&mut self) {
+    pub(crate) fn interrupted(&mut self) {
         self.stream = None;
     }
 
@@ -95,7 +95,7 @@ impl NodeLeases {
     }
 
     /// The lease was deleted.
-    pub fn forget(&mut self, node: &str) {
+    pub(crate) fn forget(&mut self, node: &str) {
         self.nodes.remove(node);
     }
 

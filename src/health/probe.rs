@@ -1,4 +1,5 @@
-//! Which probe to carry out against a pod, read from the group's spec and the pod's own readinessProbe.
+//! Which probe to carry out against a pod, read from the group's spec and the pod's own readinessProbe, and how a probe
+//! can end.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -40,6 +41,33 @@ pub enum ProbeKind {
     },
     /// A connection that is accepted.
     TcpSocket,
+}
+
+/// How one probe ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The pod answered, and well.
+    Success,
+    /// The pod, or its address, answered, and not well.
+    Refused(Refusal),
+    /// Nothing came in time, or the network knows no way: so does a node without power look, once others have noticed.
+    Unanswered,
+    /// The fault is ours: it could not be sent, or this process stood still while it should have listened. It says nothing
+    /// about the pod.
+    Void,
+}
+
+/// An answer that is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A status outside 200 to 399.
+    HttpStatus(u16),
+    /// Nobody listens on the port.
+    ConnectionRefused,
+    /// The connection was closed before the answer was complete.
+    Reset,
+    /// What came was not HTTP, not TLS, or out of all proportion.
+    Protocol,
 }
 
 /// Why a pod's probe is not carried out. The pod is then judged by the kubelet's word alone.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::evidence::{ProbeOutcome, Thresholds};
+use super::{probe::ProbeOutcome, thresholds::Thresholds};
 
 /// What is kept of the probes of one pod.
 ///

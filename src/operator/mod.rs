@@ -32,7 +32,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cli::Settings,
+    config::Settings,
     health::Prober,
     routing::Router,
     telemetry::{BindError, Endpoints, Liveness, Readiness, Server},

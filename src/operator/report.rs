@@ -11,8 +11,8 @@ use super::{
     message::Trouble,
 };
 use crate::{
-    api::{ActivePod, ConditionType, LeaderGroupStatus, Reason, Unreadable},
-    election::{Member, Phase, Role, Standing},
+    api::{ActivePod, ConditionType, LeaderGroupStatus, Reason, Role, Unreadable},
+    election::{Member, Phase, Standing},
 };
 
 /// What keeps this replica from working for any group.

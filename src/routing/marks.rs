@@ -4,10 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{LeaderGroup, PodRef, RoutingSpec, STAMP_ANNOTATION, Stamp},
-    election::Role,
-};
+use crate::api::{LeaderGroup, PodRef, Role, RoutingSpec, STAMP_ANNOTATION, Stamp};
 
 /// The role label and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,10 +9,7 @@ use kube::{
 use serde_json::Value;
 
 use super::{GroupRef, Router, RoutingError, marks::stamp_of};
-use crate::{
-    api::{OnDelete, PodRef},
-    election::Role,
-};
+use crate::api::{OnDelete, PodRef, Role};
 
 /// How often one pod's role is tried when the pod keeps changing in between.
 const ATTEMPTS: usize = 8;

@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 /// Tells that the event loop turns: the loop touches it each time round, and it must not stay untouched for too long.
 ///
@@ -25,12 +27,12 @@ impl Liveness {
 
     /// The loop has turned.
     pub fn touch(&self) {
-        *lock(&self.touched) = Instant::now();
+        *self.touched.lock() = Instant::now();
     }
 
     /// Says what is wrong, if the loop has not turned for too long.
     pub fn check(&self) -> Result<(), String> {
-        let idle = lock(&self.touched).elapsed();
+        let idle = self.touched.lock().elapsed();
         if idle <= self.bound {
             return Ok(());
         }
@@ -62,9 +64,9 @@ impl Readiness {
     }
 
     /// Says of each check that does not pass, a line each, why.
-    pub fn check_all(&self) -> Result<(), String> {
+    pub(crate) fn check_all(&self) -> Result<(), String> {
         let mut wrong = String::new();
-        for (name, reason) in lock(&self.0).iter() {
+        for (name, reason) in self.0.lock().iter() {
             if let Some(reason) = reason {
                 // Writing to a string cannot fail.
                 let _ = writeln!(wrong, "{name}: {reason}");
@@ -77,16 +79,11 @@ impl Readiness {
 impl Check {
     /// It passes from now on.
     pub fn pass(&self) {
-        lock(&self.all.0).insert(self.name, None);
+        self.all.0.lock().insert(self.name, None);
     }
 
     /// It does not pass from now on; `reason` is for people.
     pub fn fail(&self, reason: &str) {
-        lock(&self.all.0).insert(self.name, Some(reason.to_owned()));
+        self.all.0.lock().insert(self.name, Some(reason.to_owned()));
     }
-}
-
-/// None of these locks is held across anything that could leave its data half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -338,14 +338,6 @@ fn what_ends_a_pod_beats_everything() {
             assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_001)), Verdict::Ended(reason));
         }
     }
-    let mut evidence = ready();
-    evidence.gone();
-    evidence.kubelet(&facts(), ms(1));
-    assert_eq!(
-        of_holder(&evidence, 1),
-        Verdict::Ended(Reason::PodDeleted),
-        "a late event does not bring it back"
-    );
 }
 
 #[test]

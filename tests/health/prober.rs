@@ -75,9 +75,10 @@ async fn next_outcome(events: &mut mpsc::Receiver<ProbeEvent>) -> ProbeOutcome {
 async fn once(address: SocketAddr, kind: ProbeKind, timeout: Duration) -> ProbeOutcome {
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8);
-    prober.set_target(&uid("u"), &target(address, kind, timeout, NEVER));
     loop {
-        prober.probe_now("u");
+        // A new target is probed at once.
+        prober.remove("u");
+        prober.set_target(&uid("u"), &target(address, kind.clone(), timeout, NEVER));
         let outcome = next_outcome(&mut events).await;
         if outcome != ProbeOutcome::Void {
             return outcome;
@@ -256,7 +257,6 @@ async fn a_network_without_a_way_is_no_answer() {
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8);
     prober.set_target(&uid("u"), &target("[2001:db8::1]:9".parse().unwrap(), tcp(), SHORT, NEVER));
-    prober.probe_now("u");
     let outcome = next_outcome(&mut events).await;
     assert!(matches!(outcome, ProbeOutcome::Unanswered | ProbeOutcome::Void), "{outcome:?}");
 }
@@ -279,7 +279,6 @@ async fn an_answer_within_the_timeout_is_an_answer_however_slow() {
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8);
     prober.set_target(&uid("u"), &target(server.address, http(), AMPLE, NEVER));
-    prober.probe_now("u");
     assert_eq!(next(&mut events).await.step, ProbeStep::Sent);
     let early = timeout(SHORT, events.recv()).await;
     assert!(early.is_err(), "half an answer is none: {early:?}");
@@ -434,7 +433,6 @@ async fn no_more_probes_are_under_way_than_allowed() {
     for n in 0..20 {
         let uid = uid(&format!("u{n}"));
         prober.set_target(&uid, &target(server.address, http(), AMPLE, SHORT));
-        prober.probe_now(&uid);
     }
     let mut sent = 0;
     while void < 40 {
@@ -480,7 +478,6 @@ async fn who_is_removed_is_let_go_at_once() {
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8);
     prober.set_target(&uid("u"), &target(server.address, http(), AMPLE, NEVER));
-    prober.probe_now("u");
     assert_eq!(next(&mut events).await.step, ProbeStep::Sent);
     eventually("the probe has arrived", || server.open() == 1).await;
     prober.remove("u");
@@ -499,7 +496,6 @@ async fn a_full_queue_holds_the_probes_back_and_loses_none() {
     for n in 0..10 {
         let uid = uid(&format!("u{n}"));
         prober.set_target(&uid, &target(server.address, http(), AMPLE, NEVER));
-        prober.probe_now(&uid);
     }
     let mut steps: HashMap<Arc<str>, Vec<ProbeStep>> = HashMap::new();
     while steps.values().map(Vec::len).sum::<usize>() < 20 {

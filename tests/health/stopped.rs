@@ -68,9 +68,12 @@ async fn operator() {
         let pause = deadline.map_or(PATIENCE, |deadline| deadline.saturating_sub(now));
         if let Ok(event) = tokio::time::timeout(pause, events.recv()).await {
             let event = event.unwrap();
-            evidence.probe(&event);
-            if let ProbeStep::Ended(outcome) = event.step {
-                println!("\nprobe {outcome:?}");
+            match event.step {
+                ProbeStep::Sent => evidence.probe_sent(event.seq, event.sent_at),
+                ProbeStep::Ended(outcome) => {
+                    evidence.probe_answered(event.seq, event.sent_at, outcome);
+                    println!("\nprobe {outcome:?}");
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One replica of the operator as a process of its own, on a real API server and a real PostgreSQL: what users get wrong,
 //! and how it ends.
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
 mod account;

@@ -9,8 +9,7 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
 };
 use leadergroup::{
-    api::{Declaration, LeaderGroup},
-    election::Role,
+    api::{Declaration, LeaderGroup, Role},
     routing::stamp_of,
 };
 use serde_json::json;

@@ -11,8 +11,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use leadergroup::{
-    api::{OnDelete, PodRef},
-    election::Role,
+    api::{OnDelete, PodRef, Role},
     routing::{Promoted, Router, Stripped},
 };
 use serde_json::json;

@@ -6,8 +6,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
-    api::{Declaration, FINALIZER, LeaderGroup, PodRef, STAMP_ANNOTATION, Sighting},
-    election::Role,
+    api::{Declaration, FINALIZER, LeaderGroup, PodRef, Role, STAMP_ANNOTATION, Sighting},
     routing::{GroupRef, Router, stamp_of},
 };
 use serde_json::{Value, json};

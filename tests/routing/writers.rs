@@ -3,8 +3,7 @@
 //! and fences its holder off first.
 
 use leadergroup::{
-    api::{Declaration, PodRef},
-    election::Role,
+    api::{Declaration, PodRef, Role},
     routing::{Declared, Promoted, Stripped},
 };
 

@@ -1,6 +1,9 @@
 //! Which actions are possible now.
 
-use leadergroup::election::{Phase, Role, Standing};
+use leadergroup::{
+    api::Role,
+    election::{Phase, Standing},
+};
 
 use crate::{
     action::Action,

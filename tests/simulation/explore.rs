@@ -4,6 +4,7 @@ use std::{
     collections::HashSet,
     fmt::Write as _,
     hash::{DefaultHasher, Hasher as _},
+    ops::RangeInclusive,
 };
 
 use crate::{action::Action, model::Model};
@@ -116,8 +117,41 @@ fn choose(random: &mut Random, actions: &[Action]) -> Action {
     actions[0]
 }
 
+/// The variable that names the one seed to play, to replay a failure.
+const SEED_VARIABLE: &str = "LEADERGROUP_SIMULATION_SEED";
+
+/// The seed to replay, if the environment names one.
+pub fn seed_to_replay() -> Option<u64> {
+    let text = std::env::var(SEED_VARIABLE).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a whole number")))
+}
+
+/// The seeds of a test: from 1 to `last`, or the one to replay.
+pub fn seeds(last: u64) -> RangeInclusive<u64> {
+    seed_to_replay().map_or(1..=last, |seed| seed..=seed)
+}
+
+/// Prints how to replay a schedule if it fails, wherever the panic comes from.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let thread = std::thread::current();
+            // libtest names the thread after the test, but for a run with a single thread.
+            let test = match thread.name() {
+                None | Some("main") => "long_random_schedules".to_owned(),
+                Some(test) => format!("--exact {test}"),
+            };
+            let command = "cargo test -p leadergroup --test simulation --";
+            eprintln!("replay it: {SEED_VARIABLE}={} {command} {test}", self.0);
+        }
+    }
+}
+
 /// A random schedule of `length` actions, then healing. Fails with the shortest schedule found that fails alike.
 pub fn walk(start: &Model, seed: u64, length: usize) -> Explored {
+    let _replay = Replay(seed);
     let mut random = Random::new(seed);
     let mut model = start.clone();
     let mut way = Vec::with_capacity(length);

@@ -1,6 +1,6 @@
 //! The end of every long schedule: all is put right, and then the group has to settle.
 
-use leadergroup::election::Role;
+use leadergroup::api::Role;
 
 use crate::{
     action::{Action, Faults},

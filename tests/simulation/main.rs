@@ -5,6 +5,7 @@
 //! The invariants are judged at every write (`server.rs`) and every decision (`replica.rs`), and the end of each random
 //! schedule is healed and has to settle (`heal.rs`).
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 #![allow(clippy::large_enum_variant, reason = "a model is to be read, and holds few of each")]
 
@@ -19,7 +20,7 @@ mod server;
 mod task;
 
 use action::{Action, Faults};
-use explore::{exhaust, walk};
+use explore::{exhaust, seed_to_replay, seeds, walk};
 use leadergroup::election::Effect;
 use model::{Model, NAMES};
 use replica::Replica;
@@ -91,15 +92,16 @@ fn a_group_that_comes_after_a_deleted_one_goes_on_with_its_tokens() {
 #[test]
 fn long_random_schedules() {
     let mut promotions = 0;
-    for seed in 1..=600 {
+    for seed in seeds(600) {
         promotions += walk(&Model::new(Faults::all()), seed, 400).promotions;
     }
-    assert!(promotions > 600, "only {promotions} promotions: the schedules test too little");
+    let enough = seed_to_replay().is_some() || promotions > 600;
+    assert!(enough, "only {promotions} promotions: the schedules test too little");
 }
 
 #[test]
 fn long_random_schedules_in_which_the_pods_stay_well() {
-    for seed in 1..=300 {
+    for seed in seeds(300) {
         let faults = Faults { rewinds: 3, empties: 1, ..Faults::components_only() };
         walk(&settled(faults), seed, 400);
     }

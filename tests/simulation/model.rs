@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use leadergroup::{
-    api::{Declaration, PodRef},
-    election::Role,
-};
+use leadergroup::api::{Declaration, PodRef, Role};
 
 use crate::{
     action::{Action, Faults},

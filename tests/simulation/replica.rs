@@ -7,8 +7,8 @@ use std::{
 };
 
 use leadergroup::{
-    api::Reason,
-    election::{Effect, Event, Group, Member, Outcome, Policy, Role, Standing, World},
+    api::{Reason, Role},
+    election::{Effect, Event, Group, Member, Outcome, Policy, Standing, World},
 };
 use uuid::Uuid;
 

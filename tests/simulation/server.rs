@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leadergroup::{
-    api::{Declaration, PodRef},
-    election::Role,
-};
+use leadergroup::api::{Declaration, PodRef, Role};
 use uuid::Uuid;
 
 /// A pod as etcd has it, and how it really is.

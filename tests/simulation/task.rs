@@ -2,8 +2,8 @@
 //! `src/routing` have it. Between any two requests anything may happen.
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodRef, Reason},
-    election::{Effect, Outcome, Refusal, Role, Row, Ticket},
+    api::{Declaration, OnDelete, PodRef, Reason, Role},
+    election::{Effect, Outcome, Refusal, Row, Ticket},
 };
 
 use crate::{

@@ -2,10 +2,20 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Call;
 use crate::moment::Moment;
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// When it began.
+    pub at: Moment,
+    /// When the answer or the error was there.
+    pub end: Moment,
+    /// The name of the pod that answered, or the error.
+    pub answer: Result<String, String>,
+}
 
 /// The calls of one client, in the order of their beginnings.
 #[derive(Clone, Debug, Default)]

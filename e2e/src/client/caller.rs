@@ -1,14 +1,10 @@
 //! The calling process: `leadergroup-e2e call`.
 
-use std::{
-    io::Write,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -41,7 +37,7 @@ impl CallArgs {
         let closed = Arc::new(Mutex::new(None));
         loop {
             ticks.tick().await;
-            if let Some(error) = closed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(error) = closed.lock().take() {
                 return Err(error);
             }
             let closed = Arc::clone(&closed);
@@ -51,7 +47,7 @@ impl CallArgs {
                     writeln!(std::io::stdout().lock(), "{line}").context("nobody reads the calls")
                 });
                 if let Err(error) = printed {
-                    *closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *closed.lock() = Some(error);
                 }
             });
         }

@@ -9,15 +9,11 @@ mod analysis;
 mod caller;
 mod pod;
 
-use std::{
-    process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use futures::{Stream, StreamExt, stream};
-use serde::{Deserialize, Serialize};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -26,21 +22,8 @@ use tokio::{
     time,
 };
 
-use crate::moment::Moment;
-
-pub use analysis::{Calls, Switch};
+pub use analysis::{Call, Calls, Switch};
 pub use caller::CallArgs;
-
-/// One call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
-    /// When it began.
-    pub at: Moment,
-    /// When the answer or the error was there.
-    pub end: Moment,
-    /// The name of the pod that answered, or the error.
-    pub answer: Result<String, String>,
-}
 
 /// A client that is calling.
 #[derive(Debug)]
@@ -86,7 +69,7 @@ impl Client {
         let reader = tokio::spawn(async move {
             while let Some(Ok(line)) = lines.next().await {
                 match parse(&line) {
-                    Ok(call) => locked(&recorded).push(call),
+                    Ok(call) => recorded.lock().push(call),
                     Err(error) => tracing::warn!("{who}: {error:#}"),
                 }
                 count.send_modify(|count| *count += 1);
@@ -97,7 +80,7 @@ impl Client {
 
     /// What was recorded so far, in the order of the calls' beginnings.
     pub fn calls(&self) -> Calls {
-        Calls::new(locked(&self.calls).clone())
+        Calls::new(self.calls.lock().clone())
     }
 
     /// Waits until the calls fulfil a condition, and answers them.
@@ -140,8 +123,4 @@ impl Client {
         }
         Ok(self.calls())
     }
-}
-
-fn locked(calls: &Mutex<Vec<Call>>) -> MutexGuard<'_, Vec<Call>> {
-    calls.lock().unwrap_or_else(PoisonError::into_inner)
 }

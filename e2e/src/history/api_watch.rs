@@ -4,11 +4,7 @@
 //! cannot be had any more, and the collector fails. Each watch is short, because the server ends a short watch with a
 //! bookmark: the proof of how far it came when nothing happened.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use futures::StreamExt;
@@ -22,6 +18,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams},
 };
 use leadergroup::api::LeaderGroup;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle, time};
 
@@ -78,7 +75,7 @@ impl ApiCollector {
             collector.baseline = collector.baseline.max(revision);
             for object in list.items {
                 let change = change(kind, namespace, object, false)?;
-                collector.locked().push(change);
+                collector.changes.lock().push(change);
             }
             let (progress_tx, progress) = watch::channel(Progress::SeenTo(revision));
             let follower = Follower {
@@ -103,10 +100,6 @@ impl ApiCollector {
             Kind::LeaderGroup => ApiResource::erase::<LeaderGroup>(&()),
         };
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Vec<Change>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until everything was seen that is there now, and answers the revision.
@@ -136,7 +129,7 @@ impl ApiCollector {
 
     /// What was recorded so far. Call [`Self::catch_up`] first: without it the end may be missing.
     pub fn history(&self) -> History {
-        let mut changes = self.locked().clone();
+        let mut changes = self.changes.lock().clone();
         changes.sort_by_key(|change| change.revision);
         let seen_to = |progress: &watch::Receiver<Progress>| match &*progress.borrow() {
             Progress::SeenTo(revision) => *revision,
@@ -245,7 +238,7 @@ impl Follower {
         let change = change(self.kind, &self.namespace, object, deleted)?;
         let revision = change.revision;
         ensure!(revision > self.seen_to, "revision {revision} came after {}", self.seen_to);
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        self.changes.lock().push(change);
         Ok(revision)
     }
 

@@ -4,11 +4,7 @@
 //! the one before, so a missing number is a missed revision: the collector stops with an error at the first hole.
 //! The API server must store JSON (`--storage-media-type=application/json`), and nothing may compact the store.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::{Bytes, BytesMut};
@@ -17,6 +13,7 @@ use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
+use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::watch, task::JoinHandle, time};
@@ -95,7 +92,7 @@ impl EtcdCollector {
 
     /// What was recorded so far. Call [`Self::catch_up`] first: without it the end may be missing.
     pub fn history(&self) -> History {
-        let recorded = lock(&self.shared);
+        let recorded = self.shared.lock();
         let complete_to = match &*self.progress.borrow() {
             Progress::SeenTo(revision) => *revision,
             Progress::Failed(_) => 0,
@@ -109,10 +106,6 @@ impl EtcdCollector {
             one_clock: true,
         }
     }
-}
-
-fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
-    recorded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The store's revision now. `etcd` is an address with a port.
@@ -303,7 +296,7 @@ impl Stream {
             };
             changes.push(Change { revision, seen, seen_at, id, state, raw });
         }
-        lock(&self.shared).changes.append(&mut changes);
+        self.shared.lock().changes.append(&mut changes);
         self.progress.send_replace(Progress::SeenTo(self.seen_to));
         Ok(())
     }
@@ -314,7 +307,7 @@ impl Stream {
         let deleted = event.r#type == "DELETE";
         if key == "/registry/namespaces/kube-system" && !deleted {
             let json: Value = parse(&event.kv.value.0)?;
-            lock(&self.shared).cluster =
+            self.shared.lock().cluster =
                 json.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned);
         }
         let Some(id) = object_id(key) else { return Ok(None) };

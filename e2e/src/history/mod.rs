@@ -9,6 +9,7 @@ mod api_watch;
 mod check;
 mod etcd;
 mod objects;
+mod outcome;
 mod recorder;
 mod report;
 mod roles;
@@ -27,30 +28,13 @@ use serde::Serialize;
 use crate::moment::Moment;
 
 pub use api_watch::ApiCollector;
-pub use check::{Checked, Invariant, Promotion, Violation, check};
+pub use check::check;
 pub use etcd::{EtcdCollector, current_revision};
-pub use objects::{GroupView, Object, PodView, ServiceView, SliceView};
+pub use objects::{GroupView, Kind, Object, PodView, ServiceView, SliceView};
+pub use outcome::{Checked, Invariant, Promotion, Violation};
 pub use recorder::Recorder;
 pub use roles::{RoleChange, role_changes};
 pub use terms::TermCollector;
-
-/// The kinds of objects that a history is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Kind {
-    /// v1 Pod.
-    Pod,
-    /// v1 Service.
-    Service,
-    /// discovery.k8s.io/v1 EndpointSlice.
-    EndpointSlice,
-    /// leadergroup.dev/v1alpha1 LeaderGroup.
-    LeaderGroup,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup];
-}
 
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

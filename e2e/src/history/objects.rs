@@ -5,9 +5,26 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use leadergroup::api::{Declaration, LabelSelectorOperator, LeaderGroup, PodSelector, RoutingSpec};
+use serde::Serialize;
 use serde_json::Value;
 
-use super::Kind;
+/// The kinds of objects that a history is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Kind {
+    /// v1 Pod.
+    Pod,
+    /// v1 Service.
+    Service,
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice,
+    /// leadergroup.dev/v1alpha1 LeaderGroup.
+    LeaderGroup,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup];
+}
 
 /// A recorded object.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,14 +2,11 @@
 //!
 //! The table is bounded, so old terms leave it: every row that was ever read is kept here.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use sqlx::{Connection, PgConnection};
 use tokio::{task::JoinHandle, time};
 
@@ -51,7 +48,7 @@ impl TermCollector {
             read(&mut connection, &self.rows).await
         };
         time::timeout(WITHIN, read).await.context("the lock's database does not answer")??;
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = self.rows.lock();
         let term =
             |((key, token, grant, owner), granted_at): (&(String, i64, String, String), &Timestamp)| Term {
                 key: key.clone(),
@@ -92,7 +89,7 @@ async fn read(connection: &mut PgConnection, rows: &Mutex<Rows>) -> Result<()> {
     let query = "select key, token, grant_id::text, holder_uid, (extract(epoch from granted_at) * 1000000)::bigint \
                  from leadergroup.terms";
     let found: Vec<(String, i64, String, String, i64)> = sqlx::query_as(query).fetch_all(connection).await?;
-    let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rows = rows.lock();
     for (key, token, grant, owner, micros) in found {
         rows.insert((key, token, grant, owner), Timestamp::from_microsecond(micros)?);
     }

@@ -1,14 +1,9 @@
 //! What the scenarios measured: one line each, as a table for people and as JSON for programs.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::client::Calls;
@@ -86,12 +81,12 @@ pub fn ms(duration: Duration) -> u64 {
 impl Report {
     /// Adds a line.
     pub fn add(&self, line: Line) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        self.0.lock().push(line);
     }
 
     /// The table.
     pub fn table(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         let mut rows = vec![
             ["scenario", "fault", "reason", "failover ms", "gap ms", "lost", "stale", "revisions"]
                 .map(String::from),
@@ -139,7 +134,7 @@ impl Report {
 
     /// Writes the lines as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         fs::write(path, serde_json::to_vec_pretty(&*lines)?)
             .with_context(|| format!("writing {}", path.display()))
     }

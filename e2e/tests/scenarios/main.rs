@@ -3,6 +3,8 @@
 //! One cluster and one operator serve all of them. Those that disturb nobody are played side by side, the others one
 //! after the other; `cargo test -p leadergroup-e2e --test scenarios -- NAME` plays those whose name contains NAME.
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
+
 mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;

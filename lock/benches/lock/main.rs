@@ -3,6 +3,7 @@
 //! `make bench-lock` prints a table for each subject and a last line with the ratios, and writes all figures as JSON.
 //! Arguments choose subjects by a part of their name. docs/benchmarks.md says what is measured, and how.
 
+#![allow(clippy::too_many_lines, reason = "a benchmark tells one story from its beginning to its end")]
 #![allow(missing_docs, reason = "a program, not a library")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people, far below 2^52")]
 

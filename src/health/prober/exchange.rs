@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::super::{ProbeKind, ProbeOutcome, Refusal, ResolvedProbe};
+use super::super::probe::{ProbeKind, ProbeOutcome, Refusal, ResolvedProbe};
 use crate::api::ProbeScheme;
 
 /// How much of an answer's body is read, as the kubelet does: a page is part of the answer, a download is not.

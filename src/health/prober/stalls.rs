@@ -4,13 +4,11 @@
 //! with the answer perhaps in the kernel's buffer, perhaps never read. So a probe's timeout counts only the time in which we
 //! were listening, and a probe that suffered a stall as long as its timeout says nothing against its pod.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{super::Monotonic, Shared};
+use parking_lot::Mutex;
+
+use super::super::clock::Monotonic;
 
 /// How often we look whether we run. Stalls much shorter than this do no harm to any timeout.
 const TICK: Duration = Duration::from_millis(25);
@@ -33,10 +31,10 @@ struct Record {
 }
 
 /// Runs for the prober's life: a tick that comes late tells of a stall.
-pub(super) async fn watch(shared: Arc<Shared>) {
+pub(super) async fn watch(stalls: Arc<Stalls>) {
     loop {
         tokio::time::sleep(TICK).await;
-        shared.stalls.tick(Monotonic::now());
+        stalls.tick(Monotonic::now());
     }
 }
 
@@ -46,12 +44,8 @@ impl Stalls {
         Self(Mutex::new(Record { total: Duration::ZERO, longest: VecDeque::new(), due: now + TICK }))
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tick(&self, now: Duration) {
-        let mut record = self.record();
+        let mut record = self.0.lock();
         let length = record.late(now);
         record.due = now + TICK;
         if length.is_zero() {
@@ -68,13 +62,13 @@ impl Stalls {
 
     /// How long we have stalled in all. Only differences mean anything.
     pub(super) fn total(&self, now: Duration) -> Duration {
-        let record = self.record();
+        let record = self.0.lock();
         record.total + record.late(now)
     }
 
     /// The longest stall that ended after `since`.
     pub(super) fn longest_since(&self, since: Duration, now: Duration) -> Duration {
-        let record = self.record();
+        let record = self.0.lock();
         let longest = record.longest.iter().find(|(end, _)| *end > since).map(|(_, length)| *length);
         longest.unwrap_or_default().max(record.late(now))
     }
@@ -101,7 +95,7 @@ mod tests {
     fn after(stalls: &[(u64, u64)]) -> Stalls {
         let record = Stalls::new(ms(0));
         for (end, length) in stalls {
-            record.record().due = ms(end - length);
+            record.0.lock().due = ms(end - length);
             record.tick(ms(*end));
         }
         record
@@ -129,10 +123,10 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let stalls = Stalls::new(ms(0));
         for n in 1..1_000 {
-            stalls.record().due = ms(0);
+            stalls.0.lock().due = ms(0);
             stalls.tick(ms(10_000 - n));
         }
-        assert_eq!(stalls.record().longest.len(), REMEMBERED);
+        assert_eq!(stalls.0.lock().longest.len(), REMEMBERED);
         assert_eq!(stalls.longest_since(ms(0), ms(9_001)), ms(9_999));
     }
 }

@@ -10,26 +10,66 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
-    sync::Notify,
+    sync::{Semaphore, mpsc},
     time::{Instant, MissedTickBehavior, interval_at, timeout_at},
 };
 
 use super::{
-    super::{Monotonic, ProbeOutcome, Refusal, ResolvedProbe},
-    ProbeEvent, ProbeStep, Shared, Target, exchange,
+    super::{
+        clock::Monotonic,
+        probe::{ProbeOutcome, Refusal, ResolvedProbe},
+    },
+    exchange,
+    stalls::Stalls,
 };
+
+/// A pod to probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pod's own address.
+    pub ip: IpAddr,
+    /// What to ask there.
+    pub probe: ResolvedProbe,
+    /// How often.
+    pub interval: Duration,
+}
+
+/// Something that a probe did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeEvent {
+    /// The UID of the pod.
+    pub uid: Arc<str>,
+    /// The probe's number: larger for every later probe of this pod.
+    pub seq: u64,
+    /// When it was sent, on [`Monotonic`]'s clock.
+    pub sent_at: Duration,
+    /// What it did.
+    pub step: ProbeStep,
+}
+
+/// What a probe did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeStep {
+    /// It went out.
+    Sent,
+    /// It ended. One that could not be sent ends ([`ProbeOutcome::Void`]) without having gone out.
+    Ended(ProbeOutcome),
+}
+
+/// What all targets share.
+pub(super) struct Shared {
+    pub(super) events: mpsc::Sender<ProbeEvent>,
+    pub(super) permits: Semaphore,
+    pub(super) stalls: Arc<Stalls>,
+    pub(super) tls: tokio_rustls::TlsConnector,
+}
 
 /// A process that runs for less than a tenth of the time cannot judge anyone.
 const MOST_MADE_GOOD: u32 = 9;
 
-/// Probes one target until it is aborted, or nobody listens any more.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    uid: Arc<str>,
-    target: Target,
-    first_seq: u64,
-    poke: Arc<Notify>,
-) {
+/// Probes one target until it is aborted, or nobody listens any more. With `at_once` the first probe does not wait for the
+/// target's turn.
+pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, first_seq: u64, at_once: bool) {
     let Target { ip, probe, interval } = target;
     let probe = Arc::new(probe);
     let interval = interval.max(Duration::from_millis(1));
@@ -40,17 +80,20 @@ pub(super) async fn run(
         1 + usize::try_from(probe.timeout.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(usize::MAX);
     let mut in_flight: FuturesUnordered<BoxFuture<'static, bool>> = FuturesUnordered::new();
     let mut seq = first_seq;
+    let mut due = at_once;
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = poke.notified() => {}
-            Some(heard) = in_flight.next() => {
-                if heard {
-                    continue;
+        if !due {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Some(heard) = in_flight.next() => {
+                    if heard {
+                        continue;
+                    }
+                    return;
                 }
-                return;
             }
         }
+        due = false;
         if in_flight.len() < most {
             let one = One { shared: shared.clone(), uid: uid.clone(), ip, probe: probe.clone(), seq };
             in_flight.push(one.run(interval).boxed());
