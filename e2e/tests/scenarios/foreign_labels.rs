@@ -48,10 +48,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for (args, why) in [
             (&["label", "pod", standby, "--overwrite", "app=other"][..], "may change only the labels"),
             (&["label", "pod", standby, "app-"], "may change only the labels"),
-            (
-                &["annotate", "pod", standby, "example.com/a=b"],
-                "may change only its own annotations",
-            ),
+            (&["annotate", "pod", standby, "example.com/a=b"], "may change only its own annotations"),
             (&["patch", "pod", standby, "-p", &image], "may not change what runs in a pod"),
             (&["patch", "pod", standby, "-p", &finalizer], "may change neither owners nor finalizers"),
         ] {
