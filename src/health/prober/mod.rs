@@ -1,10 +1,10 @@
-//! The prober: asks the pods themselves, on time, and says what came of it.
+//! The prober: probes the pods on time and reports the outcomes.
 //!
-//! One light task per target; a fresh connection per probe, as the kubelet does; at most `limit` probes in flight in all.
-//! Redirects are not followed, certificates are not verified, and little of an answer is read: a tenant chooses the path
-//! and the port, so nothing of what comes back goes further than its [`ProbeOutcome`].
+//! There is one task per target and a new connection per probe, as in the kubelet, and at most `limit` probes are in
+//! flight. Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A
+//! tenant chooses the path and the port, so nothing of the response is used except for the [`ProbeOutcome`].
 //!
-//! The prober never says anything against a pod for a fault of its own: see [`ProbeOutcome::Void`] and [`stalls`].
+//! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`] and [`stalls`].
 
 mod exchange;
 mod stalls;
@@ -26,31 +26,31 @@ use stalls::Stalls;
 pub struct Target {
     /// The pod's own address.
     pub ip: IpAddr,
-    /// What to ask there.
+    /// The probe to run.
     pub probe: ResolvedProbe,
     /// How often.
     pub interval: Duration,
 }
 
-/// Something that a probe did.
+/// An event of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeEvent {
     /// The UID of the pod.
     pub uid: Arc<str>,
-    /// The probe's number: larger for every later probe of this pod.
+    /// The sequence number of the probe, larger for every later probe of this pod.
     pub seq: u64,
-    /// When it was sent, on [`Monotonic`]'s clock.
+    /// When it was sent, as a time of [`Monotonic`].
     pub sent_at: Duration,
-    /// What it did.
+    /// The step.
     pub step: ProbeStep,
 }
 
-/// What a probe did.
+/// A step of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeStep {
-    /// It went out.
+    /// It was sent.
     Sent,
-    /// It ended. One that could not be sent ends ([`ProbeOutcome::Void`]) without having gone out.
+    /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
 }
 
@@ -62,7 +62,7 @@ pub struct Prober {
     ticker: AbortHandle,
 }
 
-/// What all targets share.
+/// State shared by all targets.
 struct Shared {
     events: mpsc::Sender<ProbeEvent>,
     permits: Semaphore,
@@ -93,8 +93,8 @@ impl Prober {
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }
 
-    /// Probes a pod from now on as `target` says, at once where nothing is known of what is asked. Returns the number that
-    /// its probes begin at where the pod is asked at another address or in another way than before, for
+    /// Starts or changes the probing of a pod. If the address or the request is new, a probe is sent at once, and the
+    /// first sequence number of the new probes is returned, for
     /// [`PodEvidence::retarget`](super::PodEvidence::retarget).
     pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
         let before = self.targets.get(uid).map(|running| &running.target);
@@ -105,12 +105,13 @@ impl Prober {
             (before.ip, before.probe.port, &before.probe.kind)
                 != (target.ip, target.probe.port, &target.probe.kind)
         });
-        // A task that is being aborted may still number a probe or two: numbers of generations never mix.
+        // A task that is being aborted may still send a probe or two, so each generation has its own range of
+        // sequence numbers.
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
         let poke = Arc::new(Notify::new());
         if elsewhere {
-            // Whoever begins to ask a pod wants to know now: its turn may be a whole interval away.
+            // Probe at once: the pod's turn may be a whole interval away.
             poke.notify_one();
         }
         let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, poke.clone());
@@ -124,7 +125,7 @@ impl Prober {
         self.targets.remove(uid);
     }
 
-    /// Sends a probe at once, besides the regular ones, unless as many are in flight as may be.
+    /// Sends a probe at once, in addition to the regular ones, unless too many are in flight.
     pub fn probe_now(&self, uid: &str) {
         if let Some(running) = self.targets.get(uid) {
             running.poke.notify_one();
