@@ -1,15 +1,15 @@
-//! How answers are printed: tables and lines for people, JSON for programs.
+//! Output: tables and lines for people, JSON for programs.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// JSON, for people as well.
+/// Indented JSON.
 pub(super) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// A name and a value in each line; the values line up.
+/// One name and value per line, with aligned values.
 pub(super) fn lines(all: &[(&str, String)]) -> String {
     let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     all.iter().fold(String::new(), |mut text, (name, value)| {
@@ -28,7 +28,7 @@ pub(super) fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item 
     for row in &all {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            // Writing into a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, "{cell:width$}  ");
         }
         text.push_str(line.trim_end());
