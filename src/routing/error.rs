@@ -51,7 +51,7 @@ fn remedy(code: u16) -> &'static str {
     match code {
         401 => "; check the operator's service account",
         403 => {
-            "; grant this permission to the operator's service account (the chart's roles do), or check the admission policies"
+            "; give the operator's service account this permission (the chart's roles do), or check the admission policies"
         }
         _ => "",
     }

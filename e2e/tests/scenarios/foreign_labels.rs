@@ -1,5 +1,5 @@
-//! Others try to set roles, and somebody in possession of the operator's account tries to change more than roles: the
-//! chart's admission policies refuse both. Taking a label off by hand stays possible.
+//! Other users try to set roles, and the operator's account tries to change more than roles: the chart's admission
+//! policies refuse both. Removing a label by hand stays possible.
 
 use std::{io::Write as _, rc::Rc};
 
