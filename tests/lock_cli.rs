@@ -101,7 +101,7 @@ async fn locks_are_listed_and_shown() {
     assert_eq!(shown["session"]["id"], json!(own));
     assert_eq!(shown["session"]["ended"], json!(false));
     let shown = text(&database, &["show", "web/b"]);
-    assert!(shown.contains("(nobody)") && shown.contains("replica-1"), "{shown}");
+    assert!(shown.contains("(none)") && shown.contains("replica-1"), "{shown}");
     assert!(error(&database, &["show", "web"]).contains("no lock with the key \"web\""));
     assert!(error(&database, &["show", ""]).contains("is empty"));
 }
@@ -132,12 +132,12 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
     assert!(outdated.contains("its token is 2, not 1"), "{outdated}");
 
     let done = text(&database, &["release", "web/a", "--force", "--reason", "stuck since noon"]);
-    assert_eq!(done, "web/a is taken away from jobs/p1 (token 2)\n");
+    assert_eq!(done, "web/a was taken away from jobs/p1 (token 2)\n");
     let row = store.info(&key("web/a")).await.unwrap().unwrap();
     assert_eq!((row.holder, row.token, row.session), (None, Token::new(2), None));
     let history = json_of(&database, &["history", "web/a"]);
     assert_eq!(history[0]["released"]["reason"], json!("stuck since noon (by unknown)"));
-    assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a was held by nobody (token 2)\n");
+    assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a had no holder (token 2)\n");
 
     // Whoever was in charge cannot go on as if nothing had happened: it has to take the charge and read the row anew.
     let stale = grant(&store, own, "web/a", 2, "p2").await;
@@ -177,7 +177,7 @@ async fn what_a_program_holds_goes_on_to_the_one_that_waits() {
     assert_eq!((&shown["waiting"][0]["holder"]["name"], &shown["waiting"][1]), (&json!("j2"), &Value::Null));
     assert!(text(&database, &["show", "job"]).contains("waiting:      jobs/j2 since "));
     let done = text(&database, &["release", "job", "--force", "--reason", "stuck", "--by", "ann"]);
-    assert_eq!(done, "job is taken away from jobs/j1 (token 1); jobs/j2 has it now\n");
+    assert_eq!(done, "job was taken away from jobs/j1 (token 1); jobs/j2 holds it now\n");
     assert_eq!(
         store.acquire(own, &next, Wait::InQueue).await.unwrap().outcome,
         Acquired::Granted { token: Token::new(2) }

@@ -325,7 +325,10 @@ async fn metrics_are_served_in_their_own_format() {
 #[tokio::test]
 async fn other_paths_and_methods_are_turned_away() {
     let running = Running::start(forever()).await;
-    assert_eq!(running.get("/").await, (404, "there are /livez, /readyz and /metrics\n".into()));
+    assert_eq!(
+        running.get("/").await,
+        (404, "not found; the paths are /livez, /readyz and /metrics\n".into())
+    );
     assert_eq!(running.get("/livez/").await.0, 404);
     let post = running.exchange("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 999999999\r\n\r\n").await;
     assert!(post.starts_with("HTTP/1.1 405") && post.to_lowercase().contains("allow: get, head"), "{post}");

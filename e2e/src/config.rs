@@ -9,11 +9,11 @@ use crate::images::Image;
 /// The configuration of a cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Config {
-    /// How many nodes it has.
+    /// Number of nodes.
     pub nodes: u8,
-    /// kube-proxy's `minSyncPeriod`. Default: 1 s, what kube-proxy's users have.
+    /// kube-proxy's `minSyncPeriod`. Default: 1 s, as in kube-proxy.
     pub proxy_min_sync_period: Duration,
-    /// Images that the nodes get beside the standard ones.
+    /// Images for the nodes in addition to the standard ones.
     pub images: Vec<Image>,
 }
 

@@ -70,7 +70,7 @@ impl AcquireRequest {
     }
 }
 
-/// Whether a request queues up for a key that is not to be had at once.
+/// Whether a request queues for a key that is not available at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// A try: nobody is waited for, but fenced transactions of the key's last holder.

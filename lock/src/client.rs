@@ -70,11 +70,11 @@ impl Default for ClientConfig {
     }
 }
 
-/// Why a key was not to be had.
+/// Why a key could not be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The time was over.
-    #[error("the lock {key:?} was not to be had within {waited:?}: {reason}")]
+    #[error("the lock {key:?} could not be acquired within {waited:?}: {reason}")]
     Deadline {
         /// The key.
         key: String,
@@ -203,15 +203,15 @@ impl Client {
         self.process.set_ttl(ttl).await
     }
 
-    /// Takes the key if nobody holds it and nobody waits for it. A key that this holder has already is held once more. Never
-    /// waits for others who want the key: while somebody else is about to take it, it is not to be had. Only fenced
-    /// transactions of its last holder are waited for, as the [`FencePolicy`](crate::FencePolicy) says, and a holder that
-    /// probably is dead, or a quarantine, is [observed](ClientConfig::confirm_death).
+    /// Takes the key if it has neither a holder nor waiters. If this holder already has the key, it is held once more.
+    /// Never waits for other clients that want the key: while another one is about to take it, the result is `None`. It
+    /// waits only for fenced transactions of the last holder, according to the [`FencePolicy`](crate::FencePolicy), and
+    /// to [observe](ClientConfig::confirm_death) a holder that is probably dead, or a quarantine.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         Ok(self.try_lock_or_why(key).await?.ok())
     }
 
-    /// The same, with the reason if the key was not to be had.
+    /// The same, with the reason if the key could not be acquired.
     pub async fn try_lock_or_why(&self, key: &Key) -> Result<Result<Guard, Reason>, ClientError> {
         within(trying(key, &self.holder), self.waiter(key, Wait::No, Some(Duration::ZERO)).run()).await
     }

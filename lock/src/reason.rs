@@ -1,4 +1,4 @@
-//! Why a key was not to be had.
+//! Why a key could not be acquired.
 
 use std::time::Duration;
 

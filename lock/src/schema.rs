@@ -193,7 +193,7 @@ impl Store {
     }
 }
 
-/// Whether a table was not to be had in time.
+/// Whether a table could not be locked in time.
 fn is_locked(error: &sqlx::Error) -> bool {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
     matches!(error, sqlx::Error::Database(error) if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE))

@@ -58,7 +58,7 @@ fn a_key_goes_from_thread_to_thread() {
     assert!(held.held_until().unwrap() > leadergroup_lock::monotonic());
     assert!(two.try_lock(&key()).unwrap().is_none());
     let late = two.lock(&key(), Duration::from_millis(50)).unwrap_err();
-    assert!(late.to_string().contains("was not to be had within 50ms"), "{late}");
+    assert!(late.to_string().contains("could not be acquired within 50ms"), "{late}");
     let waiters = |count| move || number(database, "select count(*) from leadergroup.waiter") == count;
     eventually("its place is given up", waiters(0));
     std::thread::scope(|threads| {

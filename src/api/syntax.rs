@@ -7,7 +7,7 @@ pub(super) const LABEL_KEY: &str =
 /// A label value that is not empty.
 pub(super) const LABEL_VALUE: &str = "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 
-/// Labels by which Kubernetes' own controllers find their pods.
+/// Labels that Kubernetes' own controllers use to find their pods.
 pub(super) const CONTROLLERS_LABELS: [&str; 5] = [
     "pod-template-hash",
     "pod-template-generation",
@@ -16,14 +16,14 @@ pub(super) const CONTROLLERS_LABELS: [&str; 5] = [
     "job-name",
 ];
 
-/// A label key: a name, after an optional DNS subdomain and a slash.
+/// A label key: an optional DNS subdomain and a slash, then a name.
 pub(super) fn is_label_key(key: &str) -> bool {
     let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
     is_label_name(name)
         && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_dns_label))
 }
 
-/// One part of a DNS name, whatever its length.
+/// One label of a DNS name, of any length.
 pub(super) fn is_dns_label(part: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')

@@ -1,11 +1,11 @@
-//! How answers are printed: tables and lines for people, JSON for programs.
+//! Output: tables and lines for people, JSON for programs.
 
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
 use serde_json::Value;
 
-/// How answers are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// A table for people
@@ -24,12 +24,12 @@ pub struct Answer {
     pub status: u8,
 }
 
-/// JSON, for people as well.
+/// Indented JSON.
 pub(super) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// A name and a value in each line; the values line up.
+/// One name and value per line, with aligned values.
 pub(super) fn lines(all: &[(&str, String)]) -> String {
     let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     all.iter().fold(String::new(), |mut text, (name, value)| {
@@ -48,7 +48,7 @@ pub(super) fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item 
     for row in &all {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            // Writing into a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, "{cell:width$}  ");
         }
         text.push_str(line.trim_end());

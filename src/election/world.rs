@@ -11,18 +11,18 @@ use crate::api::{Declaration, OnDelete, PodRef, Reason, Role};
 pub enum Standing {
     /// Fresh positive evidence: it could be active.
     Eligible,
-    /// Nothing speaks against it, but there is no fresh positive evidence either.
+    /// There is no evidence against it, but no fresh positive evidence either.
     Unproven,
-    /// It says no, or cannot say anything: explicit evidence.
+    /// There is explicit evidence that it does not work.
     Failing(Reason),
-    /// Nothing was heard of it for the lock's ttl, although it was being asked.
+    /// It did not answer for the lock's ttl, although it was probed.
     Silent,
-    /// It will not come back: deleted, finished, being evicted.
+    /// It has ended for good: deleted, finished, or being evicted.
     Ended(Reason),
 }
 
 impl Standing {
-    /// What speaks against it; none for a pod that is well or merely unproven.
+    /// The reason to replace the pod; none if it is healthy or merely unproven.
     pub fn against(self) -> Option<Reason> {
         match self {
             Self::Ended(reason) | Self::Failing(reason) => Some(reason),
@@ -39,45 +39,46 @@ pub struct Member {
     pub pod: PodRef,
     /// The node it is bound to.
     pub node: Option<String>,
-    /// Its resourceVersion, for a later write bound to it.
+    /// Its resourceVersion, for the precondition of a later write.
     pub version: String,
-    /// What its label says.
+    /// The role in its label.
     pub role: Role,
     /// The token of its stamp.
     pub stamp: Option<i64>,
-    /// Whether the stamp is this group's.
+    /// Whether the stamp is of this group.
     pub stamped_by_us: bool,
-    /// What the evidence says.
+    /// The verdict on it.
     pub standing: Standing,
-    /// Creation time, only ever compared with that of other pods: the oldest of equals is preferred.
+    /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
     pub created: i64,
 }
 
-/// What of the spec matters to the election.
+/// The parts of the spec that matter to the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// How long to wait after a holder was lost without a clean end.
+    /// How long to wait if the holder did not end cleanly.
     pub lock_delay: Duration,
     /// No new change of holder.
     pub paused: bool,
-    /// What becomes of the labels when the group is deleted.
+    /// What happens to the labels when the group is deleted.
     pub on_delete: OnDelete,
 }
 
-/// The group as last seen through watches and evidence. May lag behind; every write re-checks what it relies on.
+/// The group as last seen through watches and evidence. It may lag behind; every write checks its preconditions
+/// again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct World {
     /// The pods that the selector matches.
     pub members: Vec<Member>,
-    /// The spec's part.
+    /// From the spec.
     pub policy: Policy,
     /// The declaration in the status.
     pub declared: Declaration,
-    /// Why nobody of this group may be promoted, if so.
+    /// The reason why no pod of this group may be promoted, if there is one.
     pub obstacle: Option<Reason>,
     /// The group has a deletionTimestamp.
     pub deleting: bool,
-    /// The database has been out of reach for so long that a deletion no longer waits for it.
+    /// The database has been unreachable for so long that a deletion no longer waits for it.
     pub lock_away: bool,
 }
 
@@ -90,7 +91,7 @@ pub struct Row {
     pub grant: Option<Uuid>,
     /// The holder; none when the lock is free.
     pub owner: Option<PodRef>,
-    /// Whether the holder's promotion was seen through.
+    /// Whether the holder's promotion was confirmed.
     pub confirmed: bool,
     /// The holders of all terms since the last confirmed one, that one included.
     pub pending: Vec<PodRef>,

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use crate::api::LeaderGroupSpec;
 
-/// The group's settings that evidence is measured by.
+/// The settings of the group that apply to evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     /// How long a pod may be silent.
     pub ttl: Duration,
     /// How often it is probed.
     pub retry_interval: Duration,
-    /// How long the answer to one probe may take.
+    /// How long one probe may take.
     pub timeout: Duration,
-    /// How many refusals in a row make a pod failing, and how many probes without an answer a silence takes at least.
+    /// How many consecutive refusals make a pod failing. Also the least number of unanswered probes in a silence.
     pub failure_threshold: u32,
 }
 
 impl Thresholds {
-    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval where it has no probe).
+    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval if it has no probe).
     pub fn of(spec: &LeaderGroupSpec, timeout: Option<Duration>) -> Self {
         Self {
             ttl: spec.lock.ttl.0,
@@ -28,7 +28,7 @@ impl Thresholds {
         }
     }
 
-    /// How old a proof may be: one probe may be lost or late, but nothing older than the ttl ever counts.
+    /// How old a successful probe may be: one probe may be lost or late, but nothing older than the ttl counts.
     pub(super) fn freshness(&self) -> Duration {
         (self.retry_interval * 2 + self.timeout).min(self.ttl)
     }

@@ -1,4 +1,4 @@
-//! Whether the process lives (its event loop turns) and is ready (what it needs is there).
+//! Whether the process is live (its event loop runs) and ready (everything it needs is available).
 
 use std::{
     collections::BTreeMap,
@@ -9,10 +9,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Tells that the event loop turns: the loop touches it each time round, and it must not stay untouched for too long.
+/// Detects a stuck event loop: the loop touches this value in each iteration, and must not stop doing so for too
+/// long.
 ///
-/// Held by a loop that can be stuck for good only if it is broken, so that a restart helps. It says nothing about databases
-/// or API servers that are away.
+/// It is for a loop that can get stuck only because of a bug, so that a restart helps. It does not depend on the
+/// database or the API server.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     bound: Duration,
@@ -20,17 +21,17 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Alive for as long as it is touched at least once in `bound`; it counts as touched now.
+    /// Live as long as it is touched at least once per `bound`. It counts as touched now.
     pub fn new(bound: Duration) -> Self {
         Self { bound, touched: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// The loop has turned.
+    /// Records an iteration of the loop.
     pub fn touch(&self) {
         *self.touched.lock() = Instant::now();
     }
 
-    /// Says what is wrong, if the loop has not turned for too long.
+    /// An error if the last iteration of the loop is too long ago.
     pub fn check(&self) -> Result<(), String> {
         let idle = self.touched.lock().elapsed();
         if idle <= self.bound {
@@ -44,7 +45,7 @@ impl Liveness {
     }
 }
 
-/// Tells whether the process can do its work: all of the named checks must pass.
+/// Whether the process can do its work: all named checks must pass.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
 
@@ -63,7 +64,7 @@ impl Readiness {
         check
     }
 
-    /// Says of each check that does not pass, a line each, why.
+    /// An error with one line per failing check, with its reason.
     pub(crate) fn check_all(&self) -> Result<(), String> {
         let mut wrong = String::new();
         for (name, reason) in self.0.lock().iter() {
@@ -77,12 +78,12 @@ impl Readiness {
 }
 
 impl Check {
-    /// It passes from now on.
+    /// Marks the check as passing.
     pub fn pass(&self) {
         self.all.0.lock().insert(self.name, None);
     }
 
-    /// It does not pass from now on; `reason` is for people.
+    /// Marks the check as failing, with a human-readable reason.
     pub fn fail(&self, reason: &str) {
         self.all.0.lock().insert(self.name, Some(reason.to_owned()));
     }

@@ -39,7 +39,7 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     let (_, reason, message) = condition(&groups, "bad", "Accepted").await;
     assert_eq!(reason, "InvalidSpec");
     assert!(
-        message.starts_with("spec.onDelete cannot be read: ") && message.contains("put it right"),
+        message.starts_with("spec.onDelete cannot be read: ") && message.contains("correct it"),
         "{message}"
     );
     assert_eq!(condition(&groups, "bad", "Ready").await.0, "False");

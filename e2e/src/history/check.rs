@@ -1,7 +1,7 @@
 //! The checker: a pure function from a history to the violations of the invariants in it.
 //!
-//! It walks the changes in the order of their revisions, keeps the world as it was after each, and looks at every
-//! group and Service that the change could have touched. The lock's term history is set beside it at the end.
+//! It goes through the changes in the order of their revisions, keeps the state after each, and checks every group
+//! and Service that the change can affect. At the end it compares the result with the lock's term history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ struct Group {
     key: String,
 }
 
-/// What was announced for one lock key, over all groups that ever used it.
+/// The declarations for one lock key, over all groups that ever used it.
 #[derive(Default)]
 struct Announced {
     declared: Vec<Declared>,
@@ -50,12 +50,12 @@ struct Declared {
 struct Checker<'a> {
     history: &'a History,
     pods: BTreeMap<Name, PodView>,
-    /// The Service, and whether its selector is what it was when the Service was first seen.
+    /// The Service, and whether its selector is still the one that was seen first.
     services: BTreeMap<Name, (ServiceView, bool)>,
     slices: BTreeMap<Name, SliceView>,
     groups: BTreeMap<String, Group>,
     keys: BTreeMap<String, Announced>,
-    /// The sets of actives that were reported, so that one mistake is reported once.
+    /// The sets of active pods that were reported, so that each violation is reported once.
     reported: BTreeSet<(String, BTreeSet<String>)>,
     out: Checked,
 }
@@ -118,7 +118,7 @@ impl<'a> Checker<'a> {
 
     // ---- I1 ----
 
-    /// Counts the actives of every group of the namespace.
+    /// Counts the active pods of every group of the namespace.
     fn count_actives(&mut self, change: &Change) {
         let namespace = &change.id.namespace;
         let mut found = Vec::new();
@@ -143,8 +143,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a pod counts for a group: it carries the group's stamp, or of all groups whose selector matches it,
-    /// this one is the oldest.
+    /// Whether a pod counts for a group: it carries the group's stamp, or this group is the oldest whose selector
+    /// matches it.
     fn belongs(&self, pod: &PodView, uid: &str, group: &Group) -> bool {
         let stamped = stamp_of(pod).is_some_and(|stamp| stamp.group == uid);
         stamped || self.oldest_selecting(&group.namespace, pod).is_some_and(|oldest| oldest == uid)
@@ -160,7 +160,7 @@ impl<'a> Checker<'a> {
 
     /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
     ///
-    /// A Service whose selector was edited is left out: its slices follow the edit late, whatever the operator does.
+    /// A Service whose selector was edited is skipped: its slices follow the edit late, whatever the operator does.
     fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
         let Some(service) = &slice.service else { return };
         let namespace = &change.id.namespace;
@@ -298,7 +298,7 @@ impl<'a> Checker<'a> {
         if token == 0 || last.is_some_and(|last| last.token == token && last.holder == holder) {
             return;
         }
-        // Within one term the holder may only go away: a vacated row keeps its token until the next grant.
+        // Within one term the holder may only disappear: a vacated row keeps its token until the next grant.
         let grows = last.is_none_or(|last| token > last.token || (token == last.token && holder.is_none()));
         let text = (!grows).then(|| {
             let last = last.map(|last| (last.token, &last.holder));

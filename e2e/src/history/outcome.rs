@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::moment::Moment;
 
-/// What is promised at every revision.
+/// The invariants, which must hold at every revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Invariant {
     /// I1: at most one pod of a group is labelled active, and at most one endpoint of its Service serves.
@@ -31,12 +31,12 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// A broken promise.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Which one.
+    /// The invariant.
     pub invariant: Invariant,
-    /// The revision that broke it; 0 if it is about the term history alone.
+    /// The revision that violates it; 0 if only the term history is involved.
     pub revision: i64,
     /// The object that changed, or the lock's key.
     pub object: String,
@@ -80,9 +80,9 @@ pub struct Checked {
     pub revisions: usize,
     /// The largest number of active pods that any group had at any revision.
     pub most_active: usize,
-    /// Who became active, in order.
+    /// The promotions, in order.
     pub promotions: Vec<Promotion>,
-    /// What is wrong; empty when all is well.
+    /// The violations; empty if all invariants hold.
     pub violations: Vec<Violation>,
 }
 

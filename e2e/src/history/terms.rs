@@ -1,6 +1,6 @@
-//! The collector of the lock's term history: PostgreSQL's view `leadergroup.terms`, read again and again.
+//! The collector of the lock's term history: reads the view `leadergroup.terms` periodically.
 //!
-//! The table is bounded, so old terms leave it: every row that was ever read is kept here.
+//! The table is bounded and old terms are removed from it, so every row that was read is kept here.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::{task::JoinHandle, time};
 
 use super::Term;
 
-/// The table keeps many more terms of a key than a scenario can make in this time.
+/// The table keeps many more terms of a key than a scenario can create in this time.
 const EVERY: Duration = Duration::from_millis(500);
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -33,15 +33,15 @@ impl Drop for TermCollector {
 }
 
 impl TermCollector {
-    /// Starts to read. The database may be away in between: a pass that fails is made up by the next, and
-    /// [`Self::terms`] insists on a last one.
+    /// Starts to read. The database may be unavailable for a time: the next read catches up, and [`Self::terms`]
+    /// requires a last successful one.
     pub fn start(url: &str) -> Self {
         let rows = Arc::new(Mutex::new(Rows::new()));
         let task = tokio::spawn(poll(url.to_owned(), Arc::clone(&rows)));
         Self { url: url.to_owned(), rows, task }
     }
 
-    /// Reads once more and answers every row that was ever seen.
+    /// Reads once more and returns every row that was ever seen.
     pub async fn terms(&self) -> Result<Vec<Term>> {
         let read = async {
             let mut connection = PgConnection::connect(&self.url).await?;

@@ -1,5 +1,5 @@
-//! The node of the active pod is cut off from the network while its pod runs on, the replica of the operator that is in charge
-//! is elsewhere: the label goes to another pod, and when the node is back, its pod stands by.
+//! The node of the active pod is cut off from the network while its pod keeps running; the owner of the group is
+//! elsewhere. Another pod gets the label, and when the node is back, its pod is a standby.
 
 use std::rc::Rc;
 
@@ -25,7 +25,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         let at = Moment::from(s.stage.own()?.cut_off(&before.node).await?);
         let after = s.failover("cut-off", &before, at, Some(&client), &["Silent"]).await?;
-        // The zombie is alive: who is cut off with it still reaches it. Fencing is for that; labels cannot help.
+        // The old pod is still running, and clients that are cut off with it still reach it. Labels cannot prevent
+        // that; fencing can.
         let replaced = Moment::now();
         let alive =
             |calls: &leadergroup_e2e::client::Calls| calls.from(replaced).answered_by(&before.pod) > 20;

@@ -1,5 +1,5 @@
-//! The node of the active pod loses power, and with it the replica of the operator that is in charge: silence is the evidence,
-//! long before Kubernetes notices. The node returns.
+//! The node of the active pod and of the owner of the group loses power: silence is the evidence, long before
+//! Kubernetes notices. The node returns.
 
 use std::rc::Rc;
 

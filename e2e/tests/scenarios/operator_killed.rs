@@ -1,5 +1,5 @@
-//! One replica of the operator is killed, then both, then they are replaced by an upgrade: no failover, and afterwards
-//! failover works, even while the replicas end.
+//! One replica of the operator is killed, then both, then they are replaced by an upgrade: no failover happens, and
+//! afterwards failover works, even while the replicas end.
 
 use std::rc::Rc;
 
@@ -25,14 +25,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let replicas = operator.ready(STARTED).await?;
         let (session, name) = in_charge(s).await?;
         let uid =
-            replicas.get(&name).with_context(|| format!("{name} is in charge, not one of {replicas:?}"))?;
+            replicas.get(&name).with_context(|| format!("the owner is {name}, not one of {replicas:?}"))?;
         cluster.kill_pod(uid)?;
-        let adopted = eventually("another session to take charge", STARTED, async || {
+        let adopted = eventually("another session to own the group", STARTED, async || {
             let (other, name) = in_charge(s).await?;
-            ensure!(other != session, "{name} is still in charge");
+            ensure!(other != session, "{name} still owns the group");
             Ok(name)
         });
-        s.note(format!("{name} was killed, {} took charge", adopted.await?));
+        s.note(format!("{name} was killed, {} became the owner", adopted.await?));
         operator.ready(STARTED).await?;
         s.no_role_changed(revision).await.context("one replica was killed")?;
 
@@ -40,8 +40,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for uid in operator.ready(STARTED).await?.values() {
             cluster.kill_pod(uid)?;
         }
-        eventually("a new session to take charge", STARTED, async || {
-            ensure!(in_charge(s).await?.0 != session, "nobody took charge yet");
+        eventually("a new session to own the group", STARTED, async || {
+            ensure!(in_charge(s).await?.0 != session, "no session owns the group yet");
             Ok(())
         })
         .await?;
@@ -64,7 +64,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         s.still_fails_over("the kills").await?;
 
-        // Both replicas are told to end while they carry a change through: whoever finishes it tells of it.
+        // Both replicas get SIGTERM during a change; the replica that completes it reports it.
         let before = s.settled(STARTED).await?;
         let at = Moment::now();
         s.pods().delete(&before.pod, &DeleteParams::default()).await?;

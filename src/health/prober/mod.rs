@@ -1,10 +1,10 @@
-//! The prober: asks the pods themselves, on time, and says what came of it.
+//! The prober: probes the pods on time and reports the outcomes.
 //!
-//! One light task per target; a fresh connection per probe, as the kubelet does; at most `limit` probes in flight in all.
-//! Redirects are not followed, certificates are not verified, and little of an answer is read: a tenant chooses the path
-//! and the port, so nothing of what comes back goes further than its [`ProbeOutcome`](super::ProbeOutcome).
+//! There is one task per target and a new connection per probe, as in the kubelet, and at most `limit` probes are in
+//! flight. Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A
+//! tenant chooses the path and the port, so nothing of the response is used except for the [`ProbeOutcome`].
 //!
-//! The prober never says anything against a pod for a fault of its own: see [`ProbeOutcome::Void`](super::ProbeOutcome::Void) and [`stalls`].
+//! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`] and [`stalls`].
 
 mod exchange;
 mod stalls;
@@ -50,8 +50,8 @@ impl Prober {
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }
 
-    /// Probes a pod from now on as `target` says, at once where nothing is known of what is asked. Returns the number that
-    /// its probes begin at where the pod is asked at another address or in another way than before, for
+    /// Starts or changes the probing of a pod. If the address or the request is new, a probe is sent at once, and the
+    /// first sequence number of the new probes is returned, for
     /// [`PodEvidence::retarget`](super::PodEvidence::retarget).
     pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
         let before = self.targets.get(uid).map(|running| &running.target);
@@ -62,10 +62,11 @@ impl Prober {
             (before.ip, before.probe.port, &before.probe.kind)
                 != (target.ip, target.probe.port, &target.probe.kind)
         });
-        // A task that is being aborted may still number a probe or two: numbers of generations never mix.
+        // A task that is being aborted may still send a probe or two, so each generation has its own range of
+        // sequence numbers.
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
-        // Nothing is known of a new address, and its turn may be a whole interval away: the first probe goes out at once.
+        // Probe a new address at once: its turn may be a whole interval away.
         let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, elsewhere);
         let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle() };
         self.targets.insert(uid.clone(), running);

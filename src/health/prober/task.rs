@@ -1,4 +1,4 @@
-//! One target: its rhythm, and its probes in flight.
+//! The task of one target: its schedule and its probes in flight.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -28,35 +28,35 @@ use super::{
 pub struct Target {
     /// The pod's own address.
     pub ip: IpAddr,
-    /// What to ask there.
+    /// The probe to run.
     pub probe: ResolvedProbe,
     /// How often.
     pub interval: Duration,
 }
 
-/// Something that a probe did.
+/// An event of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeEvent {
     /// The UID of the pod.
     pub uid: Arc<str>,
-    /// The probe's number: larger for every later probe of this pod.
+    /// The sequence number of the probe, larger for every later probe of this pod.
     pub seq: u64,
-    /// When it was sent, on [`Monotonic`]'s clock.
+    /// When it was sent, as a time of [`Monotonic`].
     pub sent_at: Duration,
-    /// What it did.
+    /// The step.
     pub step: ProbeStep,
 }
 
-/// What a probe did.
+/// A step of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeStep {
-    /// It went out.
+    /// It was sent.
     Sent,
-    /// It ended. One that could not be sent ends ([`ProbeOutcome::Void`]) without having gone out.
+    /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
 }
 
-/// What all targets share.
+/// State shared by all targets.
 pub(super) struct Shared {
     pub(super) events: mpsc::Sender<ProbeEvent>,
     pub(super) permits: Semaphore,
@@ -64,18 +64,19 @@ pub(super) struct Shared {
     pub(super) tls: tokio_rustls::TlsConnector,
 }
 
-/// A process that runs for less than a tenth of the time cannot judge anyone.
+/// Limit of the extension of a timeout for stalls, in timeouts. A process that runs for less than a tenth of the time
+/// cannot judge a pod.
 const MOST_MADE_GOOD: u32 = 9;
 
-/// Probes one target until it is aborted, or nobody listens any more. With `at_once` the first probe does not wait for the
-/// target's turn.
+/// Probes one target until the task is aborted or the receiver of events is dropped. With `at_once` the first probe
+/// does not wait for the target's turn.
 pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, first_seq: u64, at_once: bool) {
     let Target { ip, probe, interval } = target;
     let probe = Arc::new(probe);
     let interval = interval.max(Duration::from_millis(1));
     let mut ticks = interval_at(Instant::now() + until_turn(&uid, interval), interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    // One more than fit into a timeout, for the one that is asked for at once.
+    // One more than fit into a timeout, for a probe that is requested at once.
     let most =
         1 + usize::try_from(probe.timeout.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(usize::MAX);
     let mut in_flight: FuturesUnordered<BoxFuture<'static, bool>> = FuturesUnordered::new();
@@ -102,7 +103,7 @@ pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, firs
     }
 }
 
-/// How long until this pod's turn comes: each has its own place in the interval, so that not all are asked at once.
+/// The time until this pod's turn. Each pod has its own place in the interval, so that not all are probed at once.
 fn until_turn(uid: &str, interval: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
@@ -123,12 +124,12 @@ struct One {
 }
 
 impl One {
-    /// Carries it out. False: nobody listens any more.
+    /// Runs the probe. False if the receiver of events was dropped.
     async fn run(self, patience: Duration) -> bool {
         let waited = tokio::time::timeout(patience, self.shared.permits.acquire()).await;
         let mut sent_at = Monotonic::now();
         let Ok(Ok(_permit)) = waited else {
-            // Too many are under way; the next turn comes at once.
+            // Too many probes are in flight; the next turn is due now.
             return self.tell(sent_at, ProbeStep::Ended(ProbeOutcome::Void)).await;
         };
         sent_at = Monotonic::now();
@@ -156,7 +157,7 @@ impl One {
         self.tell(sent_at, ProbeStep::Ended(outcome)).await
     }
 
-    /// Waits for the outcome as long as the timeout, counting only the time in which we ran.
+    /// Waits for the outcome, at most for the timeout, counting only the time in which this process ran.
     async fn listen(&self, exchange: impl Future<Output = ProbeOutcome>, sent_at: Duration) -> ProbeOutcome {
         let mut exchange = pin!(exchange);
         let (stalls, timeout) = (&self.shared.stalls, self.probe.timeout);
@@ -177,7 +178,7 @@ impl One {
             allowed = stalled;
         };
         match outcome {
-            // A pod may well give up on a client that seems to be dead.
+            // A pod may close the connection to a client that seems to be dead.
             ProbeOutcome::Unanswered | ProbeOutcome::Refused(Refusal::Reset | Refusal::Protocol)
                 if stalls.longest_since(sent_at, Monotonic::now()) >= timeout =>
             {
