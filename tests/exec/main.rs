@@ -157,7 +157,7 @@ async fn a_lock_that_others_hold_is_waited_for_as_long_as_told() {
     let (database, _store) = postgres::migrated().await;
     let running = Running::start(&database, &[], OBEDIENT);
     for (wait, why) in
-        [("0s", "is not to be had now: others hold it"), ("200ms", "was not to be had within 200ms: ")]
+        [("0s", "is not to be had now: others hold it"), ("200ms", "was not acquired within 200ms: ")]
     {
         let output = run(&database, &["--wait", wait], "echo never");
         assert_eq!(status(&output), 75, "{output:?}");
