@@ -50,8 +50,9 @@ pub struct AcquireRequest {
     pub lock_delay: Duration,
     /// The token of the term whose delay the caller has waited out; see [`Acquired::Delayed`].
     pub sat_out: Option<Token>,
-    /// Once the session has sent more heartbeats than this, the request has no effect any more ([`Beat`](crate::Beat)'s
-    /// `count`). So the caller can tell when a statement that it gave up can no longer take effect.
+    /// Once the session has sent more heartbeats than this, the request has no effect (see
+    /// [`Beat::count`](crate::Beat::count)). So the caller can tell when a statement that it gave up can no longer take
+    /// effect.
     pub void_after: Option<u64>,
 }
 
@@ -164,11 +165,11 @@ pub enum Transfer {
 }
 
 impl Store {
-    /// Acquires the key, if it can, or queues up for it.
+    /// Acquires the key if possible, or queues up for it if the request asks to wait.
     ///
-    /// Never waits for another holder, nor for a request that is about to become one: then the answer is
-    /// [`Refusal::Busy`]. That request may be the first try of this one, whose answer was lost: repeat it until there
-    /// is another answer, or [give it up](Self::give_up). Waits only for fenced transactions of the last holder, as the
+    /// Never waits for another holder, nor for a request that is being granted: then the answer is [`Refusal::Busy`].
+    /// That request may be the first try of this one, whose answer was lost: repeat it until there is another answer,
+    /// or [give it up](Self::give_up). Waits only for fenced transactions of the last holder, as the
     /// [`FencePolicy`](crate::FencePolicy) says.
     pub async fn acquire(
         &self,

@@ -191,9 +191,9 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// // Before something slow, in which this process may not get to its heartbeats.
+    /// // Before slow work that may delay the heartbeats of this process.
     /// client.set_ttl(Duration::from_secs(60)).await?;
-    /// // After it: let others take over sooner again should this process fail.
+    /// // After it, so that others take over sooner again if this process fails.
     /// client.set_ttl(Duration::from_secs(5)).await?;
     /// # Ok(())
     /// # }

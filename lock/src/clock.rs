@@ -6,8 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The time of a clock that never jumps and keeps running while the machine is suspended (`CLOCK_BOOTTIME`).
 ///
-/// `std::time::Instant` stands still during suspend on Linux: a process that wakes up would still count a lock as held
-/// that it has lost.
+/// `std::time::Instant` stands still during suspend on Linux: after it, a process would still treat a lock as held that
+/// it has lost.
 pub fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     // Neither part of this clock is ever negative, and nanoseconds stay below a second.

@@ -17,7 +17,7 @@ const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/c
 const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
 const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
 
-/// How often a batch is tried because a new era has begun. Another new era in between would mean two failovers within
+/// How many times a batch is tried if new eras begin meanwhile. A second new era would mean two failovers within
 /// milliseconds.
 const ERA_ATTEMPTS: usize = 3;
 

@@ -288,15 +288,15 @@ impl Guard {
     }
 
     /// Completes when the key is lost: the session is dead; its heartbeats have failed for so long that others may soon
-    /// take the key; the key was released by force; or `max_hold` is over. In the second case, this is a fifth of the
-    /// ttl before anyone else can have it: time to stop the work.
+    /// take the key; the key was released by force; or [`max_hold`](crate::ClientConfig::max_hold) has passed. In the
+    /// second case, this is a fifth of the ttl before anyone else can have it: time to stop the work.
     pub async fn lost(&self) {
         self.term.lost().await;
     }
 
     /// Completes when the key is about to be lost: less than half of the lease is left because heartbeats fail, or
-    /// little is left of `max_hold`. This is the time to save work; the key may recover. Also completes when the key is
-    /// lost.
+    /// little is left of [`max_hold`](crate::ClientConfig::max_hold). This is the time to save work; the key may
+    /// recover. Also completes when the key is lost.
     pub async fn in_jeopardy(&self) {
         self.term.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
     }

@@ -24,8 +24,8 @@ pub enum SessionEvent {
     Died(Vec<SessionId>),
     /// The session is dead: others may have claimed its keys. A new one is registered with the next heartbeat.
     Lost,
-    /// The database cannot be used now. This alone does not end the session: either others cannot use the database
-    /// either, or they mark the session dead.
+    /// The database cannot be used now. This alone does not end the session: others cannot use the database either, or,
+    /// if they can, one of them marks the session dead.
     Failed(LockError),
 }
 

@@ -25,8 +25,8 @@ pub(crate) struct Lease {
     until: Option<Duration>,
 }
 
-/// By how much a lease is shorter than the ttl: for clocks that run at different rates, and for the time to react. A
-/// fifth, and never less than the granularity of the timers.
+/// By how much a lease is shorter than the ttl, to allow for clocks that run at different rates and for the time to
+/// react. A fifth, and never less than the granularity of the timers.
 pub(crate) fn margin(ttl: Duration) -> Duration {
     (ttl / 5).max(Duration::from_millis(10))
 }
@@ -59,7 +59,7 @@ impl Lease {
         counts
     }
 
-    /// How long before others can take its keys the lease ends.
+    /// The time between the end of the lease and the moment when others can take the keys.
     pub(crate) fn margin(&self) -> Duration {
         margin(self.lasts + self.lasts / 4)
     }

@@ -189,7 +189,8 @@ impl Listening {
         host: &PgConnectOptions,
         wanted: Wanted,
     ) -> Result<Option<PgListener>, pooler::Failure> {
-        // The driver's listener needs a pool of the driver: one connection, which this code replaces, never the driver.
+        // The driver's listener needs a pool of the driver: one connection, which is replaced here, never by the
+        // driver.
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)

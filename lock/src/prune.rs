@@ -56,11 +56,11 @@ impl Default for Retention {
 pub struct Pruned {
     /// The number of terms of the history, without those of removed keys.
     pub terms: u64,
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Dead sessions.
+    /// The number of dead sessions.
     pub sessions: u64,
-    /// Places in queues.
+    /// The number of places in queues.
     pub waiters: u64,
 }
 

@@ -67,7 +67,7 @@ impl Reason {
             Acquired::Delayed { delay, .. } => Self::Delay { delay: *delay },
             Acquired::Quarantine => Self::Quarantine,
             Acquired::Refused(Refusal::Busy) => Self::Busy { blockers: attempt.blockers.clone() },
-            // A grant that comes here came too late to count.
+            // A grant that comes here did not count: the session's lease had ended, or another server answered.
             Acquired::Refused(_) | Acquired::Granted { .. } => Self::Session,
             Acquired::Held | Acquired::Waiting | Acquired::QueueFull => match attempt.holder {
                 Some(holder) if holder.is_suspect() => {

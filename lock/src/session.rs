@@ -91,7 +91,7 @@ impl Store {
         Ok(self.change_ttl(own, ttl).await?.map(|(_, era)| era))
     }
 
-    /// The same, with the number of the session's heartbeats so far.
+    /// Like [`set_ttl`](Self::set_ttl), and also returns the number of the session's heartbeats so far.
     pub(crate) async fn change_ttl(
         &self,
         own: SessionId,
@@ -103,7 +103,7 @@ impl Store {
         self.rows(SET_TTL, bind).await?.first().map(counted).transpose()
     }
 
-    /// Begins a new era if the database's past has changed. A heartbeat does so, too.
+    /// Begins a new era if the database's past has changed. A heartbeat does so as well.
     pub(crate) async fn begin_era(&self) -> Result<(), LockError> {
         self.rows(PRESENT_ERA, Bind::new()).await.map(drop)
     }

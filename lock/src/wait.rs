@@ -1,5 +1,5 @@
-//! Trying for a key and waiting for it. A try is a wait without patience. This covers how often a waiter asks, who
-//! wakes it, how it deals with lock delays and silent holders, and how it gives up its place.
+//! Trying for a key and waiting for it; a try is a wait with a time limit of zero. This covers how often a waiter asks,
+//! what wakes it, how it deals with lock delays and silent holders, and how it gives up its place.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ enum Part {
     Got(Guard),
     /// The wait is over.
     Over,
-    /// The session is dead, or the grant came too late to count.
+    /// The session is dead, or the grant did not count.
     Again,
 }
 
@@ -155,7 +155,7 @@ impl Waiter<'_> {
                 process.delays.forget(self.key);
                 match self.client.hold(unfinished, attempt.era, request, *token) {
                     Some(guard) => Next::Got(guard),
-                    // It came too late to count, and is given up.
+                    // It does not count, because the lease has ended or another server answered, and is given up.
                     None => Next::Again,
                 }
             }
@@ -206,8 +206,8 @@ enum Next {
     Pause(Duration),
 }
 
-/// The heartbeat count after which a request that is sent now has no effect any more: by then the server has received
-/// it, or never will.
+/// The heartbeat count after which a request that is sent now has no effect: by then the server has received it, or
+/// never will.
 fn void_after(process: &Process, beat: u64) -> u64 {
     let interval = process.config.retry_interval.as_micros().max(1);
     let beats = process.store.pool.limit().as_micros().div_ceil(interval);
@@ -346,7 +346,7 @@ impl Delays {
         self.all().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
     }
 
-    /// The key has a holder.
+    /// Forgets the delay of a key that has a holder again.
     fn forget(&self, key: &Key) {
         self.all().remove(key);
     }
@@ -356,7 +356,7 @@ impl Delays {
     }
 }
 
-/// A request that may have been granted without an answer. Dropping this gives it up.
+/// A request that may have been granted although its answer was lost. Dropping this gives it up.
 pub(crate) struct Unfinished {
     pub(crate) process: Arc<Process>,
     pub(crate) session: SessionId,
@@ -411,7 +411,7 @@ impl Drop for Unfinished {
 
 /// Gives up a request again once it is void, in case a statement takes effect late. A statement that was sent on a
 /// connection that is now closed may still take effect: a packet may have been held up, or a commit may take its time.
-/// After the request is void and the row of its key could be locked, nothing of it can take effect any more.
+/// After the request is void and the row of its key could be locked, it can no longer take effect.
 pub(crate) async fn give_up_once_void(
     process: &Process,
     session: SessionId,
