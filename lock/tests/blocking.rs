@@ -13,7 +13,7 @@ use crate::postgres::{DEADLINE, Database, database};
 #[path = "postgres/mod.rs"]
 mod postgres;
 
-/// For the databases of the tests. What is tested does without.
+/// A runtime for the tests' databases. The tested code does not use it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 fn migrated() -> (Database, Store) {
@@ -73,7 +73,7 @@ fn a_key_goes_from_thread_to_thread() {
     });
 }
 
-/// Nothing that the caller does stops the heartbeats.
+/// Nothing that the caller does can stop the heartbeats.
 #[test]
 fn a_thread_that_computes_keeps_the_key() {
     let (_database, store) = migrated();
