@@ -27,6 +27,8 @@ use k8s_openapi::api::core::v1::Pod;
 #[derive(Clone)]
 pub struct Router {
     client: Client,
+    /// For calls that no change of holder waits for.
+    background: Client,
     call_timeout: Duration,
     on_write: Option<OnWrite>,
 }
@@ -38,7 +40,19 @@ impl Router {
     /// A router whose every call to the API server ends within `call_timeout`. The client should not retry by itself:
     /// the election knows better what to do next.
     pub fn new(client: Client, call_timeout: Duration) -> Self {
-        Self { client, call_timeout, on_write: None }
+        Self { background: client.clone(), client, call_timeout, on_write: None }
+    }
+
+    /// The same, with a client of its own for calls that no change of holder waits for.
+    #[must_use]
+    pub fn background(mut self, client: Client) -> Self {
+        self.background = client;
+        self
+    }
+
+    /// For such a call.
+    fn in_background(&self) -> Self {
+        Self { client: self.background.clone(), ..self.clone() }
     }
 
     /// The same, with somebody who is told of every write: `active`, `standby` or `clear` of a pod, or `declaration`,

@@ -90,7 +90,8 @@ impl Router {
         token: i64,
         pods: &[PodRef],
     ) -> (Vec<Pod>, Option<RoutingError>) {
-        let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod, Active::Leave)).collect();
+        let this = &self.in_background();
+        let stamps: Vec<_> = pods.iter().map(|pod| this.demote(group, token, pod, Active::Leave)).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let (mut left, mut failed) = (Vec::new(), None);
         while let Some(outcome) = written.next().await {
