@@ -9,6 +9,7 @@ mod group;
 mod marks;
 mod owners;
 mod pods;
+mod shared_list;
 
 pub use error::RoutingError;
 pub use group::Declared;
@@ -22,6 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::Sighting;
 use k8s_openapi::api::core::v1::Pod;
+use shared_list::SharedLists;
 
 /// Performs the writes. Cheap to clone.
 #[derive(Clone)]
@@ -31,6 +33,7 @@ pub struct Router {
     background: Client,
     call_timeout: Duration,
     on_write: Option<OnWrite>,
+    lists: SharedLists,
 }
 
 /// Told of every write that was sent: what kind it was, and the error that it ended with.
@@ -40,7 +43,13 @@ impl Router {
     /// A router whose every call to the API server ends within `call_timeout`. The client should not retry by itself:
     /// the election knows better what to do next.
     pub fn new(client: Client, call_timeout: Duration) -> Self {
-        Self { background: client.clone(), client, call_timeout, on_write: None }
+        Self {
+            background: client.clone(),
+            client,
+            call_timeout,
+            on_write: None,
+            lists: SharedLists::default(),
+        }
     }
 
     /// The same, with a client of its own for calls that no change of holder waits for.
