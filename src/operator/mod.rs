@@ -6,6 +6,7 @@
 //! message, so one bad group never holds up another.
 
 mod announce;
+mod api_server;
 mod audit;
 mod claims;
 mod driver;
@@ -38,6 +39,7 @@ use crate::{
     telemetry::{BindError, Endpoints, Liveness, Readiness, Server},
 };
 use announce::Voice;
+use api_server::ApiServer;
 use driver::{Driver, Parts};
 use leadergroup_lock::{LockError, Store};
 
@@ -47,10 +49,6 @@ const QUEUE: usize = 4_096;
 const PROBES: usize = 4_096;
 /// How many calls to the API server that no change of holder waits for may be in flight.
 const BACKGROUND: usize = 64;
-/// How long a connection to the API server may take to come about, and then be silent: longer than a watch on which
-/// nothing happens, which is five seconds longer than asked for.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const READ_TIMEOUT: Duration = Duration::from_secs(feed::WATCH_SECONDS as u64 + 10);
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After how long without a turn the loop counts as stuck.
@@ -77,7 +75,7 @@ pub enum OperatorError {
 /// # Errors
 /// Only for what cannot get better by waiting: everything else is logged, reported in conditions, and tried again.
 pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
-    let client = client().await?;
+    let api = ApiServer::find().await?;
     let store = settings.store()?;
     let endpoint = Server::bind(settings.listen).await?;
     tracing::info!(
@@ -92,9 +90,9 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
     let answering = CancellationToken::new();
     let answers = tokio::spawn(endpoint.run(endpoints, answering.clone()));
-    let voice = Voice::new(client.clone(), &settings.replica, metrics, liveness, &readiness);
-    if let Some(cluster) = identify(&client, &voice.liveness, &shutdown).await {
-        operate(&settings, client, store, cluster, voice, shutdown).await;
+    let voice = Voice::new(api.background.clone(), &settings.replica, metrics, liveness, &readiness);
+    if let Some(cluster) = identify(&api.changes, &voice.liveness, &shutdown).await {
+        operate(&settings, api, store, cluster, voice, shutdown).await;
     }
     answering.cancel();
     // It bounds itself; how it ends changes nothing any more.
@@ -105,7 +103,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
 /// Looks after the groups until `shutdown`.
 async fn operate(
     settings: &Settings,
-    client: Client,
+    api: ApiServer,
     store: Store,
     cluster: String,
     voice: Voice,
@@ -115,13 +113,13 @@ async fn operate(
     let (probes, evidence) = mpsc::channel(QUEUE);
     let (fit, fitness) = watch::channel(true);
     feed::Feed {
-        client: client.clone(),
+        client: api.background.clone(),
         namespaces: settings.namespaces.clone(),
         messages: messages.clone(),
     }
     .start();
     let patience = settings.ttl * 2;
-    let ping = feed::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
+    let ping = feed::ping(api.changes.clone(), settings.retry_interval, patience, fit, messages.clone());
     let ping = tokio::spawn(ping);
     let leave = CancellationToken::new();
     let (pruned, until) = (store.clone(), leave.clone());
@@ -139,7 +137,9 @@ async fn operate(
     let keeper = tokio::spawn(keeper.run(leave.clone()));
     let parts = Parts {
         cluster,
-        router: Router::new(client, CALL_TIMEOUT).observed(announce::count_writes(voice.metrics.clone())),
+        router: Router::new(api.changes, CALL_TIMEOUT)
+            .background(api.background)
+            .observed(announce::count_writes(voice.metrics.clone())),
         store,
         prober: Prober::new(probes, PROBES),
         messages,
@@ -155,18 +155,6 @@ async fn operate(
         tracing::warn!("the session's task ended badly; other replicas take over after the ttl");
     }
     ping.abort();
-}
-
-/// A client that does not retry by itself: the election knows better what to do next.
-async fn client() -> Result<Client, OperatorError> {
-    let no_cluster = |error: &dyn std::fmt::Display| OperatorError::NoCluster(error.to_string());
-    let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
-    config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // Counts from the last byte that went either way: a list, or the start of a watch, that never comes is given up.
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(|error| no_cluster(&error))
 }
 
 /// The cluster's identity, as soon as the API server tells it; none when the replica is to stop before.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::READ_TIMEOUT;
+use super::api_server::READ_TIMEOUT;
 
 /// Who else but pods is spoken to all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

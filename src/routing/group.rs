@@ -77,14 +77,15 @@ impl Router {
     /// would be written to another group of the same name.
     pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<Sighting, RoutingError> {
         let what = "write the LeaderGroup's status";
-        match self.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
+        let this = self.in_background();
+        match this.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
             Err(refused) if refused.code() == Some(422) => {
                 // A group without a status: a JSON Patch cannot add fields to it.
-                let bare = self.sight(group).await?.filter(Sighting::is_without_status);
+                let bare = this.sight(group).await?.filter(Sighting::is_without_status);
                 match bare.and_then(|found| found.resource_version()) {
                     Some(version) => {
                         let steps = status_steps(&group.uid, status, Some(&version));
-                        self.patch_group(group, "status", what, steps).await
+                        this.patch_group(group, "status", what, steps).await
                     }
                     None => Err(refused),
                 }

@@ -10,6 +10,7 @@ mod group;
 mod marks;
 mod owners;
 mod pods;
+mod shared_list;
 
 pub use error::RoutingError;
 pub use group::Declared;
@@ -23,13 +24,17 @@ use serde::de::DeserializeOwned;
 
 use crate::api::Sighting;
 use k8s_openapi::api::core::v1::Pod;
+use shared_list::SharedLists;
 
 /// Performs the reads and writes. Cheap to clone.
 #[derive(Clone)]
 pub struct Router {
     client: Client,
+    /// For calls that no change of holder waits for.
+    background: Client,
     call_timeout: Duration,
     on_write: Option<OnWrite>,
+    lists: SharedLists,
 }
 
 /// Called after every write with its kind and its error, if any.
@@ -39,7 +44,25 @@ impl Router {
     /// A router that limits each call to the API server to `call_timeout`. The client should not retry by itself,
     /// because the election decides what to do after a failure.
     pub fn new(client: Client, call_timeout: Duration) -> Self {
-        Self { client, call_timeout, on_write: None }
+        Self {
+            background: client.clone(),
+            client,
+            call_timeout,
+            on_write: None,
+            lists: SharedLists::default(),
+        }
+    }
+
+    /// The same, with a client of its own for calls that no change of holder waits for.
+    #[must_use]
+    pub fn background(mut self, client: Client) -> Self {
+        self.background = client;
+        self
+    }
+
+    /// For such a call.
+    fn in_background(&self) -> Self {
+        Self { client: self.background.clone(), ..self.clone() }
     }
 
     /// Sets a function to call after every write. The kind is `active`, `standby` or `clear` for a pod, and

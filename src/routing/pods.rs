@@ -1,5 +1,7 @@
 //! Reads and writes of the pods' roles.
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -88,7 +90,8 @@ impl Router {
         token: i64,
         pods: &[PodRef],
     ) -> (Vec<Pod>, Option<RoutingError>) {
-        let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod, Active::Leave)).collect();
+        let this = &self.in_background();
+        let stamps: Vec<_> = pods.iter().map(|pod| this.demote(group, token, pod, Active::Leave)).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let (mut left, mut failed) = (Vec::new(), None);
         while let Some(outcome) = written.next().await {
@@ -165,25 +168,23 @@ impl Router {
         pods: &[PodRef],
     ) -> Result<(), RoutingError> {
         let mut pods = pods.to_vec();
-        // Pods that no longer belong to the group may still carry its label.
+        // A pod that left the group may still carry its label.
         let labelled = ListParams::default().labels(&group.marks.label);
-        let mut failed = Vec::new();
-        let found = match self.call("list the pods with a role", self.pods(group).list(&labelled)).await {
-            Ok(found) => found.items,
-            Err(error) => {
-                // An invalid label cannot be on any pod, so a group with such a spec can still be deleted.
-                failed.extend((error.code() != Some(400)).then_some(error));
-                Vec::new()
-            }
+        let api = self.pods(group);
+        let list = async {
+            let found = self.call("list the pods with a role", api.list(&labelled)).await;
+            found.map(|found| found.items)
         };
-        let stamped = found.into_iter().filter(|pod| {
-            stamp_of(pod).is_some_and(|stamp| stamp.group == group.uid)
-                && !pods.iter().any(|known| pod.uid().as_deref() == Some(&known.uid))
-        });
-        let stamped: Vec<_> = stamped
-            .filter_map(|pod| Some(PodRef { name: pod.metadata.name?, uid: pod.metadata.uid? }))
-            .collect();
-        pods.extend(stamped);
+        let mut failed = Vec::new();
+        match self.lists.stamped(&group.namespace, &group.marks.label, list).await {
+            Ok(stamped) => {
+                let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
+                let ours = stamped.iter().filter(|stamped| stamped.group == group.uid);
+                pods.extend(ours.map(|stamped| stamped.pod.clone()).filter(|pod| !known.contains(&pod.uid)));
+            }
+            // An invalid label cannot be on any pod, so a group with such a spec can still be deleted.
+            Err(error) => failed.extend((error.code() != Some(400)).then_some(error)),
+        }
         let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
         let outcomes: Vec<_> = stream::iter(clears).buffer_unordered(PARALLEL).collect().await;
         failed.extend(outcomes.into_iter().filter_map(Result::err));

@@ -98,6 +98,11 @@ impl ApiServer {
         self.directory.join("kubeconfig")
     }
 
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Where etcd can be asked directly: every revision is kept, objects are JSON.
     pub fn etcd_url(&self) -> String {
         format!("http://{}:{}", self.address, self.port + 1)

@@ -7,6 +7,7 @@
 mod account;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
+mod connections;
 mod database;
 mod groups;
 mod objects;
