@@ -190,11 +190,17 @@ impl PodEvidence {
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
     }
 
+    /// A probe that counted as unanswered was answered after all. This ends a silence, and proves nothing else.
+    pub fn probe_answered_late(&mut self, seq: u64, sent_at: Duration) {
+        self.probes.answered_late(seq, sent_at);
+    }
+
     /// Records an event of the prober.
     pub fn probe(&mut self, event: &ProbeEvent) {
         match event.step {
             ProbeStep::Sent => self.probe_sent(event.seq, event.sent_at),
             ProbeStep::Ended(outcome) => self.probe_answered(event.seq, event.sent_at, outcome),
+            ProbeStep::AnsweredLate => self.probe_answered_late(event.seq, event.sent_at),
         }
     }
 

@@ -30,6 +30,9 @@ pub struct Target {
     pub probe: ResolvedProbe,
     /// How often.
     pub interval: Duration,
+    /// For how long an answer is listened to, counted from when the probe was sent. One that comes after the probe's own
+    /// timeout is reported as [`ProbeStep::AnsweredLate`].
+    pub listen: Duration,
 }
 
 /// An event of a probe.
@@ -52,6 +55,8 @@ pub enum ProbeStep {
     Sent,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
+    /// An answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod lives, not that it is fit.
+    AnsweredLate,
 }
 
 /// Probes any number of pods. Dropping it stops all of them.
@@ -66,6 +71,8 @@ pub struct Prober {
 struct Shared {
     events: mpsc::Sender<ProbeEvent>,
     permits: Semaphore,
+    /// For probes after their timeout, which may still be answered. They must not keep others from being sent.
+    late_permits: Semaphore,
     stalls: Stalls,
     tls: tokio_rustls::TlsConnector,
 }
@@ -77,7 +84,8 @@ struct Running {
 }
 
 impl Prober {
-    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time.
+    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; and a
+    /// quarter of that for probes that are listened to after their timeout.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
@@ -86,6 +94,7 @@ impl Prober {
         let shared = Arc::new(Shared {
             events,
             permits,
+            late_permits: Semaphore::new((limit / 4).clamp(1, Semaphore::MAX_PERMITS)),
             stalls: Stalls::new(Monotonic::now()),
             tls: tls::connector(),
         });
