@@ -131,6 +131,11 @@ impl PodEvidence {
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
     }
 
+    /// A probe that counted as unanswered was answered after all. This ends a silence, and proves nothing else.
+    pub fn probe_answered_late(&mut self, seq: u64, sent_at: Duration) {
+        self.probes.answered_late(seq, sent_at);
+    }
+
     /// A version of the pod was read or arrived on the watch.
     pub fn kubelet(&mut self, facts: &PodFacts, now: Duration) {
         let since = match &self.word {

@@ -18,6 +18,8 @@ pub(super) struct Probes {
     run: Option<Run>,
     /// The last successful probe.
     success: Option<Sent>,
+    /// The last probe that was answered after its timeout.
+    late: Option<Sent>,
     /// The last probe that ended with any evidence about the pod.
     last_ended: u64,
     /// The last refused probes since the last success, by sequence number; at most as many as the threshold.
@@ -88,8 +90,19 @@ impl Probes {
                 self.unanswered.retain(|other| *other > seq);
             }
             ProbeOutcome::Refused(_) if after_success && in_run => insert(&mut self.refused, seq, keep),
-            ProbeOutcome::Unanswered if after_success && in_run => insert(&mut self.unanswered, seq, keep),
+            ProbeOutcome::Unanswered
+                if after_success && in_run && self.late.is_none_or(|late| seq > late.seq) =>
+            {
+                insert(&mut self.unanswered, seq, keep);
+            }
             _ => {}
+        }
+    }
+
+    pub(super) fn answered_late(&mut self, seq: u64, at: Duration) {
+        if seq >= self.first_seq && self.late.is_none_or(|late| seq > late.seq) {
+            self.late = Some(Sent { seq, at });
+            self.unanswered.retain(|other| *other > seq);
         }
     }
 
@@ -136,7 +149,8 @@ impl Probes {
     /// The start of the silence.
     fn window(&self) -> Option<Duration> {
         let run = self.run?;
-        Some(self.success.map_or(run.from, |success| success.at.max(run.from)))
+        let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.at);
+        Some(heard.fold(run.from, Duration::max))
     }
 }
 

@@ -268,7 +268,8 @@ impl Entry {
             };
             match tracked.facts.target().filter(|_| wanted && !tracked.facts.finished()) {
                 Some((ip, probe)) => {
-                    let target = Target { ip, probe: probe.clone(), interval };
+                    let listen = self.object.spec.lock.ttl.0;
+                    let target = Target { ip, probe: probe.clone(), interval, listen };
                     if let Some(first) = prober.set_target(&tracked.uid, &target) {
                         tracked.evidence.retarget(first);
                     }

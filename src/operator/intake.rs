@@ -92,6 +92,7 @@ impl Driver {
                 self.parts.voice.probe(outcome);
                 evidence.probe_answered(event.seq, event.sent_at, outcome);
             }
+            ProbeStep::AnsweredLate => evidence.probe_answered_late(event.seq, event.sent_at),
         }
         self.touched.insert(name.clone());
     }

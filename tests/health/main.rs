@@ -4,6 +4,7 @@
 
 mod evidence;
 mod facts;
+mod late;
 mod prober;
 mod server;
 mod stopped;

@@ -51,7 +51,12 @@ fn get(scheme: ProbeScheme, path: &str, headers: &[(&'static str, &'static str)]
 }
 
 fn target(address: SocketAddr, kind: ProbeKind, timeout: Duration, interval: Duration) -> Target {
-    Target { ip: address.ip(), probe: ResolvedProbe { kind, port: address.port(), timeout }, interval }
+    Target {
+        ip: address.ip(),
+        probe: ResolvedProbe { kind, port: address.port(), timeout },
+        interval,
+        listen: Duration::ZERO,
+    }
 }
 
 fn uid(text: &str) -> Arc<str> {
@@ -375,6 +380,7 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
                 assert!(known, "{event:?} was never sent");
                 assert!(ended.insert(event.seq), "{event:?} ended twice");
             }
+            ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
     }
     for (n, pair) in sent.windows(2).enumerate() {
@@ -416,7 +422,7 @@ async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_no_more_tha
                 under_way -= 1;
                 ended += 1;
             }
-            ProbeStep::Ended(outcome) => panic!("{outcome:?}"),
+            step => panic!("{step:?}"),
         }
         most = most.max(under_way);
     }
@@ -439,7 +445,7 @@ async fn no_more_probes_are_under_way_than_allowed() {
         match next(&mut events).await.step {
             ProbeStep::Ended(ProbeOutcome::Void) => void += 1,
             ProbeStep::Sent => sent += 1,
-            ProbeStep::Ended(outcome) => panic!("{outcome:?}"),
+            step => panic!("{step:?}"),
         }
     }
     eventually("the three are connected", || server.accepted() == 3).await;

@@ -52,7 +52,8 @@ async fn operator() {
     let mut evidence =
         PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
     evidence.kubelet(&facts, Monotonic::now());
-    let first = prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval });
+    let first =
+        prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval, listen: Duration::ZERO });
     evidence.retarget(first.unwrap());
     let mut said = None;
     loop {
@@ -74,6 +75,7 @@ async fn operator() {
                     evidence.probe_answered(event.seq, event.sent_at, outcome);
                     println!("\nprobe {outcome:?}");
                 }
+                ProbeStep::AnsweredLate => evidence.probe_answered_late(event.seq, event.sent_at),
             }
         }
     }

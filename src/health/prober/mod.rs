@@ -38,14 +38,17 @@ struct Running {
 }
 
 impl Prober {
-    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time.
+    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; and a
+    /// quarter of that for probes that are listened to after their timeout.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
         let permits = Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS));
         let stalls = Arc::new(Stalls::new(Monotonic::now()));
-        let shared = Arc::new(Shared { events, permits, stalls: stalls.clone(), tls: tls::connector() });
+        let late_permits = Semaphore::new((limit / 4).clamp(1, Semaphore::MAX_PERMITS));
+        let shared =
+            Arc::new(Shared { events, permits, late_permits, stalls: stalls.clone(), tls: tls::connector() });
         let ticker = tokio::spawn(stalls::watch(stalls)).abort_handle();
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }

@@ -3,8 +3,8 @@
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     net::IpAddr,
-    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -32,6 +32,9 @@ pub struct Target {
     pub probe: ResolvedProbe,
     /// How often.
     pub interval: Duration,
+    /// For how long an answer is listened to, counted from when the probe was sent. One that comes after the probe's own
+    /// timeout is reported as [`ProbeStep::AnsweredLate`].
+    pub listen: Duration,
 }
 
 /// An event of a probe.
@@ -54,12 +57,16 @@ pub enum ProbeStep {
     Sent,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
+    /// An answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod lives, not that it is fit.
+    AnsweredLate,
 }
 
 /// State shared by all targets.
 pub(super) struct Shared {
     pub(super) events: mpsc::Sender<ProbeEvent>,
     pub(super) permits: Semaphore,
+    /// For probes after their timeout, which may still be answered. They must not keep others from being sent.
+    pub(super) late_permits: Semaphore,
     pub(super) stalls: Arc<Stalls>,
     pub(super) tls: tokio_rustls::TlsConnector,
 }
@@ -67,11 +74,13 @@ pub(super) struct Shared {
 /// Limit of the extension of a timeout for stalls, in timeouts. A process that runs for less than a tenth of the time
 /// cannot judge a pod.
 const MOST_MADE_GOOD: u32 = 9;
+/// How many probes of one target are listened to after their timeout.
+const MOST_LATE: usize = 8;
 
 /// Probes one target until the task is aborted or the receiver of events is dropped. With `at_once` the first probe
 /// does not wait for the target's turn.
 pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, first_seq: u64, at_once: bool) {
-    let Target { ip, probe, interval } = target;
+    let Target { ip, probe, interval, listen } = target;
     let probe = Arc::new(probe);
     let interval = interval.max(Duration::from_millis(1));
     let mut ticks = interval_at(Instant::now() + until_turn(&uid, interval), interval);
@@ -79,14 +88,25 @@ pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, firs
     // One more than fit into a timeout, for a probe that is requested at once.
     let most =
         1 + usize::try_from(probe.timeout.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(usize::MAX);
-    let mut in_flight: FuturesUnordered<BoxFuture<'static, bool>> = FuturesUnordered::new();
+    let mut in_flight: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
+    let mut late: FuturesUnordered<BoxFuture<'static, bool>> = FuturesUnordered::new();
     let mut seq = first_seq;
     let mut due = at_once;
     loop {
         if !due {
             tokio::select! {
                 _ = ticks.tick() => {}
-                Some(heard) = in_flight.next() => {
+                Some(ended) = in_flight.next() => {
+                    match ended {
+                        Ended::Unheard => return,
+                        // If the pod needs longer than the timeout for each answer, the answers that come first are
+                        // those that are listened to already.
+                        Ended::Unanswered(exchange) if late.len() < MOST_LATE => late.push(exchange),
+                        Ended::Answered | Ended::Unanswered(_) => {}
+                    }
+                    continue;
+                }
+                Some(heard) = late.next() => {
                     if heard {
                         continue;
                     }
@@ -96,7 +116,7 @@ pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, firs
         }
         due = false;
         if in_flight.len() < most {
-            let one = One { shared: shared.clone(), uid: uid.clone(), ip, probe: probe.clone(), seq };
+            let one = One { shared: shared.clone(), uid: uid.clone(), ip, probe: probe.clone(), seq, listen };
             in_flight.push(one.run(interval).boxed());
             seq += 1;
         }
@@ -121,50 +141,85 @@ struct One {
     ip: IpAddr,
     probe: Arc<ResolvedProbe>,
     seq: u64,
+    listen: Duration,
+}
+
+/// How a probe went until its timeout.
+enum Asked {
+    /// It has an outcome.
+    Answered,
+    /// It has not, and may still be answered. When it was sent.
+    Unanswered(BoxFuture<'static, ProbeOutcome>, Duration),
+}
+
+/// How a probe left the number of those in flight.
+enum Ended {
+    /// With an outcome.
+    Answered,
+    /// Without an answer in time. The future listens for a late one; it is false if the receiver of events was dropped.
+    Unanswered(BoxFuture<'static, bool>),
+    /// The receiver of events was dropped.
+    Unheard,
 }
 
 impl One {
-    /// Runs the probe. False if the receiver of events was dropped.
-    async fn run(self, patience: Duration) -> bool {
+    /// Runs the probe until its timeout.
+    async fn run(self, patience: Duration) -> Ended {
+        match self.ask(patience).await {
+            None => Ended::Unheard,
+            Some(Asked::Answered) => Ended::Answered,
+            Some(Asked::Unanswered(exchange, sent_at)) => {
+                Ended::Unanswered(self.listen(exchange, sent_at).boxed())
+            }
+        }
+    }
+
+    /// Nothing if the receiver of events was dropped.
+    async fn ask(&self, patience: Duration) -> Option<Asked> {
         let waited = tokio::time::timeout(patience, self.shared.permits.acquire()).await;
         let mut sent_at = Monotonic::now();
         let Ok(Ok(_permit)) = waited else {
             // Too many probes are in flight; the next turn is due now.
-            return self.tell(sent_at, ProbeStep::Ended(ProbeOutcome::Void)).await;
+            return self.end(sent_at, ProbeOutcome::Void).await;
         };
         sent_at = Monotonic::now();
         let mut connecting = Box::pin(exchange::connect(self.ip, self.probe.port));
-        let first = futures::poll!(&mut connecting);
-        let outcome = match first {
-            std::task::Poll::Ready(Err(error)) => exchange::of_io(&error),
-            first => {
-                if !self.tell(sent_at, ProbeStep::Sent).await {
-                    return false;
-                }
-                let exchange = async {
-                    let connected = match first {
-                        std::task::Poll::Ready(connected) => connected,
-                        std::task::Poll::Pending => connecting.await,
-                    };
-                    match connected {
-                        Ok(stream) => exchange::ask(stream, self.ip, &self.probe, &self.shared.tls).await,
-                        Err(error) => exchange::of_io(&error),
-                    }
-                };
-                self.listen(exchange, sent_at).await
-            }
+        let first = match futures::poll!(&mut connecting) {
+            Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
+            first => first,
         };
-        self.tell(sent_at, ProbeStep::Ended(outcome)).await
+        self.tell(sent_at, ProbeStep::Sent).await?;
+        let (shared, ip, probe) = (self.shared.clone(), self.ip, self.probe.clone());
+        let mut exchange = async move {
+            let connected = match first {
+                Poll::Ready(connected) => connected,
+                Poll::Pending => connecting.await,
+            };
+            match connected {
+                Ok(stream) => exchange::ask(stream, ip, &probe, &shared.tls).await,
+                Err(error) => exchange::of_io(&error),
+            }
+        }
+        .boxed();
+        let outcome = self.outcome(&mut exchange, sent_at).await;
+        self.end(sent_at, outcome).await?;
+        Some(match outcome {
+            ProbeOutcome::Unanswered => Asked::Unanswered(exchange, sent_at),
+            _ => Asked::Answered,
+        })
     }
 
     /// Waits for the outcome, at most for the timeout, counting only the time in which this process ran.
-    async fn listen(&self, exchange: impl Future<Output = ProbeOutcome>, sent_at: Duration) -> ProbeOutcome {
-        let mut exchange = pin!(exchange);
+    async fn outcome(
+        &self,
+        exchange: &mut BoxFuture<'static, ProbeOutcome>,
+        sent_at: Duration,
+    ) -> ProbeOutcome {
         let (stalls, timeout) = (&self.shared.stalls, self.probe.timeout);
         let stalled_before = stalls.total(sent_at);
         let (mut allowed, mut made_good) = (timeout, Duration::ZERO);
         let outcome = loop {
-            if let Ok(outcome) = timeout_at(Instant::now() + allowed, &mut exchange).await {
+            if let Ok(outcome) = timeout_at(Instant::now() + allowed, &mut *exchange).await {
                 break outcome;
             }
             let stalled = stalls.total(Monotonic::now()).saturating_sub(stalled_before + made_good);
@@ -188,9 +243,26 @@ impl One {
         }
     }
 
-    async fn tell(&self, sent_at: Duration, step: ProbeStep) -> bool {
+    /// Listens for an answer that is late. A pod that gives one lives, fit or not.
+    async fn listen(self, exchange: BoxFuture<'static, ProbeOutcome>, sent_at: Duration) -> bool {
+        let remaining = self.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
+        let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
+        match tokio::time::timeout(remaining, exchange).await {
+            Ok(ProbeOutcome::Success | ProbeOutcome::Refused(Refusal::HttpStatus(_))) => {
+                self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
+            }
+            _ => true,
+        }
+    }
+
+    async fn end(&self, sent_at: Duration, outcome: ProbeOutcome) -> Option<Asked> {
+        self.tell(sent_at, ProbeStep::Ended(outcome)).await.map(|()| Asked::Answered)
+    }
+
+    /// Nothing if the receiver of events was dropped.
+    async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
         let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
-        self.shared.events.send(event).await.is_ok()
+        self.shared.events.send(event).await.ok()
     }
 }
 
