@@ -223,7 +223,7 @@ impl Driver {
     }
 
     /// Looks at every group that something happened to, or whose time has come.
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         let now = Monotonic::now();
         while let Some((at, name)) = self.timers.first().cloned()
             && at <= now

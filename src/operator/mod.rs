@@ -7,6 +7,8 @@
 
 mod announce;
 mod audit;
+#[doc(hidden)]
+pub mod bench;
 mod claims;
 mod driver;
 mod effects;
