@@ -20,12 +20,12 @@ use uuid::Uuid;
 
 use super::{
     BACKGROUND, CALL_TIMEOUT, PROBES, QUEUE, STUCK,
-    announce::Voice,
-    claims::Answer,
-    driver::{Driver, Parts},
+    claim::Answer,
+    controller::{Driver, Parts},
+    events::Voice,
+    lock_keeper::LockNews,
     message::{Done, GroupName, Message},
-    report,
-    session::LockNews,
+    status,
 };
 use crate::{
     api::{LeaderGroup, PodRef, Sighting},
@@ -122,7 +122,7 @@ impl Bench {
             self.read(&name);
             self.driver.turn();
             let entry = &self.driver.entries[&name];
-            object.status = Some(report::status(entry, None, false));
+            object.status = Some(status::status(entry, None, false));
             object.metadata.resource_version = Some("2".to_owned());
             let (uid, object) = (entry.uid.clone(), Ok(Box::new(Sighting(Ok(object)))));
             self.driver.take(Message::Reported { group: name.clone(), uid, object });

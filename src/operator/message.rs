@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use kube::runtime::watcher;
 
-use super::{audit::Audit, claims::Answer, session::LockNews};
+use super::{claim::Answer, lock_keeper::LockNews, resync::Audit};
 use crate::{
     api::Sighting,
     election::{Outcome, Ticket},

@@ -5,30 +5,30 @@
 //! come back, each as a task of its own that ends within a bound. Nothing in the loop waits for anything but the next
 //! message, so one bad group never holds up another.
 
-mod announce;
-mod audit;
 #[doc(hidden)]
 pub mod bench;
-mod claims;
-mod driver;
-mod effects;
-mod entry;
-mod feed;
-mod intake;
+mod claim;
+mod connectivity;
+mod controller;
+mod events;
+mod executor;
+mod group;
+mod index;
+mod lock_keeper;
 mod message;
-mod network;
-mod owners;
-mod report;
-mod roster;
-mod session;
-mod sighting;
-mod watches;
+mod owner_selector;
+mod resync;
+mod selection;
+mod status;
+mod undecodable;
+mod watch;
+mod watch_health;
 
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{self, Semaphore, mpsc},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -39,8 +39,8 @@ use crate::{
     routing::Router,
     telemetry::{BindError, Endpoints, Liveness, Readiness, Server},
 };
-use announce::Voice;
-use driver::{Driver, Parts};
+use controller::{Driver, Parts};
+use events::Voice;
 use leadergroup_lock::{LockError, Store};
 
 /// How many messages may wait for the loop. Whoever sends more waits.
@@ -52,7 +52,7 @@ const BACKGROUND: usize = 64;
 /// How long a connection to the API server may take to come about, and then be silent: longer than a watch on which
 /// nothing happens, which is five seconds longer than asked for.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const READ_TIMEOUT: Duration = Duration::from_secs(feed::WATCH_SECONDS as u64 + 10);
+const READ_TIMEOUT: Duration = Duration::from_secs(watch::WATCH_SECONDS as u64 + 10);
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After how long without a turn the loop counts as stuck.
@@ -89,7 +89,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         "starting"
     );
     let (metrics, liveness, readiness) =
-        (Arc::new(session::metrics(&store)), Liveness::new(STUCK), Readiness::default());
+        (Arc::new(lock_keeper::metrics(&store)), Liveness::new(STUCK), Readiness::default());
     let endpoints =
         Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
     let answering = CancellationToken::new();
@@ -115,20 +115,20 @@ async fn operate(
 ) {
     let (messages, inbox) = mpsc::channel(QUEUE);
     let (probes, evidence) = mpsc::channel(QUEUE);
-    let (fit, fitness) = watch::channel(true);
-    feed::Feed {
+    let (fit, fitness) = sync::watch::channel(true);
+    watch::Feed {
         client: client.clone(),
         namespaces: settings.namespaces.clone(),
         messages: messages.clone(),
     }
     .start();
     let patience = settings.ttl * 2;
-    let ping = feed::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
+    let ping = watch::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
     let ping = tokio::spawn(ping);
     let leave = CancellationToken::new();
     let (pruned, until) = (store.clone(), leave.clone());
     tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
-    let keeper = session::Keeper {
+    let keeper = lock_keeper::Keeper {
         store: store.clone(),
         cluster: cluster.clone(),
         replica: settings.replica.clone(),
@@ -141,7 +141,7 @@ async fn operate(
     let keeper = tokio::spawn(keeper.run(leave.clone()));
     let parts = Parts {
         cluster,
-        router: Router::new(client, CALL_TIMEOUT).observed(announce::count_writes(voice.metrics.clone())),
+        router: Router::new(client, CALL_TIMEOUT).observed(events::count_writes(voice.metrics.clone())),
         store,
         prober: Prober::new(probes, PROBES),
         messages,
@@ -176,7 +176,7 @@ async fn identify(client: &Client, liveness: &Liveness, shutdown: &CancellationT
     let mut said = None;
     loop {
         liveness.touch();
-        let problem = match timeout(CALL_TIMEOUT, feed::cluster_uid(client)).await {
+        let problem = match timeout(CALL_TIMEOUT, watch::cluster_uid(client)).await {
             Ok(Ok(uid)) => return Some(uid),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {CALL_TIMEOUT:?}"),

@@ -12,8 +12,8 @@ use std::{
 use futures::{StreamExt as _, stream};
 
 use super::{
-    driver::Driver,
-    entry::{Charge, Entry, tagged},
+    controller::Driver,
+    group::{Charge, Entry, tagged},
     message::{GroupName, Message},
 };
 use crate::{

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use super::{
     message::{GroupName, Trouble},
-    owners::Owners,
+    owner_selector::Owners,
 };
 use crate::{
     api::{Declaration, HistoryEntry, LeaderGroup, LeaderGroupStatus, PodRef, Reason, RoutingSpec},

@@ -16,16 +16,16 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    announce::Voice,
-    audit::Schedule,
-    claims::{self, LARGEST_CLAIM, falls_to},
-    effects::Performer,
-    entry::{Charge, Entry, Probing},
+    claim::{self, LARGEST_CLAIM, falls_to},
+    connectivity::{Lag, OwnNetwork},
+    events::Voice,
+    executor::Performer,
+    group::{Charge, Entry, Probing},
     message::{GroupName, Message, Watched},
-    network::{Lag, OwnNetwork},
-    report::{self, Hindrance},
-    roster::Roster,
-    watches::Watches,
+    resync::Schedule,
+    selection::Roster,
+    status::{self, Hindrance},
+    watch_health::Watches,
 };
 use crate::{
     api::{HistoryEntry, HumanDuration},
@@ -350,10 +350,10 @@ impl Driver {
         if matches!(entry.machine.phase(), Phase::Reading) && !never_seen && entry.trouble.is_none() {
             return;
         }
-        let wanted = report::status(entry, hindrance.as_ref(), entry.settles(now));
+        let wanted = status::status(entry, hindrance.as_ref(), entry.settles(now));
         entry.hindrance_reported = hindrance.is_some();
-        let Some(patch) = report::patch(entry, &wanted) else { return };
-        if let Some(news) = report::news(entry.status(), &wanted) {
+        let Some(patch) = status::patch(entry, &wanted) else { return };
+        if let Some(news) = status::news(entry.status(), &wanted) {
             tracing::warn!(group = %name, reason = news.reason, problem = news.message, "the group is not ready");
         }
         entry.reporting = true;
@@ -417,7 +417,7 @@ impl Driver {
         let (store, router) = (self.parts.store.clone(), self.parts.router.clone());
         let messages = self.parts.messages.clone();
         self.tasks.spawn(async move {
-            let answers = claims::claim(store, router, own, wishes).await;
+            let answers = claim::claim(store, router, own, wishes).await;
             let _ = messages.send(Message::Claimed { session: own, answers }).await;
         });
     }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 use super::{
-    entry::{goes_before, version},
+    group::{goes_before, version},
     message::GroupName,
 };
 use crate::api::{LeaderGroup, LeaderGroupSpec};

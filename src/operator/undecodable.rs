@@ -6,11 +6,11 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{
-    driver::Driver,
-    entry::{Charge, version},
-    intake::name_of,
+    controller::Driver,
+    group::{Charge, version},
+    index::name_of,
     message::GroupName,
-    report,
+    status,
 };
 use crate::{
     api::{Sighting, Unreadable},
@@ -65,7 +65,7 @@ impl Driver {
             return;
         }
         tracing::error!(group = %name, problem = unreadable.problem, "a LeaderGroup cannot be read");
-        let Some(status) = report::of_unreadable(&unreadable) else { return };
+        let Some(status) = status::of_unreadable(&unreadable) else { return };
         let router = self.parts.router.clone();
         self.tasks.spawn(async move { tell_unreadable(&router, &unreadable, &status).await });
     }

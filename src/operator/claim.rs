@@ -11,7 +11,7 @@ use futures::{StreamExt as _, stream};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{
-    entry::{Charge, Entry, same_place},
+    group::{Charge, Entry, same_place},
     message::{GroupName, Trouble},
 };
 use crate::{

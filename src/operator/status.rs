@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
 use super::{
-    entry::{Charge, Entry},
+    group::{Charge, Entry},
     message::Trouble,
 };
 use crate::{

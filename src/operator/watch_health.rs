@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    driver::Outage,
+    controller::Outage,
     message::{Scope, Watched},
 };
 

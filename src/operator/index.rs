@@ -6,15 +6,15 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{ResourceExt as _, runtime::watcher};
 
 use super::{
-    claims::Answer,
-    driver::{Driver, Outage},
-    entry::{Charge, Entry, version},
-    feed::trim,
+    claim::Answer,
+    connectivity::Peer,
+    controller::{Driver, Outage},
+    group::{Charge, Entry, version},
+    lock_keeper::LockNews,
     message::{Done, GroupName, Message, Scope, Trouble, Watched},
-    network::Peer,
-    roster::Selected,
-    session::LockNews,
-    watches::Sight,
+    selection::Selected,
+    watch::trim,
+    watch_health::Sight,
 };
 use crate::{
     api::{LeaderGroup, Sighting},
@@ -497,7 +497,7 @@ impl Driver {
                 }
                 entry.report_trouble = Some(trouble);
                 entry.hindrance_reported = false;
-                entry.report_after = now + super::driver::REPORT_PAUSE;
+                entry.report_after = now + super::controller::REPORT_PAUSE;
             }
         }
         self.touched.insert(name);

@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::{sync::mpsc, time::timeout};
 
-use super::entry::{Charge, Entry};
+use super::group::{Charge, Entry};
 use crate::{
     api::{LeaderGroup, Reason},
     election::{Effect, Finished, Outcome, Phase, Standing},

@@ -7,7 +7,7 @@ use kube::{Resource as _, ResourceExt as _};
 use tokio::time::sleep;
 
 use super::{
-    announce::{lock_operation, lock_outcome},
+    events::{lock_operation, lock_outcome},
     message::{Done, GroupName, Trouble},
 };
 use crate::{
