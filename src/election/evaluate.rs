@@ -151,8 +151,8 @@ impl Group {
         self.go(Phase::Verifying { reason, certain }, Effect::Verify(holder.clone()), effects);
     }
 
-    /// Shows the group the world without a step: before an outcome that may settle it.
-    pub fn refresh(&mut self, world: World) {
+    /// Takes the world in.
+    pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
         let against = self.row.owner.as_ref().and_then(|holder| self.case_against(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {

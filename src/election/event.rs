@@ -12,22 +12,25 @@ pub type Ticket = u64;
 
 /// Something happened.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "an event is passed once, and outcomes are as frequent as any")]
 pub enum Event {
     /// The group, its pods or the evidence on them changed.
     World(World),
-    /// This replica was put in charge. `seed` is random, drawn anew each time: grant ids are counted up from it.
-    Charged {
+    /// This replica has become the group's owner. `seed` is random, and another one each time: grant ids are counted up
+    /// from it.
+    Owned {
         /// The source of grant ids.
         seed: Uuid,
     },
-    /// This replica is no longer in charge.
-    Discharged,
+    /// This replica is no longer the group's owner.
+    Disowned,
     /// The row may have changed behind our back (the database failed over, a slow check found a difference).
     Doubt,
     /// The group is being deleted, and the lock holds nothing of it any more: its row is a tombstone, or another's.
     Buried,
-    /// An effect ended.
-    Outcome(Ticket, Outcome),
+    /// An effect ended. The world is the one that the effect left behind: a group that settles must not decide on what it
+    /// has just changed.
+    Outcome(Ticket, Outcome, World),
     /// Time passed.
     Tick,
 }
@@ -188,8 +191,8 @@ pub enum Outcome {
 /// Why an effect was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// This replica is not in charge of the row.
-    NotInCharge,
+    /// This replica does not own the row.
+    NotOwner,
     /// Row, declaration or stamp are ahead of the decision.
     Outdated,
     /// The group is gone, or is another one of the same name.

@@ -193,6 +193,8 @@ pub enum Retirement {
 /// One group: the state that [`Group::step`] moves.
 #[derive(Clone, Debug)]
 pub struct Group {
+    /// Whether this replica owns the group. The labels of a deleted group may be settled without that.
+    pub(super) owned: bool,
     pub(super) world: World,
     pub(super) row: Row,
     pub(super) declared: Declaration,
@@ -236,6 +238,7 @@ impl Group {
     /// A group that nobody here is in charge of yet.
     pub fn new(world: World) -> Self {
         Self {
+            owned: false,
             declared: world.declared.clone(),
             world,
             row: Row::default(),
@@ -280,9 +283,9 @@ impl Group {
         &self.declared
     }
 
-    /// Whether this replica is in charge.
-    pub fn in_charge(&self) -> bool {
-        !matches!(self.phase, Phase::Observing | Phase::Retired)
+    /// Whether this replica owns the group: it was told so, and no answer has said otherwise since.
+    pub fn is_owned(&self) -> bool {
+        self.owned
     }
 
     /// Whether a change of holder is under way: decided on, and not yet through.

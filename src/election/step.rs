@@ -38,12 +38,13 @@ impl Group {
         self.wake = None;
         match event {
             Event::World(world) => self.refresh(world),
-            Event::Charged { seed } => {
+            Event::Owned { seed } => {
                 self.forget();
+                self.owned = true;
                 self.seed = seed.as_u128();
                 self.read(&mut effects);
             }
-            Event::Discharged => {
+            Event::Disowned => {
                 self.forget();
                 self.phase = Phase::Observing;
             }
@@ -51,21 +52,29 @@ impl Group {
                 self.retire(Retirement::Labels, &mut effects);
             }
             // In the middle of a change the doubt waits: the row is read once the group is stable.
-            Event::Doubt => self.doubted = self.in_charge(),
-            Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
-                self.stamping = None;
-                self.stamp_after = now + STAMP_INTERVAL;
+            Event::Doubt => self.doubted = self.owned,
+            Event::Outcome(ticket, outcome, world) => {
+                self.refresh(world);
+                self.answered(ticket, outcome, now, &mut effects);
             }
-            Event::Outcome(ticket, outcome) if self.awaiting == Some(ticket) => {
-                self.awaiting = None;
-                self.handle(outcome, now, &mut effects);
-            }
-            Event::Buried | Event::Tick | Event::Outcome(..) => {}
+            Event::Buried | Event::Tick => {}
         }
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
         }
+        // The row is another replica's, or there is none any more.
+        self.owned &= !matches!(self.phase, Phase::Observing | Phase::Retired);
         effects
+    }
+
+    fn answered(&mut self, ticket: Ticket, outcome: Outcome, now: Duration, effects: &mut Effects) {
+        if self.stamping == Some(ticket) {
+            self.stamping = None;
+            self.stamp_after = now + STAMP_INTERVAL;
+        } else if self.awaiting == Some(ticket) {
+            self.awaiting = None;
+            self.handle(outcome, now, effects);
+        }
     }
 
     /// Moves on from a phase that waits for the world or for time.
@@ -95,7 +104,7 @@ impl Group {
         let phase = std::mem::replace(&mut self.phase, Phase::Stable);
         match (phase, outcome) {
             (Phase::Retiring(step), outcome) => self.retired(step, &outcome, now, effects),
-            (_, Outcome::Refused(Refusal::NotInCharge)) => self.phase = Phase::Observing,
+            (_, Outcome::Refused(Refusal::NotOwner)) => self.phase = Phase::Observing,
             (_, Outcome::Refused(Refusal::GroupGone)) => self.retire(Retirement::Tombstone, effects),
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
             (Phase::Verifying { reason, certain }, Outcome::Verified(against)) => {
@@ -333,7 +342,7 @@ impl Group {
     fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
         let next = match (step, outcome) {
             // Another replica took the group over: the rest is its business.
-            (Retirement::Tombstone, Outcome::Refused(Refusal::NotInCharge)) => {
+            (Retirement::Tombstone, Outcome::Refused(Refusal::NotOwner)) => {
                 self.phase = Phase::Observing;
                 return;
             }

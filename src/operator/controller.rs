@@ -299,7 +299,7 @@ impl Driver {
         if matches!(entry.machine.phase(), Phase::Stable) && !entry.machine.busy() {
             entry.trouble = None;
         }
-        if entry.charge == Charge::Ours && !entry.machine.in_charge() {
+        if entry.charge == Charge::Ours && !entry.machine.is_owned() {
             entry.charge = Charge::Open;
         }
         if matches!(entry.machine.phase(), Phase::Retired) {
@@ -445,7 +445,7 @@ impl Driver {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.charged_at = now;
         }
-        self.step(name, Event::Charged { seed: Uuid::new_v4() }, now);
+        self.step(name, Event::Owned { seed: Uuid::new_v4() }, now);
         self.touched.insert(name.clone());
     }
 }

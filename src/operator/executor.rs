@@ -58,7 +58,7 @@ enum Failure {
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         match error {
-            LockError::SessionDead => Self::Refused(Refusal::NotInCharge),
+            LockError::SessionDead => Self::Refused(Refusal::NotOwner),
             LockError::Timeout { .. } | LockError::Interrupted { .. } => {
                 Self::Unknown(Trouble::Lock(error.to_string()))
             }
@@ -94,7 +94,7 @@ impl From<leadergroup_lock::Refusal> for Failure {
             | R::Tombstone
             | R::Foreign { .. }
             | R::ProtocolNewer { .. }
-            | R::Missing => Self::Refused(Refusal::NotInCharge),
+            | R::Missing => Self::Refused(Refusal::NotOwner),
         }
     }
 }
@@ -193,7 +193,7 @@ impl Performer {
     }
 
     fn session(&self) -> Result<SessionId, Failure> {
-        self.session.ok_or(Failure::Refused(Refusal::NotInCharge))
+        self.session.ok_or(Failure::Refused(Refusal::NotOwner))
     }
 
     async fn read(&self, learned: &mut Learned) -> Result<Outcome, Failure> {
@@ -222,7 +222,7 @@ impl Performer {
         let ours = rows
             .into_iter()
             .find(|row| row.session == Some(session) && row.group == self.tag && !row.tombstone);
-        ours.map(row_of).ok_or(Failure::Refused(Refusal::NotInCharge))
+        ours.map(row_of).ok_or(Failure::Refused(Refusal::NotOwner))
     }
 
     /// What a quorum read of the pod says against it.

@@ -426,7 +426,7 @@ impl Driver {
             if let Some(entry) = self.entries.get_mut(&name) {
                 entry.charge = Charge::Open;
             }
-            self.step(&name, Event::Discharged, now);
+            self.step(&name, Event::Disowned, now);
             self.touched.insert(name);
         }
     }
@@ -469,11 +469,8 @@ impl Driver {
         } else if stamping || known.as_ref().is_some_and(|trouble| is_over(trouble, &done.outcome)) {
             *known = None;
         }
-        // The world first, with the pods as the effect left them: a group that settles must not decide on what it has
-        // just changed.
         let world = entry.world(&self.leases, now, false);
-        entry.machine.refresh(world);
-        self.step(&done.group, Event::Outcome(done.ticket, done.outcome), now);
+        self.step(&done.group, Event::Outcome(done.ticket, done.outcome, world), now);
         self.touched.insert(done.group);
     }
 

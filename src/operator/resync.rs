@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::{
         api::Declaration,
-        election::{Outcome, Row},
+        election::{Outcome, Row, World},
     };
 
     /// A settled group that this replica is in charge of, whose lock is free after so many terms.
@@ -211,10 +211,13 @@ mod tests {
         let place = GroupName { namespace: "shop".into(), name: name.into() };
         let mut entry = Entry::new(object, place, "c1", Duration::ZERO).expect("it has name and UID");
         entry.charge = Charge::Ours;
-        let effects = entry.machine.step(Event::Charged { seed: Uuid::nil() }, Duration::ZERO);
+        let effects = entry.machine.step(Event::Owned { seed: Uuid::nil() }, Duration::ZERO);
         let row = Some(Row { token, ..Row::default() });
         let declared = Some(Declaration { token, ..Declaration::default() });
-        entry.machine.step(Event::Outcome(effects[0].0, Outcome::Read { row, declared }), Duration::ZERO);
+        entry.machine.step(
+            Event::Outcome(effects[0].0, Outcome::Read { row, declared }, World::default()),
+            Duration::ZERO,
+        );
         assert_eq!(*entry.machine.phase(), Phase::Stable);
         entry
     }

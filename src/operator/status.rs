@@ -339,12 +339,12 @@ mod tests {
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
         let row =
             Row { token: 5, grant: Some(grant), owner: Some(pod), confirmed: true, pending: Vec::new() };
-        let (mut machine, now) = (Group::new(world), Duration::from_secs(100));
-        let asked = machine.step(Event::Charged { seed: Uuid::from_u128(1_000) }, now);
+        let (mut machine, now) = (Group::new(world.clone()), Duration::from_secs(100));
+        let asked = machine.step(Event::Owned { seed: Uuid::from_u128(1_000) }, now);
         let read = Outcome::Read { row: Some(row), declared: Some(declared) };
-        machine.step(Event::Outcome(asked[0].0, read), now);
+        machine.step(Event::Outcome(asked[0].0, read, world.clone()), now);
         let asked = machine.step(Event::Doubt, now);
-        machine.step(Event::Outcome(asked[0].0, Outcome::Failed), now);
+        machine.step(Event::Outcome(asked[0].0, Outcome::Failed, world), now);
         assert!(matches!(machine.phase(), Phase::BackingOff { .. }), "{:?}", machine.phase());
         entry.machine = machine;
         entry

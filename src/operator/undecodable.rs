@@ -80,7 +80,7 @@ impl Driver {
                 tracing::warn!(%key, %error, "could not pass on a group that cannot be read");
             }
         });
-        self.step(name, Event::Discharged, Monotonic::now());
+        self.step(name, Event::Disowned, Monotonic::now());
     }
 
     /// A group that cannot be read, and is to go: with what is left of it, it does. It keeps its mark, so that nothing
