@@ -26,7 +26,7 @@ pub(crate) async fn says(s: &Scenario, replicas: &[String], word: &str) -> Resul
     .await
 }
 
-/// Waits until some replica of the operator, the one in charge, has logged a line with all of these words.
+/// Waits until some replica of the operator, the owner, has logged a line with all of these words.
 pub(crate) async fn somebody_says(s: &Scenario, words: &[&str]) -> Result<()> {
     eventually(&format!("the operator to log {words:?}"), STARTED, async || {
         let log = s.stage.operator.logs(1000).await?;
