@@ -116,7 +116,7 @@ chart-readme: ## Write the table of values in the chart's README anew
 
 .PHONY: bench
 bench: ## Benchmarks
-	cargo bench --workspace --bench election
+	cargo bench --workspace --bench election --bench controller
 
 # The temporary directory holds the server's data: on a disk, where a commit costs what it costs.
 .PHONY: bench-lock

@@ -58,20 +58,20 @@ fn settled(seed: u32) -> Group {
         confirmed: true,
         pending: vec![pod("a")],
     };
-    let mut group = Group::new(world);
-    let asked = group.step(Event::Charged { seed: Uuid::from_u128(u128::from(seed)) }, NOW);
+    let mut group = Group::new(world.clone());
+    let asked = group.step(Event::Owned { seed: Uuid::from_u128(u128::from(seed)) }, NOW);
     for (ticket, _) in asked {
         let outcome = Outcome::Read { row: Some(row.clone()), declared: declared.clone() };
-        group.step(Event::Outcome(ticket, outcome), NOW);
+        group.step(Event::Outcome(ticket, outcome, world.clone()), NOW);
     }
     group
 }
 
 /// Lets the active pod fall silent and answers every effect at once, until the next one is active. Answers the steps.
 fn fail_over(group: &mut Group) -> u32 {
-    let mut changed = group.world().clone();
-    changed.members[0].standing = Standing::Silent;
-    let mut asked = VecDeque::from(group.step(Event::World(changed), NOW));
+    let mut world = group.world().clone();
+    world.members[0].standing = Standing::Silent;
+    let mut asked = VecDeque::from(group.step(Event::World(world.clone()), NOW));
     let mut steps = 1;
     while let Some((ticket, effect)) = asked.pop_front() {
         let outcome = match effect {
@@ -79,11 +79,9 @@ fn fail_over(group: &mut Group) -> u32 {
             Effect::Declare { .. } => Outcome::Declared,
             Effect::Strip { .. } => Outcome::Stripped,
             Effect::Promote { .. } => {
-                let mut changed = group.world().clone();
-                (changed.members[0].role, changed.members[1].role) = (Role::Standby, Role::Active);
-                changed.members[1].stamp = Some(group.declared().token);
-                changed.declared = group.declared().clone();
-                group.refresh(changed);
+                (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+                world.members[1].stamp = Some(group.declared().token);
+                world.declared = group.declared().clone();
                 Outcome::Promoted
             }
             Effect::Confirm { .. } => Outcome::Confirmed,
@@ -91,7 +89,7 @@ fn fail_over(group: &mut Group) -> u32 {
             // Stamping the standbys, in the background.
             _ => continue,
         };
-        asked.extend(group.step(Event::Outcome(ticket, outcome), NOW));
+        asked.extend(group.step(Event::Outcome(ticket, outcome, world.clone()), NOW));
         steps += 1;
     }
     steps

@@ -153,8 +153,8 @@ impl Group {
         self.go(Phase::Verifying { reason, certain }, Effect::Verify(holder.clone()), effects);
     }
 
-    /// Updates the world without a step. Called before the step for an outcome, which may settle the group.
-    pub fn refresh(&mut self, world: World) {
+    /// Updates the world.
+    pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
         let against = self.row.owner.as_ref().and_then(|holder| self.case_against(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {

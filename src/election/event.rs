@@ -12,24 +12,26 @@ pub type Ticket = u64;
 
 /// An input of the core.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "an event is passed once, and outcomes are as frequent as any")]
 pub enum Event {
     /// The group, its pods or the evidence about them changed.
     World(World),
     /// This replica became the owner of the group. `seed` is a new random number each time; grant ids count up from
     /// it.
-    Charged {
+    Owned {
         /// The source of grant ids.
         seed: Uuid,
     },
     /// This replica is no longer the owner.
-    Discharged,
+    Disowned,
     /// The row may have changed without our doing (the database failed over, or the slow comparison found a
     /// difference).
     Doubt,
     /// The group is being deleted, and has no row left: the row is a tombstone, or belongs to another group.
     Buried,
-    /// An effect ended.
-    Outcome(Ticket, Outcome),
+    /// An effect ended. The world is the one that the effect left behind: a group that settles must not decide on what it
+    /// has just changed.
+    Outcome(Ticket, Outcome, World),
     /// Time passed.
     Tick,
 }
@@ -190,7 +192,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// This replica does not own the row.
-    NotInCharge,
+    NotOwner,
     /// The row, the declaration or a stamp is newer than the decision.
     Outdated,
     /// The group is gone, or was replaced by another one of the same name.

@@ -93,6 +93,8 @@ pub enum Retirement {
 /// The state of one group, advanced by [`Group::step`].
 #[derive(Clone, Debug)]
 pub struct Group {
+    /// Whether this replica owns the group. The labels of a deleted group may be settled without that.
+    pub(super) owned: bool,
     pub(super) world: World,
     pub(super) row: Row,
     pub(super) declared: Declaration,
@@ -136,6 +138,7 @@ impl Group {
     /// A group that this replica does not own yet.
     pub fn new(world: World) -> Self {
         Self {
+            owned: false,
             declared: world.declared.clone(),
             world,
             row: Row::default(),
@@ -180,9 +183,9 @@ impl Group {
         &self.declared
     }
 
-    /// Whether this replica is the owner.
-    pub fn in_charge(&self) -> bool {
-        !matches!(self.phase, Phase::Observing | Phase::Retired)
+    /// Whether this replica is the owner: it became so, and no outcome has shown otherwise since.
+    pub fn is_owned(&self) -> bool {
+        self.owned
     }
 
     /// Whether a change of holder is in progress: decided, but not complete.

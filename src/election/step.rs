@@ -39,12 +39,13 @@ impl Group {
         self.wake = None;
         match event {
             Event::World(world) => self.refresh(world),
-            Event::Charged { seed } => {
+            Event::Owned { seed } => {
                 self.forget();
+                self.owned = true;
                 self.seed = seed.as_u128();
                 self.read(&mut effects);
             }
-            Event::Discharged => {
+            Event::Disowned => {
                 self.forget();
                 self.phase = Phase::Observing;
             }
@@ -52,21 +53,29 @@ impl Group {
                 self.retire(Retirement::Labels, &mut effects);
             }
             // During a change the doubt is only recorded: the row is read when the group is stable.
-            Event::Doubt => self.doubted = self.in_charge(),
-            Event::Outcome(ticket, _) if self.stamping == Some(ticket) => {
-                self.stamping = None;
-                self.stamp_after = now + STAMP_INTERVAL;
+            Event::Doubt => self.doubted = self.owned,
+            Event::Outcome(ticket, outcome, world) => {
+                self.refresh(world);
+                self.answered(ticket, outcome, now, &mut effects);
             }
-            Event::Outcome(ticket, outcome) if self.awaiting == Some(ticket) => {
-                self.awaiting = None;
-                self.handle(outcome, now, &mut effects);
-            }
-            Event::Buried | Event::Tick | Event::Outcome(..) => {}
+            Event::Buried | Event::Tick => {}
         }
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
         }
+        // The row is another replica's, or there is none any more.
+        self.owned &= !matches!(self.phase, Phase::Observing | Phase::Retired);
         effects
+    }
+
+    fn answered(&mut self, ticket: Ticket, outcome: Outcome, now: Duration, effects: &mut Effects) {
+        if self.stamping == Some(ticket) {
+            self.stamping = None;
+            self.stamp_after = now + STAMP_INTERVAL;
+        } else if self.awaiting == Some(ticket) {
+            self.awaiting = None;
+            self.handle(outcome, now, effects);
+        }
     }
 
     /// Continues from a phase that waits for events or for time to pass.
@@ -97,7 +106,7 @@ impl Group {
         let phase = std::mem::replace(&mut self.phase, Phase::Stable);
         match (phase, outcome) {
             (Phase::Retiring(step), outcome) => self.retired(step, &outcome, now, effects),
-            (_, Outcome::Refused(Refusal::NotInCharge)) => self.phase = Phase::Observing,
+            (_, Outcome::Refused(Refusal::NotOwner)) => self.phase = Phase::Observing,
             (_, Outcome::Refused(Refusal::GroupGone)) => self.retire(Retirement::Tombstone, effects),
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
             (Phase::Verifying { reason, certain }, Outcome::Verified(against)) => {
@@ -337,7 +346,7 @@ impl Group {
     fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
         let next = match (step, outcome) {
             // Another replica owns the group now and completes the deletion.
-            (Retirement::Tombstone, Outcome::Refused(Refusal::NotInCharge)) => {
+            (Retirement::Tombstone, Outcome::Refused(Refusal::NotOwner)) => {
                 self.phase = Phase::Observing;
                 return;
             }

@@ -68,7 +68,7 @@ impl Case {
     fn new(world: World, row: Row) -> Self {
         let declared = world.declared.clone();
         let mut case = Self { group: Group::new(world), now: NOW, asked: Vec::new() };
-        case.step(Event::Charged { seed: Uuid::from_u128(1_000) });
+        case.step(Event::Owned { seed: Uuid::from_u128(1_000) });
         assert_eq!(case.effect(), Effect::Read);
         case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
         case
@@ -94,7 +94,12 @@ impl Case {
 
     fn answer(&mut self, outcome: Outcome) {
         let (ticket, _) = self.asked[0];
-        self.step(Event::Outcome(ticket, outcome));
+        self.step(Event::Outcome(ticket, outcome, self.group.world().clone()));
+    }
+
+    /// The world becomes this one while an outcome is awaited.
+    fn meanwhile(&mut self, world: World) {
+        assert_eq!(self.group.step(Event::World(world), self.now), []);
     }
 
     /// Answers reads with a settled row and lets time pass until the group is at rest. Panics on any other effect.
@@ -172,13 +177,13 @@ fn a_restart_during_the_read_counts_as_a_crash() {
     let mut case = Case::stable(with(Standing::Failing(ended)));
     assert_eq!(case.effect(), Effect::Verify(pod("a")));
     // The read shows a running container, but a new one.
-    case.group.refresh(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
     case.answer(Outcome::Verified(None));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), ended));
     // The crash still counts if the new container is ready before the outcome of the read.
     let mut case = Case::stable(with(Standing::Failing(ended)));
-    case.group.refresh(with(Standing::Failing(Reason::ContainerRestarted)));
-    case.group.refresh(settled());
+    case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.meanwhile(settled());
     case.answer(Outcome::Verified(None));
     assert_eq!(case.grant().holder, pod("b"));
     // Without a successor, it stays.
@@ -188,7 +193,7 @@ fn a_restart_during_the_read_counts_as_a_crash() {
         world
     };
     let mut case = Case::stable(alone(Standing::Ended(Reason::PodDeleted)));
-    case.group.refresh(alone(Standing::Failing(Reason::ContainerRestarted)));
+    case.meanwhile(alone(Standing::Failing(Reason::ContainerRestarted)));
     case.answer(Outcome::Verified(None));
     assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
 }
@@ -246,7 +251,7 @@ fn a_pause_stops_decisions_and_not_a_change_under_way() {
     world.policy.paused = true;
     assert!(Case::stable(world.clone()).asked.is_empty());
     let mut case = Case::stable(with(Standing::Silent));
-    case.group.refresh(world.clone());
+    case.meanwhile(world.clone());
     case.answer(Outcome::Granted { token: 6 });
     assert!(matches!(case.effect(), Effect::Declare { .. }));
     world.members.iter_mut().for_each(|member| member.role = Role::None);
@@ -263,7 +268,7 @@ fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_an
         assert_eq!(case.effect(), Effect::Verify(pod("a")));
         let mut world = with(Standing::Failing(Reason::ContainerRestarted));
         policy(&mut world.policy);
-        case.group.refresh(world);
+        case.meanwhile(world);
         case.answer(Outcome::Verified(None));
         case.asked.is_empty()
     };
@@ -287,7 +292,7 @@ fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
             }
             assert_eq!(case.effect(), Effect::Verify(pod("a")));
             world.policy.paused = true;
-            case.group.refresh(world.clone());
+            case.meanwhile(world.clone());
             case.answer(Outcome::Verified(Some(reason)));
             case.rest(|effect| *effect == Effect::Read);
             assert_eq!((case.group.phase(), case.group.wake()), (&Phase::Stable, None), "{reason}, {alone}");
@@ -315,7 +320,7 @@ fn the_delay_is_skipped_only_if_the_read_shows_an_end_too() {
     for after in [&ended, &unwell] {
         let mut case = Case::stable(ended.clone());
         assert_eq!(case.effect(), Effect::Verify(pod("a")));
-        case.group.refresh(after.clone());
+        case.meanwhile(after.clone());
         case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
         assert!(case.asked.is_empty(), "{:?}", case.asked);
         // The change is decided at the latest when the delay is over, without any further event.
@@ -349,7 +354,7 @@ fn a_label_is_not_put_back_once_the_group_is_paused() {
     let mut case = Case::stable(world.clone());
     assert_eq!(case.effect(), Effect::Verify(pod("a")));
     world.policy.paused = true;
-    case.group.refresh(world.clone());
+    case.meanwhile(world.clone());
     case.answer(Outcome::Verified(None));
     assert!(case.asked.is_empty() && *case.group.phase() == Phase::Stable);
     world.policy.paused = false;
@@ -370,7 +375,7 @@ fn an_obstacle_suspends_a_verification_and_an_unfinished_term() {
     let mut world = with(Standing::Failing(Reason::PodNotReady));
     let mut case = Case::stable(world.clone());
     world.obstacle = obstacle;
-    case.group.refresh(world.clone());
+    case.meanwhile(world.clone());
     case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
     assert!(case.asked.is_empty(), "{:?}", case.asked);
     world.obstacle = None;
@@ -412,7 +417,7 @@ fn strays_are_stripped_before_anything_else() {
     world.members[2].role = Role::Active;
     let mut case = Case::stable(world);
     assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("c")] });
-    case.group.refresh(with(Standing::Silent));
+    case.meanwhile(with(Standing::Silent));
     case.answer(Outcome::Stripped);
     assert_eq!(case.grant().holder, pod("b"));
 }
@@ -431,7 +436,7 @@ fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
         assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.strip.is_empty()));
         // The watch lagged behind.
         let mut case = Case::stable(world.clone());
-        case.group.refresh(settled());
+        case.meanwhile(settled());
         case.answer(Outcome::Verified(None));
         assert!(case.asked.is_empty() && *case.group.phase() == Phase::Stable);
         let mut case = Case::stable(world);
@@ -475,11 +480,11 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
         let mut case = overtaken("b");
         let mut world = case.group.world().clone();
         world.members[1].standing = Standing::Unproven;
-        case.group.refresh(world.clone());
+        case.meanwhile(world.clone());
         case.answer(Outcome::Granted { token: 7 });
         assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![pod("b")] });
         (world.members[1].role, world.members[1].stamp) = (role, Some(6));
-        case.group.refresh(world.clone());
+        case.meanwhile(world.clone());
         let mut failed = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
         case.answer(Outcome::Stamped);
         if active {
@@ -488,7 +493,7 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
             assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
         }
         world.members[1] = member("b", role, Standing::Silent);
-        failed.group.refresh(world);
+        failed.meanwhile(world);
         failed.answer(Outcome::Stamped);
         assert_eq!(failed.effect(), fence);
     }
@@ -518,7 +523,7 @@ fn a_holder_that_carries_its_own_stamp_without_the_label_is_not_promoted_under_t
     case.answer(Outcome::Stripped);
     assert_eq!(case.effect(), Effect::Recheck(pod("b")));
     let (declared, held) = (Some(world.declared.clone()), Some(row(6, Some("b"), false)));
-    case.group.refresh(world);
+    case.meanwhile(world);
     case.answer(Outcome::Rechecked { version: Some("12".into()), declared, row: held });
     assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
 }
@@ -566,7 +571,7 @@ fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
     assert_eq!(case.grant(), grant, "the identical request");
     let mut world = with(Standing::Silent);
     world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
-    case.group.refresh(world);
+    case.meanwhile(world);
     case.answer(Outcome::Granted { token: 6 });
     assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
 }
@@ -717,7 +722,7 @@ fn a_group_whose_row_is_repeatedly_behind_waits_in_between() {
         world.members.iter_mut().for_each(|member| member.stamp = Some(token));
         world
     };
-    case.group.refresh(World { declared: case.group.declared().clone(), ..under(6) });
+    case.meanwhile(World { declared: case.group.declared().clone(), ..under(6) });
     case.answer(Outcome::Confirmed);
     let outbid = under(7);
     case.world(outbid.clone());
@@ -740,7 +745,7 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
     unseen.members.remove(0);
     let mut case = Case::new(unseen.clone(), Row::default());
     assert_eq!(case.effect(), Effect::Verify(pod("a")));
-    case.group.refresh(settled());
+    case.meanwhile(settled());
     case.answer(Outcome::Verified(None));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LostCommits));
     // It is really gone: another pod is elected.
@@ -871,12 +876,12 @@ fn without_ownership_nothing_is_done() {
     assert!(case.asked.is_empty());
     let mut case = Case::stable(with(Standing::Silent));
     let late = case.asked[0].0;
-    case.step(Event::Discharged);
-    case.step(Event::Outcome(late, Outcome::Granted { token: 6 }));
-    assert!(case.asked.is_empty() && !case.group.in_charge());
+    case.step(Event::Disowned);
+    case.step(Event::Outcome(late, Outcome::Granted { token: 6 }, with(Standing::Silent)));
+    assert!(case.asked.is_empty() && !case.group.is_owned());
     let mut case = Case::stable(with(Standing::Silent));
-    case.answer(Outcome::Refused(Refusal::NotInCharge));
-    assert!(case.asked.is_empty() && !case.group.in_charge());
+    case.answer(Outcome::Refused(Refusal::NotOwner));
+    assert!(case.asked.is_empty() && !case.group.is_owned());
 }
 
 #[test]
@@ -887,7 +892,7 @@ fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
     assert_eq!(case.effect(), Effect::Verify(pod("b")));
     // The read shows the pod, which is not ready yet.
     world.members.push(member("b", Role::Standby, Standing::Failing(Reason::PodNotReady)));
-    case.group.refresh(world.clone());
+    case.meanwhile(world.clone());
     case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
     world.members[1].standing = Standing::Eligible;
     case.world(world);

@@ -18,7 +18,7 @@ use kube::{
 };
 use tower::ServiceBuilder;
 
-use super::OperatorError;
+use super::{OperatorError, watch_health::READ_TIMEOUT};
 
 /// How long a connection may take to be made, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,10 +26,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// dead connection fail by their own time limits; this is how soon new calls get a new connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Without HTTP/2 there is no sign of life. Counts from the last byte in either direction; longer than a watch on which
-/// nothing happens.
-pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(super::feed::WATCH_SECONDS as u64 + 10);
-
 /// The clients, each with connections of its own: a change of holder never waits behind a long list, or behind a
 /// thousand reports, on the way.
 pub(super) struct ApiServer {

@@ -9,7 +9,7 @@ use crate::{
     action::Action,
     database::LockRow,
     model::{Model, NAMES},
-    replica::{Charge, Entry, Replica},
+    replica::{Entry, Replica},
     server::Health,
 };
 
@@ -85,7 +85,7 @@ impl Model {
             actions.push(Action::MarkDead { replica: index });
         }
         if replica.session.is_some()
-            && replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Open)
+            && replica.entry.as_ref().is_some_and(|entry| !entry.claiming && !entry.machine.is_owned())
             && self.claimable(replica)
         {
             actions.push(Action::Claim { replica: index });

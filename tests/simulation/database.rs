@@ -60,7 +60,7 @@ pub enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimed {
     Ours,
-    Charged,
+    Owned,
     Missing,
     Tombstone,
     /// The row of another group.
@@ -82,12 +82,12 @@ impl Database {
                 .row
                 .as_ref()
                 .filter(|row| row.session == Some(session) && row.group == *group && !row.tombstone);
-            return row.map_or(Reply::Refused(Refusal::NotInCharge), |row| Reply::Row(self.read(row)));
+            return row.map_or(Reply::Refused(Refusal::NotOwner), |row| Reply::Row(self.read(row)));
         }
         if !self.lives(session) {
             return match statement {
                 Statement::Claim { .. } => Reply::Claimed(Claimed::Dead),
-                _ => Reply::Refused(Refusal::NotInCharge),
+                _ => Reply::Refused(Refusal::NotOwner),
             };
         }
         match statement {
@@ -108,7 +108,7 @@ impl Database {
                 row.grant = Some(Uuid::from_u128(u128::MAX));
                 true
             }),
-            Statement::Row { .. } => Reply::Refused(Refusal::NotInCharge),
+            Statement::Row { .. } => Reply::Refused(Refusal::NotOwner),
         }
     }
 
@@ -136,7 +136,7 @@ impl Database {
                     Reply::Refused(Refusal::Outdated)
                 }
             }
-            _ => Reply::Refused(Refusal::NotInCharge),
+            _ => Reply::Refused(Refusal::NotOwner),
         }
     }
 
@@ -146,7 +146,7 @@ impl Database {
             self.timeline = self.present;
         }
         let Some(row) = self.row.as_mut().filter(|row| row.session == Some(session) && !row.tombstone) else {
-            return Reply::Refused(Refusal::NotInCharge);
+            return Reply::Refused(Refusal::NotOwner);
         };
         if row.grant == Some(grant.id) && row.owner.as_ref().is_some_and(|pod| pod.uid == grant.holder.uid) {
             return Reply::Granted(row.token);
@@ -186,7 +186,7 @@ impl Database {
             }
             true
         } else if row.session != Some(session) && living(row) {
-            return Claimed::Charged;
+            return Claimed::Owned;
         } else {
             false
         };
@@ -205,10 +205,10 @@ impl Database {
                 self.row = Some(LockRow { group, token: floor, tombstone: true, ..LockRow::default() });
                 Reply::Done
             }
-            Some(row) if row.group != group => Reply::Refused(Refusal::NotInCharge),
+            Some(row) if row.group != group => Reply::Refused(Refusal::NotOwner),
             Some(row) if row.tombstone && row.token >= floor => Reply::Done,
             Some(row) if row.session.is_some_and(|other| other != session && lives(other)) => {
-                Reply::Refused(Refusal::NotInCharge)
+                Reply::Refused(Refusal::NotOwner)
             }
             Some(row) => {
                 row.tombstone = true;

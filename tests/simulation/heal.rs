@@ -5,7 +5,6 @@ use leadergroup::api::Role;
 use crate::{
     action::{Action, Faults},
     model::{Model, NAMES},
-    replica::Charge,
     server::Health,
 };
 
@@ -116,14 +115,13 @@ impl Model {
         }
         let row = self.row();
         let Some(group) = &self.server.group else { return Some("I6: there is no group".to_owned()) };
-        let in_charge = self
-            .replicas
-            .iter()
-            .filter(|replica| replica.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours))
-            .count();
+        let owners = self.replicas.iter().filter(|replica| replica.is_owner()).count();
         let actives = self.server.actives();
         let [active] = actives[..] else {
-            return Some(format!("I6: {} pods are active, {in_charge} in charge: {row:?}", actives.len()));
+            return Some(format!(
+                "I6: {} pods are active, {owners} replicas own the group: {row:?}",
+                actives.len()
+            ));
         };
         let declared = &group.declared;
         let row = row.unwrap_or_default();
@@ -141,6 +139,6 @@ impl Model {
         if let Some(pod) = others.find(|pod| pod.role != Role::Standby || pod.stamp != stamp) {
             return Some(format!("I6: a standby is not stamped: {pod:?}; declared: {declared:?}"));
         }
-        (in_charge != 1).then(|| format!("I6: {in_charge} replicas are in charge"))
+        (owners != 1).then(|| format!("I6: {owners} replicas own the group"))
     }
 }

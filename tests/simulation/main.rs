@@ -67,8 +67,8 @@ fn a_failed_active_pod_is_replaced_and_frees_the_lock() {
 #[test]
 fn a_replica_that_exits_hands_over_without_a_change_of_holder() {
     let mut model = settled(Faults::all());
-    let charged = |model: &Model| model.replicas.iter().position(Replica::is_in_charge);
-    let replica = charged(&model).unwrap();
+    let owner = |model: &Model| model.replicas.iter().position(Replica::is_owner);
+    let replica = owner(&model).unwrap();
     model.apply(Action::Stop { replica, clean: true });
     // The other one needs no expiry of the session.
     let other = 1 - replica;
@@ -76,7 +76,7 @@ fn a_replica_that_exits_hands_over_without_a_change_of_holder() {
     while !model.replicas[other].tasks.is_empty() {
         model.apply(Action::Answer { replica: other, task: 0 });
     }
-    assert_eq!((charged(&model), model.server.promotions), (Some(other), 1));
+    assert_eq!((owner(&model), model.server.promotions), (Some(other), 1));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn every_order_when_a_pod_fails_and_a_request_is_late() {
 fn promotion_on_its_way() -> Model {
     let mut model = settled(Faults::all());
     model.prompt = true;
-    let replica = model.replicas.iter().position(Replica::is_in_charge).unwrap();
+    let replica = model.replicas.iter().position(Replica::is_owner).unwrap();
     let active = model.server.actives()[0].pod.name.clone();
     let pod = NAMES.iter().position(|name| *name == active).unwrap();
     model.apply(Action::Ail { pod, health: Health::Hung });

@@ -24,19 +24,13 @@ pub enum Seen {
     PodGone(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Charge {
-    Open,
-    Claiming,
-    Ours,
-}
-
 /// The group as this replica knows it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub object: GroupObject,
     pub machine: Group,
-    pub charge: Charge,
+    /// A claim is on its way.
+    pub claiming: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -96,9 +90,6 @@ impl Replica {
     fn step(&mut self, event: Event, now: Duration) {
         let Some(entry) = &mut self.entry else { return };
         let effects = entry.machine.step(event, now);
-        if entry.charge == Charge::Ours && !entry.machine.in_charge() {
-            entry.charge = Charge::Open;
-        }
         let (group, floor) = (entry.object.uid, entry.object.declared.token);
         for (ticket, effect) in effects {
             if matches!(effect, Effect::Finished(_)) {
@@ -176,7 +167,7 @@ impl Replica {
             }
             _ => {
                 let machine = Group::new(World::default());
-                self.entry = Some(Entry { object, machine, charge: Charge::Open });
+                self.entry = Some(Entry { object, machine, claiming: false });
             }
         }
     }
@@ -195,7 +186,7 @@ impl Replica {
     pub fn begin_claim(&mut self) {
         let session = self.session;
         if let Some(entry) = &mut self.entry {
-            entry.charge = Charge::Claiming;
+            entry.claiming = true;
             self.tasks.push(Task::new(entry.object.uid, session, Job::Claim, 0));
         }
     }
@@ -210,13 +201,12 @@ impl Replica {
         let Some(entry) = self.entry.as_mut().filter(|entry| entry.object.uid == task.group) else { return };
         match (end, task.job) {
             (answer @ (End::Claimed(_) | End::Buried | End::Unclaimed), _) => {
-                entry.charge = Charge::Open;
+                entry.claiming = false;
                 // Of a session that was given up since, an answer says nothing.
                 let current = task.session == self.session && self.session.is_some();
                 match answer {
                     End::Claimed(Claimed::Ours) if current => {
-                        entry.charge = Charge::Ours;
-                        self.step(Event::Charged { seed: Uuid::from_u128(seed) }, now);
+                        self.step(Event::Owned { seed: Uuid::from_u128(seed) }, now);
                     }
                     End::Buried if current => self.step(Event::Buried, now),
                     _ => {}
@@ -230,10 +220,7 @@ impl Replica {
                     entry.object = object;
                 }
                 let world = self.world();
-                if let Some(entry) = &mut self.entry {
-                    entry.machine.refresh(world);
-                }
-                self.step(Event::Outcome(ticket, outcome), now);
+                self.step(Event::Outcome(ticket, outcome, world), now);
             }
             (End::Outcome(_), Job::Claim) => unreachable!("a claim ends with a claim's answer"),
         }
@@ -242,21 +229,18 @@ impl Replica {
     /// The session is lost or was given up.
     pub fn lose_session(&mut self, now: Duration) {
         self.session = None;
-        if self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours) {
-            if let Some(entry) = &mut self.entry {
-                entry.charge = Charge::Open;
-            }
-            self.step(Event::Discharged, now);
+        if self.is_owner() {
+            self.step(Event::Disowned, now);
         }
     }
 
-    pub fn is_in_charge(&self) -> bool {
-        self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours)
+    pub fn is_owner(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.machine.is_owned())
     }
 
     pub fn doubt(&mut self, now: Duration) {
         self.doubt = false;
-        if self.entry.as_ref().is_some_and(|entry| entry.charge == Charge::Ours) {
+        if self.is_owner() {
             self.step(Event::Doubt, now);
         }
     }

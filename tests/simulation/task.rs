@@ -178,7 +178,7 @@ impl Task {
         };
         match next {
             Next::Ask(Request::Database(_)) if self.session.is_none() => {
-                ended(Outcome::Refused(Refusal::NotInCharge))
+                ended(Outcome::Refused(Refusal::NotOwner))
             }
             next => next,
         }

@@ -8,7 +8,6 @@
 mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;
-mod charge;
 mod crashing_pod;
 mod deletions;
 mod existing_cluster;
@@ -20,6 +19,7 @@ mod leaking_pod;
 mod node_cut_off;
 mod node_power_off;
 mod operator_killed;
+mod ownership;
 mod postgres_away;
 mod removal;
 mod scaled_to_zero;

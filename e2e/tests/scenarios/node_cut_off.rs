@@ -9,12 +9,12 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::charge::put_in_charge;
+use crate::ownership::move_ownership;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-cut-off", Workload::default(), async |s| {
         let before = s.elect().await?;
-        put_in_charge(s, &before.node, false).await?;
+        move_ownership(s, &before.node, false).await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
         let beside_zombie = s.call_from(&before.node).await?;

@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use leadergroup_e2e::scenario::{STARTED, Scenario, eventually};
 
 /// The session that owns the group, and the name of its replica.
-pub(crate) async fn in_charge(s: &Scenario) -> Result<(String, String)> {
+pub(crate) async fn owner(s: &Scenario) -> Result<(String, String)> {
     let query = format!(
         "select s.id, split_part(s.name, '/', 2) from leadergroup.lock l join leadergroup.session s on s.id = l.session \
          where not s.dead and l.key like '%/{}/{}'",
@@ -26,9 +26,9 @@ pub(crate) async fn node_with_a_replica(s: &Scenario) -> Result<String> {
 
 /// Makes sure that the owner of the group is on this node, or on another one. An owner on the wrong node is deleted:
 /// it gives up its groups, and a remaining replica takes and keeps them, long before the replacement starts.
-pub(crate) async fn put_in_charge(s: &Scenario, node: &str, there: bool) -> Result<()> {
+pub(crate) async fn move_ownership(s: &Scenario, node: &str, there: bool) -> Result<()> {
     for _ in 0..3 {
-        let (session, name) = in_charge(s).await?;
+        let (session, name) = owner(s).await?;
         let replicas = s.stage.operator.replicas().await?;
         let replica = replicas.iter().find(|pod| pod.metadata.name.as_ref() == Some(&name));
         let replica = replica.with_context(|| format!("the owner {name} is not a replica"))?;
@@ -37,7 +37,7 @@ pub(crate) async fn put_in_charge(s: &Scenario, node: &str, there: bool) -> Resu
         }
         s.stage.operator.pods().delete(&name, &DeleteParams::default()).await?;
         eventually("another replica to own the group", STARTED, async || {
-            let (other, name) = in_charge(s).await?;
+            let (other, name) = owner(s).await?;
             ensure!(other != session, "{name} still owns the group");
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! Turning the election's effects into calls, and what comes of them into outcomes.
+//! Carrying out one effect of an election: its calls to the lock and the API server, and the outcome.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,48 +6,40 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource as _, ResourceExt as _};
 use tokio::time::sleep;
 
-use super::{
-    announce::{lock_operation, lock_outcome},
-    message::{Done, GroupName, Trouble},
-};
+use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
-    api::{FINALIZER, LeaderGroup, PodRef, Reason, Sighting},
+    api::{FINALIZER, OnDelete, PodRef, Reason, Sighting},
     election::{Effect, Grant, Outcome, Refusal, Row, Ticket},
     health::{PodFacts, Readiness},
-    routing::{Declared, GroupRef, Promoted, Router, RoutingError, Stripped},
-    telemetry::Metrics,
+    routing::{Declared, Promoted, RoutingError, Stripped},
+    telemetry::LockOutcome,
 };
 use leadergroup_lock::{
-    self, Changed, Granted, Holder, Key, LockError, LockRow, SessionId, Store, Token, Tombstone, Vacate,
+    self, Changed, Granted, Holder, LockError, LockRow, SessionId, Token, Tombstone, Vacate,
 };
 
-/// Between the last strip and the promotion, so that the EndpointSlice controller has seen the one when the other comes:
-/// otherwise it finds its own cache out of date and waits a second.
+/// The pause between the last strip and the promotion. It lets the EndpointSlice controller see the one before the other;
+/// otherwise it finds its cache out of date and waits for a second.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// All that an effect of one group needs.
-#[derive(Clone)]
-pub(super) struct Performer {
-    pub(super) router: Router,
-    pub(super) store: Store,
+/// One effect to carry out.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) record: Arc<Record>,
+    /// This replica's session when the effect was asked for.
     pub(super) session: Option<SessionId>,
-    pub(super) name: GroupName,
-    pub(super) group: GroupRef,
-    pub(super) object: Arc<LeaderGroup>,
-    pub(super) key: Key,
-    /// How the lock's row names the group: cluster, namespace, name and UID.
-    pub(super) tag: String,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) ticket: Ticket,
+    pub(super) effect: Effect,
 }
 
-/// What was learned on the way to an outcome.
+/// Objects that were read on the way to an outcome.
 #[derive(Default)]
 struct Learned {
     pods: Vec<Pod>,
     object: Option<Box<Sighting>>,
 }
 
-/// Why there is no proper outcome.
+/// Why a call has no proper outcome.
 enum Failure {
     Refused(Refusal),
     Uncleared(Trouble),
@@ -58,7 +50,7 @@ enum Failure {
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         match error {
-            LockError::SessionDead => Self::Refused(Refusal::NotInCharge),
+            LockError::SessionDead => Self::Refused(Refusal::NotOwner),
             LockError::Timeout { .. } | LockError::Interrupted { .. } => {
                 Self::Unknown(Trouble::Lock(error.to_string()))
             }
@@ -73,16 +65,6 @@ impl From<RoutingError> for Failure {
     }
 }
 
-impl From<&RoutingError> for Trouble {
-    fn from(error: &RoutingError) -> Self {
-        if error.is_refusal() || matches!(error, RoutingError::Contended { .. }) {
-            Self::Refused(error.to_string())
-        } else {
-            Self::Unreachable(error.to_string())
-        }
-    }
-}
-
 impl From<leadergroup_lock::Refusal> for Failure {
     fn from(refusal: leadergroup_lock::Refusal) -> Self {
         use leadergroup_lock::Refusal as R;
@@ -94,54 +76,52 @@ impl From<leadergroup_lock::Refusal> for Failure {
             | R::Tombstone
             | R::Foreign { .. }
             | R::ProtocolNewer { .. }
-            | R::Missing => Self::Refused(Refusal::NotInCharge),
+            | R::Missing => Self::Refused(Refusal::NotOwner),
         }
     }
 }
 
-impl Performer {
-    /// Carries one effect out. Ends within the time-outs of the calls it makes.
-    pub(super) async fn perform(self, ticket: Ticket, effect: Effect) -> Done {
-        let mut learned = Learned::default();
-        let counted = lock_operation(&effect);
-        let (outcome, trouble) = match self.attempt(effect, &mut learned).await {
-            Ok(outcome) => (outcome, None),
-            Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
-            Err(Failure::Uncleared(trouble)) => (Outcome::ClearRefused, Some(trouble)),
-            Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
-            Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
-        };
-        if let Some(operation) = counted {
-            self.metrics.lock_operation(operation, lock_outcome(&outcome));
-        }
-        let Learned { pods, object } = learned;
-        let uid = self.group.uid.as_str().into();
-        Done { group: self.name, uid, ticket, outcome, pods, object, trouble }
+/// Carries one effect out. Ends within the timeouts of the calls it makes.
+pub(super) async fn carry_out(context: &Context, order: Order) -> Done {
+    let Order { record, session, ticket, effect } = order;
+    let mut learned = Learned::default();
+    let counted = lock_operation(&effect);
+    let call = Call { context, record: &record, session };
+    let (outcome, trouble) = match call.attempt(effect, &mut learned).await {
+        Ok(outcome) => (outcome, None),
+        Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
+        Err(Failure::Uncleared(trouble)) => (Outcome::ClearRefused, Some(trouble)),
+        Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
+        Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
+    };
+    if let Some(operation) = counted {
+        context.metrics.lock_operation(operation, lock_outcome(&outcome));
     }
+    let Learned { pods, object } = learned;
+    Done { group: record.name.clone(), uid: record.uid.clone(), ticket, outcome, pods, object, trouble }
+}
 
+/// The calls of one effect.
+struct Call<'a> {
+    context: &'a Context,
+    record: &'a Record,
+    session: Option<SessionId>,
+}
+
+impl Call<'_> {
     async fn attempt(&self, effect: Effect, learned: &mut Learned) -> Result<Outcome, Failure> {
+        let (router, group) = (&self.context.router, &self.record.reference);
         Ok(match effect {
             Effect::Read => self.read(learned).await?,
             Effect::Verify(pod) => Outcome::Verified(self.verify(&pod, learned).await?),
             Effect::Grant(grant) => self.grant(grant).await?,
-            Effect::Vacate { token } => {
-                let vacate = Vacate {
-                    key: self.key.clone(),
-                    token: Token::new(token),
-                    grant: leadergroup_lock::GrantId::new(),
-                    reason: "no successor".to_owned(),
-                };
-                changed(self.store.vacate_one(self.session()?, vacate).await?)?;
-                Outcome::Vacated
-            }
-            Effect::Declare { previous, next } => {
-                match self.router.declare(&self.group, &previous, &next).await? {
-                    Declared::Done => Outcome::Declared,
-                    Declared::Outdated => Outcome::Refused(Refusal::Outdated),
-                    Declared::GroupGone => Outcome::Refused(Refusal::GroupGone),
-                }
-            }
-            Effect::Strip { token, pods } => match self.router.strip(&self.group, token, &pods).await? {
+            Effect::Vacate { token } => self.vacate(Token::new(token)).await?,
+            Effect::Declare { previous, next } => match router.declare(group, &previous, &next).await? {
+                Declared::Done => Outcome::Declared,
+                Declared::Outdated => Outcome::Refused(Refusal::Outdated),
+                Declared::GroupGone => Outcome::Refused(Refusal::GroupGone),
+            },
+            Effect::Strip { token, pods } => match router.strip(group, token, &pods).await? {
                 Stripped::Outdated => Outcome::Refused(Refusal::Outdated),
                 Stripped::Done(pods, changed) => {
                     learned.pods = pods;
@@ -152,7 +132,7 @@ impl Performer {
                 }
             },
             Effect::Promote { token, pod, version } => {
-                match self.router.promote(&self.group, token, &pod, &version).await? {
+                match router.promote(group, token, &pod, &version).await? {
                     Promoted::Done(pod) => {
                         learned.pods.push(*pod);
                         Outcome::Promoted
@@ -161,44 +141,56 @@ impl Performer {
                 }
             }
             Effect::Recheck(pod) => self.recheck(&pod, learned).await?,
-            Effect::Confirm { token } => {
-                let confirm = self.store.confirm_one(self.session()?, self.key.clone(), Token::new(token));
-                changed(confirm.await?)?;
-                Outcome::Confirmed
-            }
+            Effect::Confirm { token } => self.confirm(Token::new(token)).await?,
             Effect::Stamp { token, pods } => {
-                let (pods, failed) = self.router.stamp(&self.group, token, &pods).await;
+                let (pods, failed) = router.stamp(group, token, &pods).await;
                 learned.pods = pods;
-                if let Some(error) = failed {
-                    return Err(error.into());
-                }
-                Outcome::Stamped
+                failed.map_or(Ok(Outcome::Stamped), |error| Err(Failure::from(error)))?
             }
             Effect::Tombstone => self.bury().await?,
-            Effect::Clear { on_delete, pods } => {
-                let cleared = self.router.clear(&self.group, on_delete, &pods).await;
-                cleared.map_err(|error| {
-                    let trouble = Trouble::from(&error);
-                    if error.is_refusal() { Failure::Uncleared(trouble) } else { Failure::Trouble(trouble) }
-                })?;
-                Outcome::Cleared
-            }
+            Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
             Effect::Unfinalize => {
-                self.router.set_finalizer(&self.group, false).await?;
+                router.set_finalizer(group, false).await?;
                 Outcome::Unfinalized
             }
-            // For the loop itself; it is not sent here.
+            // The controller handles it itself.
             Effect::Finished(_) => Outcome::Failed,
         })
     }
 
+    async fn vacate(&self, token: Token) -> Result<Outcome, Failure> {
+        let vacate = Vacate {
+            key: self.record.key.clone(),
+            token,
+            grant: leadergroup_lock::GrantId::new(),
+            reason: "no successor".to_owned(),
+        };
+        changed(self.context.store.vacate_one(self.session()?, vacate).await?)?;
+        Ok(Outcome::Vacated)
+    }
+
+    async fn confirm(&self, token: Token) -> Result<Outcome, Failure> {
+        let key = self.record.key.clone();
+        changed(self.context.store.confirm_one(self.session()?, key, token).await?)?;
+        Ok(Outcome::Confirmed)
+    }
+
+    async fn clear(&self, on_delete: OnDelete, pods: &[PodRef]) -> Result<Outcome, Failure> {
+        let cleared = self.context.router.clear(&self.record.reference, on_delete, pods).await;
+        cleared.map_err(|error| {
+            let trouble = Trouble::from(&error);
+            if error.is_refusal() { Failure::Uncleared(trouble) } else { Failure::Trouble(trouble) }
+        })?;
+        Ok(Outcome::Cleared)
+    }
+
     fn session(&self) -> Result<SessionId, Failure> {
-        self.session.ok_or(Failure::Refused(Refusal::NotInCharge))
+        self.session.ok_or(Failure::Refused(Refusal::NotOwner))
     }
 
     async fn read(&self, learned: &mut Learned) -> Result<Outcome, Failure> {
         let row = self.row().await?;
-        let object = self.router.sight(&self.group).await?;
+        let object = self.context.router.sight(&self.record.reference).await?;
         if let Some(object) = &object
             && object.meta().deletion_timestamp.is_none()
         {
@@ -206,8 +198,8 @@ impl Performer {
                 return Err(Failure::Trouble(Trouble::Unreachable(unreadable.problem.clone())));
             }
             if !object.finalizers().iter().any(|name| name == FINALIZER) {
-                // Without it the group could go away and leave its labels behind.
-                self.router.set_finalizer(&self.group, true).await?;
+                // Without a finalizer the group could be deleted and leave its labels behind.
+                self.context.router.set_finalizer(&self.record.reference, true).await?;
             }
         }
         let declared = object.as_ref().map(Sighting::declaration);
@@ -215,22 +207,22 @@ impl Performer {
         Ok(Outcome::Read { row: Some(row), declared })
     }
 
-    /// The row, if this replica is in charge of it.
+    /// The row, if this replica owns it.
     async fn row(&self) -> Result<Row, Failure> {
         let session = self.session()?;
-        let rows = self.store.read(std::slice::from_ref(&self.key)).await?;
+        let rows = self.context.store.read(std::slice::from_ref(&self.record.key)).await?;
         let ours = rows
             .into_iter()
-            .find(|row| row.session == Some(session) && row.group == self.tag && !row.tombstone);
-        ours.map(row_of).ok_or(Failure::Refused(Refusal::NotInCharge))
+            .find(|row| row.session == Some(session) && row.group == self.record.tag && !row.tombstone);
+        ours.map(row_of).ok_or(Failure::Refused(Refusal::NotOwner))
     }
 
     /// What a quorum read of the pod says against it.
     async fn verify(&self, pod: &PodRef, learned: &mut Learned) -> Result<Option<Reason>, Failure> {
-        let Some(found) = self.router.pod(&self.group, pod).await? else {
+        let Some(found) = self.context.router.pod(&self.record.reference, pod).await? else {
             return Ok(Some(Reason::PodDeleted));
         };
-        let spec = &self.object.spec;
+        let spec = &self.record.object.spec;
         if !spec.selector.matches(found.labels()) {
             return Ok(Some(Reason::PodDeleted));
         }
@@ -252,42 +244,42 @@ impl Performer {
 
     async fn grant(&self, grant: Grant) -> Result<Outcome, Failure> {
         let request = leadergroup_lock::Grant {
-            key: self.key.clone(),
+            key: self.record.key.clone(),
             expected: Token::new(grant.expected),
             floor: Token::new(grant.floor),
             holder: Holder {
                 uid: grant.holder.uid,
-                namespace: self.group.namespace.clone(),
+                namespace: self.record.reference.namespace.clone(),
                 name: grant.holder.name,
             },
             grant: grant.id.into(),
             reason: grant.reason.to_string(),
         };
-        match self.store.grant_one(self.session()?, request).await? {
+        match self.context.store.grant_one(self.session()?, request).await? {
             Granted::Granted { token } => Ok(Outcome::Granted { token: token.get() }),
             Granted::Refused(refusal) => Err(refusal.into()),
         }
     }
 
-    /// The pod first, then what would speak against writing to it.
+    /// Reads the pod first, and then what could forbid writing to it.
     async fn recheck(&self, pod: &PodRef, learned: &mut Learned) -> Result<Outcome, Failure> {
-        let found = self.router.pod(&self.group, pod).await?;
+        let found = self.context.router.pod(&self.record.reference, pod).await?;
         let version = found.as_ref().and_then(kube::ResourceExt::resource_version);
         learned.pods.extend(found);
-        let object = self.router.group(&self.group).await?;
+        let object = self.context.router.group(&self.record.reference).await?;
         let declared = object.map(|object| object.status.unwrap_or_default().declaration);
         let row = self.row().await?;
         Ok(Outcome::Rechecked { version, declared, row: Some(row) })
     }
 
     async fn bury(&self) -> Result<Outcome, Failure> {
-        let status = self.object.status.as_ref();
+        let status = self.record.object.status.as_ref();
         let tombstone = Tombstone {
-            key: self.key.clone(),
-            group: self.tag.clone(),
+            key: self.record.key.clone(),
+            group: self.record.tag.clone(),
             floor: Token::new(status.map_or(0, |status| status.declaration.token)),
         };
-        let answers = self.store.tombstone(self.session()?, &[tombstone]).await?;
+        let answers = self.context.store.tombstone(self.session()?, &[tombstone]).await?;
         answers.into_iter().try_for_each(changed)?;
         Ok(Outcome::Tombstoned)
     }
@@ -300,7 +292,7 @@ fn changed(answer: Changed) -> Result<(), Failure> {
     }
 }
 
-/// The lock's row in the election's terms.
+/// The lock's row as the election sees it.
 fn row_of(row: LockRow) -> Row {
     let pod = |holder: Holder| PodRef { name: holder.name, uid: holder.uid };
     Row {
@@ -309,5 +301,25 @@ fn row_of(row: LockRow) -> Row {
         owner: row.holder.map(pod),
         confirmed: row.confirmed,
         pending: row.pending.into_iter().map(|term| pod(term.holder)).collect(),
+    }
+}
+
+/// The name under which a change of the lock is counted; `None` for other effects.
+fn lock_operation(effect: &Effect) -> Option<&'static str> {
+    match effect {
+        Effect::Grant(_) => Some("grant"),
+        Effect::Vacate { .. } => Some("vacate"),
+        Effect::Confirm { .. } => Some("confirm"),
+        Effect::Tombstone => Some("tombstone"),
+        _ => None,
+    }
+}
+
+/// How a change of the lock ended.
+fn lock_outcome(outcome: &Outcome) -> LockOutcome {
+    match outcome {
+        Outcome::Failed | Outcome::Unknown => LockOutcome::Failed,
+        Outcome::Refused(_) => LockOutcome::Refused,
+        _ => LockOutcome::Done,
     }
 }

@@ -1,0 +1,135 @@
+//! A group as the controller runs it: the election, the ownership, and the state of its status.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    history::History,
+    ownership::{Claims, Ownership},
+    record::Record,
+    report::Report,
+    trouble::Trouble,
+};
+use crate::election::{self, Effect, Event, Phase, Standing, Ticket, World};
+
+/// How long a change of holder may go on before it is reported. A report on each of its steps would compete with the
+/// next step for the API server.
+const QUICK_CHANGE: Duration = Duration::from_millis(500);
+
+/// A group as the controller runs it.
+#[derive(Debug)]
+pub(super) struct Group {
+    record: Arc<Record>,
+    election: election::Group,
+    /// Counts the changes of the election's state.
+    version: u64,
+    pub(super) claims: Claims,
+    pub(super) history: History,
+    /// The last failure of an effect, until one succeeds.
+    pub(super) trouble: Option<Trouble>,
+    /// The last failure of stamping standbys, which is logged once.
+    pub(super) stamp_trouble: Option<Trouble>,
+    pub(super) report: Report,
+    /// When this replica became the owner.
+    pub(super) owned_since: Duration,
+}
+
+impl Group {
+    pub(super) fn new(record: &Arc<Record>) -> Self {
+        let mut group = Self {
+            record: record.clone(),
+            election: election::Group::new(World::default()),
+            version: 0,
+            claims: Claims::default(),
+            history: History::default(),
+            trouble: None,
+            stamp_trouble: None,
+            report: Report::default(),
+            owned_since: Duration::ZERO,
+        };
+        group.update(record);
+        group
+    }
+
+    pub(super) fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// The election's state, to be read. It changes only in [`Self::step`].
+    pub(super) fn election(&self) -> &election::Group {
+        &self.election
+    }
+
+    /// How often the election's state has changed.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A newer version of the object, or the same.
+    pub(super) fn update(&mut self, record: &Arc<Record>) {
+        if let Some(status) = record.status() {
+            self.history.merge(&status.history);
+        }
+        self.record = record.clone();
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        self.election.is_owned()
+    }
+
+    pub(super) fn ownership(&self) -> Ownership {
+        if self.is_owned() { Ownership::Ours } else { self.claims.owner().clone() }
+    }
+
+    /// The UID of the holder: by the lock's row if this replica owns the group, else by the declaration.
+    pub(super) fn holder(&self) -> Option<&str> {
+        let holder = if self.is_owned() {
+            self.election.holder()
+        } else {
+            self.record.status().and_then(|status| status.declaration.holder.as_ref())
+        };
+        holder.map(|pod| pod.uid.as_str())
+    }
+
+    /// Moves the election by one event.
+    pub(super) fn step(&mut self, event: Event, now: Duration) -> Vec<(Ticket, Effect)> {
+        let (is_tick, before) = (matches!(event, Event::Tick), self.election.phase().clone());
+        let effects = self.election.step(event, now);
+        if !is_tick || !effects.is_empty() || *self.election.phase() != before {
+            self.version += 1;
+        }
+        if matches!(self.election.phase(), Phase::Stable) && !self.election.busy() {
+            self.trouble = None;
+        }
+        self.report.quiet_until =
+            self.election.is_changing().then(|| self.report.quiet_until.unwrap_or(now + QUICK_CHANGE));
+        effects
+    }
+
+    /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the first
+    /// answers to its probes are on their way.
+    pub(super) fn settles(&self, now: Duration) -> bool {
+        let unproven = |member: &election::Member| member.standing == Standing::Unproven;
+        now < self.settled_at() && self.election.world().members.iter().any(unproven)
+    }
+
+    fn settled_at(&self) -> Duration {
+        self.owned_since + self.record.object.spec.lock.retry_interval.0 * 2
+    }
+
+    /// When the group has to be looked at next although nothing happens.
+    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
+        let settled = Some(self.settled_at()).filter(|_| self.settles(now));
+        let report = self.report.quiet_until.into_iter().chain([self.report.after]).filter(|at| *at > now);
+        self.election.wake().into_iter().chain(settled).chain(report).min()
+    }
+
+    /// Whether something was begun that should not be left half done, or is still to be reported: no other replica can
+    /// report a change that this one has just finished.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let at_rest = matches!(
+            self.election.phase(),
+            Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
+        );
+        self.report.writing || (self.is_owned() && !at_rest)
+    }
+}
