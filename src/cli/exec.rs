@@ -15,9 +15,9 @@ use crate::{api::HumanDuration, config::SettingsArgs};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock was not to be had: `EX_TEMPFAIL` of sysexits.h.
-pub(crate) const EXIT_NOT_HELD: u8 = 75;
+pub const EXIT_NOT_HELD: u8 = 75;
 /// The lock was lost while the command ran.
-pub(crate) const EXIT_LOST: u8 = 76;
+pub const EXIT_LOST: u8 = 76;
 
 /// For want of a limit.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);

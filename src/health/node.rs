@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use jiff::Timestamp;
 
 /// How long a lease may stay unchanged: what Kubernetes itself allows a kubelet by default.
-pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(40);
+pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 /// How long the stream of leases may say nothing before our observation counts as interrupted: two renewals of a kubelet.
 const MAX_SILENT_STREAM: Duration = Duration::from_secs(20);
 
