@@ -30,7 +30,7 @@ case "${1:-}" in
     shift
     build
     # Without a problem it prints warnings of duplicate versions; --log-level error leaves the errors.
-    "$program" --all-features --log-level error check "$@"
+    "$program" --locked --log-level error check "$@"
     ;;
   *)
     echo "usage: $0 build | check [advisories] [bans] [licenses] [sources]" >&2

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+#!/usr/bin/env bash
 # To be sourced: from here on no program finds a cluster of the user's, neither by KUBECONFIG, nor in ~/.kube/config, nor
 # the one whose pod this may be. The tests start clusters of their own, and name them.
 KUBECONFIG=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/no-cluster.yaml

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::wait::portion;
+use crate::jitter::portion;
 use crate::{Client, ClientError, Guard, Key};
 
 /// How work under a key ended.

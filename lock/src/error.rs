@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
+use crate::migrations::VERSION;
+
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
 /// [`Refusal`](crate::Refusal) and [`Claimed`](crate::Claimed).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -289,7 +291,7 @@ impl LockError {
             "55000" if message.contains("recovery") => Self::ReadOnly,
             "42501" => Self::Privileges { detail: message },
             // No such schema or table.
-            "3F000" | "42P01" | "42883" => Self::SchemaOld { found: 0, needed: crate::schema::VERSION },
+            "3F000" | "42P01" | "42883" => Self::SchemaOld { found: 0, needed: VERSION },
             code => Self::Database { statement, code: code.to_owned(), message },
         }
     }

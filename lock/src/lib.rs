@@ -74,8 +74,10 @@ mod fence;
 mod grant;
 mod guard;
 mod heartbeat;
+mod jitter;
 mod lease;
 mod listen;
+mod migrations;
 mod pool;
 mod pooler;
 mod process;
@@ -113,6 +115,7 @@ pub use grant::{Grant, Granted, Tombstone, Vacate};
 pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, SessionEvent};
 pub use listen::Hint;
+pub use pool::PoolState;
 pub use process::SessionConfig;
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
@@ -122,7 +125,7 @@ pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterIn
 pub use reason::Reason;
 pub use refusal::{Changed, Refusal};
 pub use schema::Health;
-pub use stats::{LockStats, PoolState};
+pub use stats::LockStats;
 pub use store::Store;
 pub use types::{
     Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, PROTOCOL, SessionId, SessionSeen, Term, Token,

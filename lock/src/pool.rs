@@ -19,7 +19,20 @@ use tokio::time::timeout;
 use crate::pooler::{self, Opened, Settings};
 use crate::route::{Place, Route, endpoint, silent};
 use crate::target::Target;
-use crate::{DatabaseConfig, LockError, PoolState};
+use crate::{DatabaseConfig, LockError};
+
+/// Connections to the database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolState {
+    /// The largest number of connections at a time.
+    pub most: u64,
+    /// In use, or being closed.
+    pub in_use: u64,
+    /// Open without work.
+    pub idle: u64,
+    /// Statements that wait for a connection.
+    pub waiting: u64,
+}
 
 /// How much longer than the server the client waits, because the server's message about a timeout says more than the
 /// client's.

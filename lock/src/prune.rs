@@ -6,9 +6,9 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use tokio::time::{sleep, timeout};
 
+use crate::jitter::portion;
 use crate::pool::Statement;
 use crate::store::{Bind, get};
-use crate::wait::portion;
 use crate::{LockError, Store};
 
 const DUE: Statement = Statement {

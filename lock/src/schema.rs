@@ -1,4 +1,4 @@
-//! The schema: its version, its migrations, and whether this program and the database can work together.
+//! The schema in the database: migrating it, and whether this program can work with it.
 
 use std::time::{Duration, Instant};
 
@@ -6,32 +6,11 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
+use crate::migrations::{MIGRATIONS, VERSION};
 use crate::pool::{Lane, Statement};
 use crate::pooler::Settings;
 use crate::store::{Bind, get};
 use crate::{LockError, Store};
-
-/// One step of the schema.
-struct Migration {
-    sql: &'static str,
-    /// The oldest program (by the version of the schema it brings along) that can work with the result. Two versions of
-    /// the program run side by side during an upgrade, so this only rises when that is impossible.
-    works_with: u32,
-}
-
-/// All steps, one subject each; the first one creates version 1.
-const MIGRATIONS: [Migration; 6] = [
-    Migration { sql: include_str!("migrations/0001_era.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0002_sessions.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0003_locks.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0004_fence.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0005_acquire.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0006_release.sql"), works_with: 1 },
-];
-
-/// The version that this program brings along and needs.
-#[allow(clippy::cast_possible_truncation, reason = "the number of migrations is small")]
-pub(crate) const VERSION: u32 = MIGRATIONS.len() as u32;
 
 /// How long a migration may take, including the wait for another one.
 const MIGRATION_LIMIT: Duration = Duration::from_mins(2);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::Store;
+use crate::{PoolState, Store};
 
 /// The difference between the database's clock and the own monotonic one that counts as a jump, in addition to the
 /// uncertainty of the round trips.
@@ -45,19 +45,6 @@ pub struct LockStats {
     pub clock_jumps: u64,
     /// The connections at this moment, without the one for hints.
     pub pool: PoolState,
-}
-
-/// Connections to the database.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PoolState {
-    /// The largest number of connections at a time.
-    pub most: u64,
-    /// In use, or being closed.
-    pub in_use: u64,
-    /// Open without work.
-    pub idle: u64,
-    /// Statements that wait for a connection.
-    pub waiting: u64,
 }
 
 /// The counters behind [`LockStats`].

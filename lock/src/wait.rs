@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::client::{Client, ClientError};
 use crate::clock::monotonic;
 use crate::guard::Guard;
+use crate::jitter::portion;
 use crate::process::Process;
 use crate::stats;
 use crate::{
@@ -308,13 +309,6 @@ impl Pauses {
     fn jitter(&self) -> Duration {
         (self.interval / 10).mul_f64(portion())
     }
-}
-
-/// A random number between 0 and 1.
-pub(crate) fn portion() -> f64 {
-    // The first 32 bits of such a UUID are all random.
-    let (random, ..) = uuid::Uuid::new_v4().as_fields();
-    f64::from(random) / f64::from(u32::MAX)
 }
 
 /// Terms that ended uncleanly and whose lock delay this process waits out, by key.

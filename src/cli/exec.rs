@@ -16,9 +16,9 @@ use crate::{api::HumanDuration, config::SettingsArgs};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock could not be acquired: `EX_TEMPFAIL` of sysexits.h.
-pub(crate) const EXIT_NOT_HELD: u8 = 75;
+pub const EXIT_NOT_HELD: u8 = 75;
 /// The lock was lost while the command ran.
-pub(crate) const EXIT_LOST: u8 = 76;
+pub const EXIT_LOST: u8 = 76;
 
 /// Stands for no limit.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);

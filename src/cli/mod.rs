@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use check::CheckArgs;
 pub use crd::crd_yaml;
-pub use exec::{ExecArgs, ExecError, OnLost, exec};
+pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
 pub use group::StartError;
 pub use guardian::{GuardianArgs, guard};
 pub use lock::{

@@ -22,7 +22,7 @@ mod thresholds;
 pub use clock::Monotonic;
 pub use evidence::{PodEvidence, Standing, Verdict};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
-pub use node::{NodeLease, NodeLeases, NodeWord};
+pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeKind, ProbeOutcome, ProbeRefusal, Refusal, ResolvedProbe};
 pub use prober::{ProbeEvent, ProbeStep, Prober, Target};
 pub use thresholds::Thresholds;

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use jiff::Timestamp;
 
 /// How long a lease may stay unchanged: the default that Kubernetes itself uses.
-pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(40);
+pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 /// How long the stream of leases may be without an event before our observation counts as interrupted: two renewals
 /// of a kubelet.
 const MAX_SILENT_STREAM: Duration = Duration::from_secs(20);

@@ -48,8 +48,8 @@ const RESTRICTED: &[&str] = &[
 
 /// What each room may use, lowest first.
 ///
-/// - `api` is what everyone may use, so it uses no other room. It needs kube for the CRD's derive macro and rules.
-/// - `telemetry` holds handles that others call. It must not depend on what it reports about.
+/// - `api` may be used by every other room, so it uses none. It needs kube for the CRD's derive macro and rules.
+/// - `telemetry` has handles that others call. It must not depend on what it reports about.
 /// - `config` reads the settings: durations as in `api`, the log format of `telemetry`, the lock's database settings.
 /// - `election` is the pure core: types of `api`, and nothing that has a clock, a network or a file.
 /// - `health` turns facts into verdicts. Only its prober talks to the network, and never to the API server.
@@ -61,15 +61,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "telemetry",
         rooms: &[],
-        outside: &[
-            "std::env",
-            "std::fs",
-            "std::process",
-            "std::thread",
-            "std::time::Instant",
-            "std::time::SystemTime",
-            "tokio",
-        ],
+        outside: &["std::fs", "std::process", "std::time::Instant", "std::time::SystemTime", "tokio"],
     },
     Room {
         name: "config",
@@ -92,18 +84,39 @@ const ROOMS: &[Room] = &[
 ];
 
 /// Circles between files that may stay, each with the reason.
-const ALLOWED_CIRCLES: &[(&[&str], &str)] = &[];
+const ALLOWED_CIRCLES: &[(&[&str], &str)] = &[
+    (
+        &[
+            "lock/src/acquire.rs",
+            "lock/src/batch.rs",
+            "lock/src/claim.rs",
+            "lock/src/fence.rs",
+            "lock/src/grant.rs",
+            "lock/src/prometheus.rs",
+            "lock/src/refusal.rs",
+            "lock/src/stats.rs",
+            "lock/src/store.rs",
+        ],
+        "`Store` owns the batchers and the counters of the requests, and the files of the requests extend `Store`",
+    ),
+    (
+        &[
+            "lock/src/client.rs",
+            "lock/src/guard.rs",
+            "lock/src/heartbeat.rs",
+            "lock/src/listen.rs",
+            "lock/src/process.rs",
+            "lock/src/reconcile.rs",
+            "lock/src/trace.rs",
+            "lock/src/wait.rs",
+        ],
+        "a client's tasks, its terms and its waits share one state, `Process`, which owns the terms and the waits",
+    ),
+];
 
 /// `src/operator` is being rewritten: until then its files are checked neither for circles nor for their length. Set this
 /// to `None` with that change.
 const BEING_REWRITTEN: Option<&str> = Some("src/operator");
-
-/// Folders that are not checked for circles, each with the reason.
-const CIRCLES_NOT_CHECKED: &[(&str, &str)] = &[(
-    "lock/src",
-    "`Store` owns the batchers of the requests, and the files of the requests extend `Store`; the client's tasks share its \
-     state in the same way",
-)];
 
 /// The most lines of code in a file. Comments, blank lines and tests are not counted.
 const LONGEST_FILE: usize = 400;
@@ -187,9 +200,6 @@ fn checked() -> impl Iterator<Item = (&'static str, Sources)> {
 fn the_files_of_a_room_form_no_circle() {
     let mut problems = Vec::new();
     for (folder, sources) in checked() {
-        if CIRCLES_NOT_CHECKED.iter().any(|(unchecked, _)| *unchecked == folder) {
-            continue;
-        }
         let of_folder = |files: &[&str]| files.iter().all(|file| file.starts_with(&format!("{folder}/")));
         let allowed: Vec<_> = ALLOWED_CIRCLES.iter().copied().filter(|(files, _)| of_folder(files)).collect();
         problems.extend(circles(&sources, &allowed));
