@@ -7,6 +7,7 @@ mod account;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
 mod database;
+mod failover;
 mod groups;
 mod objects;
 #[path = "../../lock/tests/postgres/mod.rs"]
