@@ -322,3 +322,26 @@ fn group(group: usize) -> LeaderGroup {
     }))
     .expect("a group")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_changes_nothing_steps_no_election_and_computes_no_status() {
+        let mut bench = Bench::new(2);
+        let versions = |bench: &Bench| [0, 1].map(|group| bench.view(&name(group)).group.version());
+        let before = versions(&bench);
+        bench.probe_answers();
+        bench.pod_events(0);
+        assert_eq!(versions(&bench), before);
+        assert!([0, 1].into_iter().all(|group| !bench.view(&name(group)).group.report.writing));
+        // A change of holder begins in one of them. It is not reported before it had time to end.
+        bench.begin_changes(1);
+        let after = versions(&bench);
+        assert!(after[0] > before[0] && after[1] == before[1]);
+        assert!(!bench.view(&name(0)).group.report.writing);
+        bench.probe_answers();
+        assert_eq!(versions(&bench), after);
+    }
+}

@@ -92,7 +92,7 @@ fn accepted(view: View) -> Finding {
     }
     if let Ownership::Foreign(other) = view.group.ownership() {
         let message = format!(
-            "the lock key {} is in use by {other}; delete that group, or create this one anew with another spec.lock.key",
+            "the lock key {} is in use by {other}; delete that group, or create this one again with another spec.lock.key",
             view.group.record().key
         );
         return finding(Accepted, false, Reason::KeyInUse, message);
@@ -177,7 +177,7 @@ fn routed(view: View) -> Finding {
     }
     let settled = match view.group.election().phase() {
         Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
-        // What failed may have been a read.
+        // The step that failed may have been a read.
         Phase::BackingOff { .. } => view.group.election().keeps_its_label(),
         _ => false,
     };

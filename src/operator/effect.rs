@@ -26,7 +26,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) record: Arc<Record>,
-    /// This replica's session when the effect was asked for.
+    /// This replica's session at the time when the effect was emitted.
     pub(super) session: Option<SessionId>,
     pub(super) ticket: Ticket,
     pub(super) effect: Effect,
@@ -39,7 +39,7 @@ struct Learned {
     object: Option<Box<Sighting>>,
 }
 
-/// Why a call has no proper outcome.
+/// Why the calls of an effect ended early.
 enum Failure {
     Refused(Refusal),
     Uncleared(Trouble),
@@ -217,7 +217,7 @@ impl Call<'_> {
         ours.map(row_of).ok_or(Failure::Refused(Refusal::NotOwner))
     }
 
-    /// What a quorum read of the pod says against it.
+    /// Reads the pod by a quorum read. Returns why it cannot stay active, if that is so.
     async fn verify(&self, pod: &PodRef, learned: &mut Learned) -> Result<Option<Reason>, Failure> {
         let Some(found) = self.context.router.pod(&self.record.reference, pod).await? else {
             return Ok(Some(Reason::PodDeleted));

@@ -65,7 +65,7 @@ impl Executor {
         });
     }
 
-    /// Starts a task that the controller does not have to hear of.
+    /// Starts a task that sends nothing to the controller.
     pub(super) fn start_silent<C, F>(&mut self, call: C)
     where
         C: FnOnce(Arc<Context>) -> F + Send + 'static,

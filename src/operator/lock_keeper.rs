@@ -195,7 +195,7 @@ impl Keeper {
     }
 }
 
-/// Completes when the fitness is as wanted.
+/// Completes when this replica is fit to own groups, or when it is not, as asked for.
 async fn until(fit: &mut watch::Receiver<bool>, wanted: bool) {
     // The sender lives as long as the operator.
     let _ = fit.wait_for(|fit| *fit == wanted).await;

@@ -1,6 +1,6 @@
 //! The operator: it connects the cluster, the elections, the lock and the API server.
 //!
-//! Events from watches, probes and heartbeats update the [`index`]. The [`controller`] looks at the groups that changed,
+//! Events from watches, probes and heartbeats update the `index`. The `controller` looks at the groups that changed,
 //! steps their elections, and starts the effects that come out. Each effect is a task of its own that ends within a bound
 //! and sends its outcome back as a message.
 //!

@@ -9,6 +9,7 @@ mod account;
 mod apiserver;
 mod connections;
 mod database;
+mod failover;
 mod groups;
 mod objects;
 #[path = "../../lock/tests/postgres/mod.rs"]

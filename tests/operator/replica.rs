@@ -27,13 +27,23 @@ impl Operator {
 
     /// It looks after namespaces of its own: other tests have operators of their own on the same API server.
     pub(crate) fn start_with(server: &ApiServer, namespaces: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_as("one", server, namespaces, variables)
+    }
+
+    /// A replica of this name.
+    pub(crate) fn start_as(
+        name: &str,
+        server: &ApiServer,
+        namespaces: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         // Free now; nobody else on this machine asks for it in the next moments.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
             .env_clear()
-            .args(["run", "--replica", "one", "--listen", &address])
+            .args(["run", "--replica", name, "--listen", &address])
             .env("KUBECONFIG", server.kubeconfig())
             .env("LEADERGROUP_NAMESPACES", namespaces)
             .envs(variables.iter().copied())
@@ -66,6 +76,12 @@ impl Operator {
 
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it without a chance to release anything.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Asks it to end, and says how it did and how long that took.

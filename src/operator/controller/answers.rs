@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::Controller;
 use crate::{
     api::Sighting,
@@ -18,7 +20,6 @@ use crate::{
     },
 };
 use leadergroup_lock::{Claimed, SessionId, Token};
-use uuid::Uuid;
 
 /// The pause after a failed write of a status.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);

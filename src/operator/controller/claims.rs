@@ -28,7 +28,8 @@ impl Controller {
         }
         let lock = self.index.lock();
         let Some(own) = lock.own().filter(|_| lock.outage().is_none()) else { return };
-        let (mut keys, mut claims, mut later) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        let (mut keys, mut later) = (BTreeSet::new(), BTreeSet::new());
+        let (mut claims, mut changed) = (Vec::new(), Vec::new());
         for name in std::mem::take(&mut self.unclaimed) {
             let Some(group) = self.groups.get_mut(&name).filter(|group| !group.is_owned()) else { continue };
             let record = group.record().clone();
@@ -45,13 +46,21 @@ impl Controller {
             if undecodable && !record.is_deleting() {
                 continue;
             }
+            let before = group.claims.owner().clone();
             if group.claims.due(&record.key, own, lock.living(), now) {
                 group.claims.begin();
                 keys.insert(record.key.clone());
                 claims.push(record);
             }
+            if *group.claims.owner() != before {
+                // Which pods are probed depends on it.
+                changed.push(name);
+            }
         }
         self.unclaimed = later;
+        for name in changed {
+            self.index.touch(&name);
+        }
         if claims.is_empty() {
             return;
         }

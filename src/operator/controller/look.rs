@@ -1,6 +1,6 @@
 //! Looking at one group: its world goes into its election, and the effects that come out are started.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::Controller;
 use crate::{
@@ -15,9 +15,10 @@ use crate::{
         probing::probing,
     },
 };
+use leadergroup_lock::SessionId;
 
 impl Controller {
-    /// Shows one group the world, and does what its election says.
+    /// Shows one group the world, and carries out what its election decides.
     pub(super) fn look(&mut self, name: &GroupName, now: Duration) {
         let Some(world) = self.prepare(name, now) else { return };
         let Some(group) = self.groups.get(name) else { return };
@@ -44,7 +45,7 @@ impl Controller {
             self.unclaimed.insert(name.clone());
             Group::new(record)
         });
-        if !std::sync::Arc::ptr_eq(group.record(), record) {
+        if !Arc::ptr_eq(group.record(), record) {
             group.update(record);
         }
         Some(group)
@@ -92,13 +93,7 @@ impl Controller {
     }
 
     /// Starts an effect of a group's election.
-    fn start(
-        &mut self,
-        name: &GroupName,
-        session: Option<leadergroup_lock::SessionId>,
-        ticket: Ticket,
-        effect: Effect,
-    ) {
+    fn start(&mut self, name: &GroupName, session: Option<SessionId>, ticket: Ticket, effect: Effect) {
         let Some(group) = self.groups.get(name) else { return };
         // A stamp that fences a term off is a step of a change of holder, and does not wait.
         let waits = matches!(effect, Effect::Read) || group.election().is_stamping(ticket);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Controller;
 use crate::operator::{
     executor::Urgency,
-    index::{self, Request},
+    index::{self, Notice, Request},
     lock_view::LockNews,
     message::Message,
     object::GroupName,
@@ -45,7 +45,7 @@ impl Controller {
                 Sight::Coming => {}
                 Sight::None(problem) => self.health.watches.fail(&problem),
             },
-            Request::Log(notice) => notice.log(),
+            Request::Log(notice) => log(&notice),
         }
     }
 
@@ -67,5 +67,38 @@ impl Controller {
             LockNews::Down(error) => self.health.lock.fail(&error.to_string()),
         }
         self.apply(index::Event::Lock(news), now);
+    }
+}
+
+/// Logs what the index noticed.
+fn log(notice: &Notice) {
+    match notice {
+        Notice::GroupWithoutName => tracing::error!("a LeaderGroup without a name cannot be read"),
+        Notice::UnusableKey(group) => {
+            tracing::error!(%group, "spec.lock.key cannot be used; create the group again with another key");
+        }
+        Notice::Undecodable(group, problem) => {
+            tracing::error!(%group, problem, "a LeaderGroup cannot be read");
+        }
+        Notice::UndecodableAndDeleted(group, problem) => tracing::warn!(
+            %group,
+            problem,
+            "a LeaderGroup that is being deleted cannot be read; it is cleaned up with the fields that can be"
+        ),
+        Notice::WatchFailed(watched, namespace, problem) => tracing::warn!(
+            ?watched,
+            namespace = namespace.as_deref(),
+            problem,
+            "a watch failed; trying again"
+        ),
+        Notice::WatchesWork => tracing::info!("the watches work again"),
+        Notice::DatabaseDown(problem) => tracing::error!(
+            problem,
+            "the lock's database cannot be used; labels stay as they are. Trying again"
+        ),
+        Notice::DatabaseUp => tracing::info!("the lock's database answers again"),
+        Notice::CommitsLost => {
+            tracing::warn!("the database failed over or lost its identity: reading every row again");
+        }
     }
 }

@@ -43,8 +43,7 @@ impl Index {
     }
 
     fn lock_down(&mut self, problem: &str, now: Duration, requests: &mut Requests) {
-        let before = self.lock.outage().map(|outage| (outage.problem.clone(), outage.lasts(now)));
-        if before.as_ref().is_none_or(|(before, _)| before != problem) {
+        if self.lock.outage().is_none_or(|outage| outage.problem != problem) {
             requests.push(Request::Log(Notice::DatabaseDown(problem.to_owned())));
         }
         let shown = self.lock.shown_outage();

@@ -90,37 +90,3 @@ pub(in crate::operator) enum Notice {
     DatabaseUp,
     CommitsLost,
 }
-
-impl Notice {
-    pub(in crate::operator) fn log(&self) {
-        match self {
-            Self::GroupWithoutName => tracing::error!("a LeaderGroup without a name cannot be read"),
-            Self::UnusableKey(group) => {
-                tracing::error!(%group, "spec.lock.key cannot be used; create the group again with another key");
-            }
-            Self::Undecodable(group, problem) => {
-                tracing::error!(%group, problem, "a LeaderGroup cannot be read");
-            }
-            Self::UndecodableAndDeleted(group, problem) => tracing::warn!(
-                %group,
-                problem,
-                "a LeaderGroup that is being deleted cannot be read; it is cleaned up with the fields that can be"
-            ),
-            Self::WatchFailed(watched, namespace, problem) => tracing::warn!(
-                ?watched,
-                namespace = namespace.as_deref(),
-                problem,
-                "a watch failed; trying again"
-            ),
-            Self::WatchesWork => tracing::info!("the watches work again"),
-            Self::DatabaseDown(problem) => tracing::error!(
-                problem,
-                "the lock's database cannot be used; labels stay as they are. Trying again"
-            ),
-            Self::DatabaseUp => tracing::info!("the lock's database answers again"),
-            Self::CommitsLost => {
-                tracing::warn!("the database failed over or lost its identity: reading every row again");
-            }
-        }
-    }
-}
