@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tests of the chart: lint, what each file of values in charts/leadergroup/ci renders, and what is refused. With
-# KUBECONFIG set, each rendering is also checked by that cluster's API server, without being applied.
+# Tests of the chart: lint, the output for each file of values in charts/leadergroup/ci, and the values that must be
+# refused. With KUBECONFIG set, the API server of that cluster also checks each output in a dry run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 chart=charts/leadergroup
 if [[ -z "${HELM:-}" ]]; then
-  # The test cluster's own one: built from source, of a known version.
+  # The Helm of the test cluster, built from source in a known version.
   cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
-  # Several when the pinned version changed: the newest build.
+  # If the pinned version has changed, there are several: use the newest build.
   HELM=$(find "$cache/bin" -mindepth 2 -maxdepth 2 -name helm -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 | cut -d ' ' -f 2-)
   [[ -n "$HELM" ]] ||
     HELM=$(command -v helm) ||
@@ -43,21 +43,21 @@ for values in "$chart"/ci/*-values.yaml; do
   done < <(sed -n 's/^# must contain: //p' "$values")
   while IFS= read -r text; do
     checks=$((checks + 1))
-    # To the end of the line: `kind: Service` is not to find `kind: ServiceAccount`.
+    # Match to the end of the line: `kind: Service` must not find `kind: ServiceAccount`.
     ! grep -qE -- "$(sed 's/[][\.*^$(){}?+|/]/\\&/g' <<<"$text")\$" "$out/$name.yaml" ||
       complain "$name: must not contain, but does: $text"
   done < <(sed -n 's/^# must not contain: //p' "$values")
-  # Every container, init or not, keeps to the restricted Pod Security Standard.
+  # Every container, including init containers, meets the restricted Pod Security Standard.
   containers=$(grep -cE '^ +image: ' "$out/$name.yaml" || true)
   dropped=$(grep -cE '^ +drop: \[ALL\]$' "$out/$name.yaml" || true)
   readonly=$(grep -cE '^ +readOnlyRootFilesystem: true$' "$out/$name.yaml" || true)
   [[ "$containers" == "$dropped" && "$containers" == "$readonly" ]] ||
     complain "$name: $containers containers, of which $dropped drop all capabilities and $readonly have a read-only root"
-  # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.
+  # No role contains wildcards. Patterns in the FlowSchema are not rights.
   awk '/^kind:/ { kind = $2 } kind ~ /^(Cluster)?Role$/ && /"\*"|\[\*\]/ { print FILENAME ":" FNR ": " $0; bad = 1 }
     END { exit bad }' "$out/$name.yaml" >&2 || complain "$name: wildcard in a role"
   if [[ -n "${KUBECONFIG:-}" ]]; then
-    # The namespaces need not exist for a dry run; custom resources of other projects may be unknown to the cluster.
+    # A dry run does not need the namespaces. The cluster may not have the custom resources of other projects.
     sed -E 's/^( *namespace: )(test|team-[ab])$/\1default/' "$out/$name.yaml" |
       awk 'BEGIN { RS = "---\n" } !/monitoring\.coreos\.com/ { print "---\n" $0 }' >"$out/$name.dry.yaml"
     "${KUBECTL:-kubectl}" apply --dry-run=server -f "$out/$name.dry.yaml" >"$out/apply" 2>&1 ||
@@ -79,7 +79,8 @@ done
 
 scripts/chart-readme.sh --check || failed=1
 
-# The program knows every variable that the chart sets (it refuses others at start), and the documents name every setting.
+# The program accepts every variable that the chart sets (it refuses others at start), and the documents name every
+# setting.
 operator=${LEADERGROUP:-${CARGO_TARGET_DIR:-target}/debug/leadergroup}
 help=$("$operator" run --help)
 while IFS= read -r variable; do
@@ -92,8 +93,8 @@ while IFS= read -r key; do
 done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
 
 
-# The operator has every metric that alerts and dashboard use. Registered without the prefix of all of them, and without the
-# endings that counters and histograms get.
+# The operator has every metric that the alerts and the dashboard use. The code registers them without the common prefix
+# and without the suffixes of counters and histograms.
 while IFS= read -r metric; do
   checks=$((checks + 1))
   grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
