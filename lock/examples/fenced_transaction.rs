@@ -29,7 +29,7 @@ pub async fn run(url: &str) -> Result<i64, Box<dyn Error>> {
     let guard = client.lock(&key, Duration::from_secs(30)).await?;
     book(&mut bank, &key, guard.token().get(), 10).await?;
 
-    // Somebody takes the lock away. This process does not know it yet, as if it had been paused, and books once more.
+    // The lock is taken away. This process has not noticed that yet, as if it had been paused, and books once more.
     store.force_release(&key, guard.token(), "to show what happens").await?;
     // LG001 is the code of the fence; nothing of this transaction was written, and trying again is of no use.
     match book(&mut bank, &key, guard.token().get(), 1_000).await {

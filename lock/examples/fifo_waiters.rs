@@ -1,4 +1,4 @@
-//! Waiting in order, with a limit, and giving one's turn to somebody further back.
+//! Waiting in order, with a limit, and passing a turn to a later waiter.
 //!
 //! Needs `LEADERGROUP_DATABASE_URL`, and ends by itself.
 

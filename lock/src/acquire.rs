@@ -45,13 +45,14 @@ pub struct AcquireRequest {
     pub grant: GrantId,
     /// Kept in the history.
     pub reason: String,
-    /// For how long nobody gets the key should this holder's session be marked dead while it holds the key: work that was
-    /// under way may have effects that come late. Zero for none. A release, and an end in order, hand over at once.
+    /// How long no other holder gets the key if this holder's session is marked dead while it holds the key, because
+    /// unfinished work may have late effects. Zero for no delay. A release or a clean end hands over at once.
     pub lock_delay: Duration,
     /// The token of the term whose delay the caller has sat out; see [`Acquired::Delayed`].
     pub sat_out: Option<Token>,
-    /// Once the session has sent more heartbeats than this, the request has no effect any more ([`Beat`](crate::Beat)'s
-    /// `count`). So a caller knows from when on a statement that it has given up can do nothing.
+    /// Once the session has sent more heartbeats than this, the request has no effect any more
+    /// ([`Beat`](crate::Beat)'s `count`). So a caller can tell when a statement that it has given up can no longer
+    /// take effect.
     pub void_after: Option<u64>,
 }
 
@@ -73,7 +74,7 @@ impl AcquireRequest {
 /// Whether a request queues for a key that is not available at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// A try: nobody is waited for, but fenced transactions of the key's last holder.
+    /// A try. It waits only for fenced transactions of the key's last holder.
     No,
     /// First come, first served. Repeat the request to see whether it is its turn; [give it up](Store::give_up) when it is
     /// not wanted any more.
@@ -102,7 +103,7 @@ pub enum Acquired {
         /// The token of the term.
         token: Token,
     },
-    /// Somebody else holds the key, or waits for it.
+    /// Another client holds the key, or waits for it.
     Held,
     /// In the queue.
     Waiting,
@@ -117,8 +118,8 @@ pub enum Acquired {
         /// How long to let pass.
         delay: Duration,
     },
-    /// Somebody may hold the key by a grant that the database has lost; see [`Quarantine`](crate::Quarantine). In the queue,
-    /// or not, as asked for.
+    /// A client may hold the key by a grant that the database has lost; see [`Quarantine`](crate::Quarantine). The
+    /// request is in the queue if it asked for that.
     Quarantine,
     /// Nothing was changed.
     Refused(Refusal),

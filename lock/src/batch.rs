@@ -1,10 +1,10 @@
-//! What many tasks ask for at the same time goes to the server together: one statement and one commit for all of it, as a
-//! database does with the commits of many clients (group commit). Nobody waits for company: a request goes at once if a
-//! slot is free, with those that are asked for at the same moment; those that find no slot go together when there is one
-//! again. A request that comes alone is a batch of one.
+//! Concurrent requests of many tasks are sent to the server together, in one statement with one commit, like the
+//! group commit of a database. No request waits for others to join: if a slot is free, it is sent at once, together
+//! with requests of the same moment. Requests that find no free slot are sent together when a slot becomes free. A
+//! single request is a batch of one.
 //!
-//! Statements run in tasks of their own: a caller that is not polled for a while, or goes away, keeps nobody else from an
-//! answer.
+//! Statements run in their own tasks, so a caller that is not polled for a while, or is dropped, does not delay the
+//! answers of others.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -74,8 +74,9 @@ impl<R: Request> Default for Batcher<R> {
 }
 
 impl<R: Request> Batcher<R> {
-    /// Asks, at once or together with others. May be dropped: a request that still waits is then not sent, and a
-    /// statement that nobody waits for is given up. One that others wait for runs on, and may take effect.
+    /// Sends the request, alone or together with others. The future may be dropped: a request that was not sent yet
+    /// is then not sent, and a statement without other callers is given up. A statement with other callers continues,
+    /// and may take effect.
     pub(crate) async fn ask(&self, store: &Store, request: R) -> Result<R::Answer, LockError> {
         let runtime = Handle::current();
         let (answer, answered) = oneshot::channel();
@@ -137,7 +138,7 @@ struct Slot<R: Request> {
     taken: bool,
 }
 
-/// Only if it ends before its time, with the runtime: those that wait are told, lest they wait for ever.
+/// Only if the task ends early, with the runtime: the callers get an error, otherwise they would wait forever.
 impl<R: Request> Drop for Slot<R> {
     fn drop(&mut self) {
         if self.taken {
@@ -179,7 +180,7 @@ impl<R: Request> Slot<R> {
         }
     }
 
-    /// None, and the slot is free, when nobody waits.
+    /// None, and the slot becomes free, if no request waits.
     fn next(&mut self) -> Option<Vec<Waiting<R>>> {
         let mut state = lock(&self.state);
         let next = state.next();
@@ -382,7 +383,7 @@ mod tests {
         let (gone, stays) = (scene.ask("gone").await, scene.ask("stays").await);
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
-        // Nobody waits for this statement any more: it is given up, and the next ones have its slot.
+        // No caller waits for this statement any more: it is given up, and its slot is free for the next ones.
         busy.remove(0).abort();
         first.closed().await;
         let (texts, answer) = scene.next().await;

@@ -139,7 +139,7 @@ impl Store {
         Ok(settled.collect())
     }
 
-    /// Gives claims up, so that others can claim the keys; holders and tokens stay. Others are told.
+    /// Gives claims up, so that others can claim the keys; holders and tokens stay. Other sessions are notified.
     pub async fn unclaim(&self, own: SessionId, keys: &[Key]) -> Result<Vec<Changed>, LockError> {
         check_distinct(keys.iter())?;
         let mut all = Vec::with_capacity(keys.len());
@@ -161,8 +161,8 @@ impl Store {
         Ok(all)
     }
 
-    /// All rows that a session has claimed, in the order of the keys. Reads the whole table: for a slow comparison with what
-    /// is believed, not for every poll.
+    /// All rows that a session has claimed, in the order of the keys. Reads the whole table: for a slow comparison
+    /// with the caller's state, not for every poll.
     pub async fn rows_of(&self, own: SessionId) -> Result<Vec<ClaimedRow>, LockError> {
         let rows = self.rows(ROWS_OF, Bind::new().with(own.as_uuid())?).await?;
         let claimed = rows.iter().map(|row| {

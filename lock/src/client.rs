@@ -36,8 +36,8 @@ pub struct ClientConfig {
     pub retry_interval: Duration,
     /// Kept in the history.
     pub reason: String,
-    /// For how long nobody gets a key after this client's session was marked dead while it held it: work that was under way
-    /// may have effects that come late. Measured by those who wait, from when they learn of it. A release and a
+    /// How long no other client gets a key after this client's session was marked dead while it held the key, because
+    /// unfinished work may have late effects. Waiters measure it from when they notice the death. A release and a
     /// [`shutdown`](Client::shutdown) hand over at once.
     pub lock_delay: Duration,
     /// The longest time that a key may be held. Then it is [lost](Guard::lost). It is free for others when the guard is
@@ -46,10 +46,10 @@ pub struct ClientConfig {
     /// Whether the heartbeat runs in a thread of its own, with connections of its own. Then code that blocks the caller's
     /// runtime does not cost the lock.
     pub heartbeat_thread: bool,
-    /// Whether a try, and a wait that is over, takes longer where somebody has to observe something before the key goes to
-    /// anybody. If the holder has been silent for twice its ttl, that is its ttl: the client watches the holder, marks it
-    /// dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it is the longest ttl. Without
-    /// this, programs that only try, and end, never get such a key.
+    /// Whether a try, or a wait after its deadline, takes longer if a client must observe something before the key
+    /// can be granted. If the holder has been silent for twice its ttl, this takes that ttl: the client observes the
+    /// holder, marks it dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it takes
+    /// the longest ttl. Without this, programs that only try once and end never get such a key.
     pub confirm_death: bool,
 }
 
@@ -185,8 +185,9 @@ impl Client {
     /// Another ttl from now on, for the session and so for all its keys; a program that needs two at a time needs two
     /// clients. It must be at least three times the `retry_interval`, which stays as it is.
     ///
-    /// A shorter one counts for the guards before the database is told, a longer one after it has answered. After an error
-    /// the guards go by the shorter of the two, and the change is repeated with the heartbeats until it is done.
+    /// A shorter ttl applies to the guards before the change is sent to the database, a longer one after the database
+    /// has answered. After an error the shorter of the two applies, and the change is repeated with the heartbeats
+    /// until it succeeds.
     ///
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -182,7 +182,7 @@ fn config(key: &'static str, problem: &str) -> LockError {
     LockError::Config { key, problem: problem.to_owned() }
 }
 
-/// Whether the server is reached without a network: nobody can listen in or stand in between.
+/// Whether the connection does not use a network, so that it cannot be intercepted.
 fn is_local(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     options.get_socket().is_some()

@@ -1,4 +1,5 @@
-//! Errors of the lock. Every text says what to do. No secret gets in: driver errors are taken apart, not wrapped.
+//! Errors of the lock. Every message says what to do. Driver errors are converted, not wrapped, so that messages
+//! contain no secrets.
 
 use std::time::Duration;
 
@@ -136,7 +137,7 @@ pub enum LockError {
     SchemaNew {
         /// The oldest program version that can work with it.
         needed: u32,
-        /// What this program knows.
+        /// The version of this program.
         known: u32,
     },
     /// The role may not do what is needed.
@@ -179,7 +180,7 @@ impl LockError {
         }
     }
 
-    /// Whether the same call may well succeed a little later, with nobody having changed anything.
+    /// Whether the same call may succeed a little later without a change by anyone.
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Timeout { .. }

@@ -212,7 +212,7 @@ mod tests {
         for time in [0, 1_000, 2_000] {
             assert_eq!(detector.observe(ms(time), ms(time), &beat), []);
         }
-        // Nobody could reach the database for a while; the next answer must not condemn the others.
+        // The database was unreachable for a while; the next answer must not count against the others.
         assert_eq!(detector.observe(ms(4_501), ms(4_501), &beat), []);
         for time in [5_501, 6_501, 7_500] {
             assert_eq!(detector.observe(ms(time), ms(time), &beat), []);

@@ -1,7 +1,7 @@
-//! Fencing, the program's side: what a change of holder does about transactions of the old holder that are under way.
+//! Fencing on the side of the program: how a change of holder handles open transactions of the old holder.
 //!
-//! An application calls `leadergroup.fence(key, token)` first in a transaction. Until that transaction ends, no grant of
-//! the key takes effect; this file decides for how long that may be. The mechanism itself is SQL
+//! An application calls `leadergroup.fence(key, token)` first in a transaction. Until that transaction ends, no grant
+//! of the key takes effect; this module decides how long that may take. The mechanism itself is SQL
 //! (`migrations/0004_fence.sql`); `docs/fencing.md` explains it.
 
 use std::time::Duration;

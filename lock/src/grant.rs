@@ -161,7 +161,7 @@ impl Store {
         }
     }
 
-    /// One statement, which waits for fenced transactions if told so.
+    /// One statement. If requested, it waits for fenced transactions.
     async fn grant_chunk(
         &self,
         own: SessionId,
@@ -223,7 +223,7 @@ impl Store {
         Ok(all)
     }
 
-    /// Marks terms confirmed: everything was done to make the holder act under this token and nobody else. From then on
+    /// Marks terms confirmed: everything was done so that only the holder acts, under this token. From then on
     /// earlier terms are no longer pending.
     pub async fn confirm(&self, own: SessionId, terms: &[(Key, Token)]) -> Result<Vec<Changed>, LockError> {
         check_distinct(terms.iter().map(|(key, _)| key))?;

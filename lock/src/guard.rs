@@ -1,4 +1,4 @@
-//! A key that is held, and how its holder learns that it is not held any more.
+//! A held key, and how its holder notices the loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ pub(crate) struct Term {
     unclear: Option<u64>,
     /// When it has lasted for as long as it may.
     ends_at: Option<Duration>,
-    /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
+    /// The number of guards. When it is zero, no new guard is created, even if the term still lasts.
     guards: AtomicUsize,
     /// For ever, once it was seen.
     lost: AtomicBool,
@@ -86,7 +86,7 @@ impl Term {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// It has lasted for as long as it may. Nobody else gets the key before it is released.
+    /// It has reached its maximum hold time. No other client gets the key before it is released.
     fn is_overdue(&self) -> bool {
         self.ends_at.is_some_and(|at| at <= monotonic())
     }
@@ -273,8 +273,8 @@ impl Guard {
         self.term.token
     }
 
-    /// Whether others may hold the key. Once it is lost it stays lost, even if nobody took it. Between this answer and what
-    /// is done upon it the process may be paused for any time: only a fence protects against that.
+    /// Whether others may hold the key. A lost guard stays lost, even if no other client took the key. The process
+    /// may be paused for any time between this answer and its next action; only a fence protects against that.
     pub fn is_lost(&self) -> bool {
         self.term.is_lost()
     }

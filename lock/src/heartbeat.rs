@@ -24,8 +24,8 @@ pub enum SessionEvent {
     Died(Vec<SessionId>),
     /// The session is gone: others may have claimed what it had. A new one is registered with the next heartbeat.
     Lost,
-    /// The database cannot be used now. A session that exists is not lost by that: nobody else can use it either, or somebody
-    /// marks it dead.
+    /// The database cannot be used now. An existing session is not lost because of that: either other clients cannot
+    /// use the database either, or one of them marks the session dead.
     Failed(LockError),
 }
 
@@ -38,7 +38,7 @@ pub struct BeatEvent {
     pub peers: Vec<SessionId>,
     /// Those of them that seem to have stopped.
     pub suspects: Vec<SessionId>,
-    /// The database may have lost commits: rows are to be read again.
+    /// The database may have lost commits: rows must be read again.
     pub era_changed: bool,
     /// How long the answer took.
     pub took: Duration,
@@ -258,7 +258,7 @@ impl Heartbeat {
         if lease.reconciled && lease.era == era {
             return false;
         }
-        // First, so that a grant of the era before whose answer is still to come is not believed in (Client::settle).
+        // First, so that a late answer with a grant of the previous era is not accepted (Client::settle).
         self.process.lease.send_modify(|lease| (lease.era, lease.reconciled) = (era, false));
         match self.process.terms.reconcile(&self.store, era).await {
             // Wakes those that wait for a loss, too.

@@ -1,4 +1,4 @@
-//! For how long a process may believe that its session lives. No I/O.
+//! The lease: how long a process may assume that its session is alive. No I/O.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::{EraId, SessionId};
 
 /// The session's lease as its own process sees it.
 ///
-/// It ends at the *start* of the last successful heartbeat plus the ttl, less a margin for clocks that run at different
-/// rates. Nobody else can have marked the session dead before. See Gray and Cheriton, "Leases" (1989).
+/// It ends at the *start* of the last successful heartbeat plus the ttl, less a margin for clocks that run at
+/// different rates. No other client can have marked the session dead before. See Gray and Cheriton, "Leases" (1989).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) session: SessionId,
@@ -78,7 +78,7 @@ impl Lease {
         self.session == session && self.until.is_some_and(|until| now < until)
     }
 
-    /// Whether keys are to be asked for by this session: it may be gone, but there is no other one.
+    /// Whether this session is used to request keys: it may be gone, but there is no other one.
     pub(crate) fn serves(&self, session: SessionId) -> bool {
         self.session == session && !self.closed
     }

@@ -4,15 +4,15 @@
 //!   number of keys.
 //! - A *lock* is a row with a key. It names its *holder*, the *token* of the holder's term, and the session that may change
 //!   it.
-//! - A *token* grows with each change of holder and is never used twice, even when the database lost commits. Show it to
-//!   whatever is written to under the lock, in SQL (`leadergroup.fence(key, token)`) or elsewhere: only that stops a holder
+//! - A *token* grows with each change of holder and is never used twice, even when the database lost commits. Send it
+//!   with every write under the lock, in SQL (`leadergroup.fence(key, token)`) or elsewhere: only this stops a holder
 //!   that was paused and resumes.
 //!
-//! Time in the database is for information only. Whether a session is dead is judged by a [`FailureDetector`] on a monotonic
-//! clock: its heartbeat counter did not change for its ttl. It is then *marked* dead by compare-and-set on that counter, and
-//! whatever it sends later is refused.
+//! Time in the database is for information only. Whether a session is dead is judged by a [`FailureDetector`] on a
+//! monotonic clock: its heartbeat counter did not change for its ttl. It is then *marked* dead by compare-and-set on
+//! that counter, and its later requests are refused.
 //!
-//! There are two ways in. A program that is itself to work one at a time uses a [`Client`]:
+//! There are two interfaces. A program of which only one instance may work at a time uses a [`Client`]:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,8 +31,8 @@
 //! # async fn work(token: i64) {}
 //! ```
 //!
-//! A controller that decides which of *others* is to work, as a Kubernetes operator does, keeps a session by a
-//! [`Membership`], [claims](Store::claim) keys, and [grants](Store::grant) them to holders:
+//! A controller that decides which of several *other* programs works, as a Kubernetes operator does, keeps a session
+//! with a [`Membership`], [claims](Store::claim) keys, and [grants](Store::grant) them to holders:
 //!
 //! ```no_run
 //! # async fn example(store: leadergroup_lock::Store) -> Result<(), leadergroup_lock::LockError> {

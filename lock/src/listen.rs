@@ -1,4 +1,4 @@
-//! LISTEN on a connection of its own. Hints make a program look earlier than its next poll would, and nothing else.
+//! LISTEN on a separate connection. Notifications only make a program check earlier than its next poll.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,8 +93,8 @@ impl Store {
     }
 }
 
-/// Wakes those that wait, whenever somebody does: every listener makes each NOTIFY of the server slower. Runs until it is
-/// dropped.
+/// Wakes waiters. Listens only while there are waiters, because every listener makes each NOTIFY of the server
+/// slower. Runs until it is dropped.
 pub(crate) async fn listen(process: Arc<Process>) {
     let mut lease = process.lease.subscribe();
     loop {

@@ -1,9 +1,9 @@
-//! Connections: how many, how long, and how a statement runs on one.
+//! The connection pool: number and lifetime of connections, and how statements run on them.
 //!
-//! A pool of its own instead of the driver's, for three reasons. A connection whose statement did not end well (timed
-//! out, cancelled by dropping its future, answered with an error) is never used again: it may still be in the middle of
-//! something. No statement costs a second round trip for a test of the connection. And heartbeats have a connection of
-//! their own that no other work can occupy.
+//! This crate has its own pool instead of the driver's for three reasons. A connection whose statement did not end
+//! well (timed out, cancelled by dropping its future, answered with an error) is never used again: it may still be in
+//! the middle of something. No statement costs a second round trip for a test of the connection. And heartbeats have
+//! a connection of their own that no other work can occupy.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::{DatabaseConfig, LockError, PoolState};
 /// How much longer than the server the client waits: the server's own message about a timeout says more than ours.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long the end of a connection may take to be told to the server, before the connection is just dropped.
+/// Time limit for closing a connection cleanly. After that it is dropped.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// For how long more connections than `max_idle` are kept without work. Many tasks that run at once soon run again: a
@@ -207,8 +207,8 @@ impl Pool {
         self.0.work.idle().clear();
     }
 
-    /// How many statements were repeated so far. A caller that is told that something is in use, and sees another number
-    /// than before, may have been refused because of its own first try.
+    /// How many statements were repeated so far. If a caller is refused because something is in use, and this number
+    /// has changed, the cause may be its own first attempt.
     pub(crate) fn repeats(&self) -> u64 {
         self.0.repeats.load(Ordering::Relaxed)
     }

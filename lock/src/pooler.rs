@@ -1,7 +1,7 @@
-//! What statements run with (time limits, search path), and the two ways to set it. A direct connection gets the
+//! The settings of statements (time limits, search path), and the two ways to set them. A direct connection gets the
 //! settings once, when it is made. Through a pooler that gives each transaction another connection of the server
-//! (PgBouncer's transaction mode), every transaction sets them again. A pooler is recognised by what it does: it
-//! refuses such settings, or it drops them.
+//! (PgBouncer's transaction mode), every transaction sets them again. A pooler is detected because it refuses or
+//! drops such settings.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Row as _};
 use crate::LockError;
 use crate::url::Wanted;
 
-/// A setting that only this program makes. A server that knows it got all others, too, and from this very connection.
+/// A setting that only this program uses. If the server has it, it got all the others, too, and from this very
+/// connection.
 const MARK: &str = "leadergroup.direct";
 
 /// Asks a server what has to be known of it. The schema is looked up in its table: `to_regnamespace` would make the
@@ -31,8 +32,9 @@ const LOOK: &str = "
 /// Caches the history that the server writes in a setting of the connection.
 const CACHE_HISTORY: &str = "select set_config('leadergroup.history', leadergroup.read_history(), false)";
 
-/// Makes commits wait for the server's own disk where they would not. A crash would take back a grant that somebody believes
-/// in, or the heartbeat that a lease rests on, and nothing would tell: the history is the same.
+/// Makes commits wait for the server's own disk, even if the server is configured otherwise. A crash could undo a
+/// grant that a client relies on, or the heartbeat behind a lease, and this could not be detected, because the
+/// history stays the same.
 const DURABLE: &str = "select set_config('synchronous_commit', 'local', $local) \
                        where current_setting('synchronous_commit') = 'off'";
 

@@ -1,4 +1,4 @@
-//! What one process knows of its own session: its lease, what it holds under it, and what it waits for.
+//! The state of one process: its session, its lease, the keys that it holds and those that it waits for.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Pruning: old history, idle keys, dead sessions and forgotten waiters are removed in small steps, now and then by one of
-//! the programs that live.
+//! Pruning: from time to time, one of the running programs removes old history, idle keys, dead sessions and stale
+//! waiters in small steps.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const MOST_TERMS: i64 = 10_000;
 
 /// How often [`housekeeping`] prunes.
 const EVERY: Duration = Duration::from_mins(10);
-/// How long all of it may take; what is left is for the next time.
+/// Time limit for one run. The rest is done by the next run.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// How much is kept.
@@ -37,8 +37,8 @@ const LIMIT: Duration = Duration::from_mins(2);
 pub struct Retention {
     /// Terms of each key. The last confirmed one and later ones are always kept.
     pub terms: u32,
-    /// How long keys that programs have used, and that nobody holds, are kept with their history. A key that comes back
-    /// later continues with larger tokens.
+    /// How long free keys of programs are kept with their history. A key that comes back later continues with larger
+    /// tokens.
     pub idle_keys: Duration,
     /// How long dead sessions stay readable.
     pub dead_sessions: Duration,
@@ -78,7 +78,7 @@ impl Store {
         })
     }
 
-    /// Goes from page to page of the keys; a page of which a statement removed as much as it may is looked at again.
+    /// Processes the keys page by page. If a statement reached its limit on a page, that page is processed again.
     async fn walk(
         &self,
         statement: Statement,
@@ -116,7 +116,7 @@ impl Store {
         }
     }
 
-    /// Whether nobody has pruned for so long. True for one of those who ask.
+    /// Whether the last pruning is at least this long ago. Returns true to only one of the callers.
     async fn pruning_is_due(&self, every: Duration) -> Result<bool, LockError> {
         let rows: Vec<PgRow> = self.rows(DUE, Bind::new().with(millis(every))?).await?;
         Ok(!rows.is_empty())

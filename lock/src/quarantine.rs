@@ -1,10 +1,11 @@
-//! When nobody can believe any more in a grant that the database has lost. No I/O, no clock of its own.
+//! Decides when no process can rely any more on a grant that the database has lost. No I/O, no clock of its own.
 //!
-//! A failover may lose commits. A program may then hold a key by a grant that the new primary never heard of, and believe
-//! in it until its lease ends. The heartbeat that its lease rests on was sent to the former primary, hence before anybody
-//! saw the new era; and in the new era no heartbeat renews a lease before what is held was found there. So one ttl after
-//! anybody saw the new era, the last such lease is over. Whose ttl is not known: the longest one that the database knows of
-//! is taken. Until then keys go to nobody new. (The operator's groups do not wait: their fence is Kubernetes.)
+//! A failover may lose commits. A program may then hold a key by a grant that is not in the new primary, until its
+//! lease ends. The last heartbeat behind that lease was sent to the former primary, so before any client saw the new
+//! era; and in the new era a heartbeat renews a lease only after the held keys were found in the database. So one ttl
+//! after the first client saw the new era, the last such lease is over. Since the ttl of that program is unknown, the
+//! longest ttl in the database is used. Until then keys get no new holders. (The operator's groups do not wait: their
+//! fence is Kubernetes.)
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ impl Quarantine {
         Self { interval, last_receipt: None, seen: None }
     }
 
-    /// Takes in one answer; `sent_at` and `now` are as for a [`FailureDetector`](crate::FailureDetector). True once the era
-    /// has lasted for the longest ttl of all living sessions: then its quarantine is to be
+    /// Processes one answer; `sent_at` and `now` are as for a [`FailureDetector`](crate::FailureDetector). True when
+    /// the era has lasted for the longest ttl of all live sessions: then its quarantine must be
     /// [ended](crate::Store::end_quarantine). Remains true until that is done.
     pub fn observe(&mut self, now: Duration, sent_at: Duration, beat: &Beat) -> bool {
         let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > longest_gap(self.interval));

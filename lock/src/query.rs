@@ -1,4 +1,4 @@
-//! Reading rows, and the one thing that a person may do to a lock: taking a key away from its holder.
+//! Reads rows, and takes a key away from its holder on request of a person.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -101,7 +101,7 @@ pub struct WaiterInfo {
 /// How many there are of everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// Sessions that nobody has marked dead, and that have not ended.
+    /// Sessions that are not marked dead and have not ended.
     pub living_sessions: u64,
     /// Locks, free ones included, but not those of deleted groups.
     pub locks: u64,
@@ -195,9 +195,10 @@ impl Store {
     /// Takes a key away from its holder. The history keeps the reason, which should name who did it. Done only if the token
     /// is still `token`. What the old holder still does is refused where a fence is in place.
     ///
-    /// A key that a program held goes to the first living waiter at once, and no delay that the old holder had asked for
-    /// applies. The old holder is told with its next heartbeat, and its guard is [lost](crate::Guard::lost) then, which is
-    /// *after* somebody else may have begun. For a group of the operator the holder and the claim go, and the token stays.
+    /// A key that a program held goes to the first live waiter at once; a lock delay of the old holder does not
+    /// apply. The old holder notices with its next heartbeat, and its guard is [lost](crate::Guard::lost) then, which
+    /// may be *after* the next holder has begun. For a group of the operator the holder and the claim are removed,
+    /// and the token stays.
     pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
         let row = self.end_hold(None, key, token, reason, None).await?;
         Ok(match get::<&str>(&row, "verdict")? {

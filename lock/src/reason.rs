@@ -22,8 +22,8 @@ pub enum Reason {
         /// The holder's ttl.
         ttl: Duration,
     },
-    /// The last holder's session was marked dead, and [it had asked](crate::ClientConfig::lock_delay) that nobody gets the
-    /// key for some time after that.
+    /// The last holder's session was marked dead, and [it had asked](crate::ClientConfig::lock_delay) that no other
+    /// client gets the key for some time after that.
     #[error(
         "its last holder ended uncleanly and had asked for a delay of {delay:?} after that; wait longer than that"
     )]
@@ -31,7 +31,7 @@ pub enum Reason {
         /// The whole of it, from when this process learned of it.
         delay: Duration,
     },
-    /// The database may have lost its last commits, so keys go to nobody new for a while; see
+    /// The database may have lost its last commits, so keys get no new holders for a while; see
     /// [`Quarantine`](crate::Quarantine).
     #[error(
         "the database failed over or was restored, so keys go to nobody new until the longest ttl of all programs is over; \

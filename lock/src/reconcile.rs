@@ -1,8 +1,8 @@
-//! What a process believes that it holds, compared with what the database stores.
+//! Compares the keys that a process holds by its own state with the rows in the database.
 //!
-//! Nobody takes a key from a living session, but for two cases: a person does it by force, and a database that lost its
-//! last commits may not know of it. The heartbeat shows both: the session's count of revoked keys has grown, or the era is
-//! another. A slow look at everything comes besides.
+//! A live session loses a key in two cases only: a person takes it away by force, or the database lost its last
+//! commits. The heartbeat shows both: the session's count of revoked keys has grown, or the era has changed. In
+//! addition there is a slow comparison of everything.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -48,13 +48,13 @@ impl Terms {
         self.doubt.notify_one();
     }
 
-    /// Terms that have lasted for too long, and whose keys are to be released.
+    /// Terms that have reached their maximum hold time, whose keys must be released.
     pub(crate) fn to_be_freed(&self) -> Vec<Arc<Term>> {
         self.all().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
     }
 
-    /// Ends the terms that the database does not know, or knows to be over. Whether there were any. Another server than the
-    /// one that the heartbeat of this era came from cannot tell.
+    /// Ends the terms that are missing or over in the database, and returns whether there were any. Only the server
+    /// that answered the heartbeat of this era can tell.
     pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {
         // All of them were granted, and so committed, before this question is sent.
         let all: Vec<_> = self.all().values().filter_map(Weak::upgrade).collect();
@@ -80,7 +80,7 @@ impl Terms {
     }
 }
 
-/// What a term believes.
+/// The state of a term in this process.
 struct Held {
     key: crate::Key,
     token: crate::Token,
@@ -94,7 +94,7 @@ impl Held {
 }
 
 impl Store {
-    /// Tokens and sessions of those keys that are held, as the server knows them that is in this era.
+    /// Tokens and sessions of the held keys, according to the server of this era.
     async fn held(
         &self,
         keys: &[crate::Key],

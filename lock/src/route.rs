@@ -1,4 +1,4 @@
-//! What connections are made with: the hosts of the URL, in what order they are tried, and what is known of them.
+//! The route of connections: the hosts of the URL, the order in which they are tried, and their last results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ impl Place {
         }
     }
 
-    /// A place of its own, of which the same is known.
+    /// A copy with its own position and the same results.
     pub(crate) fn renewed(&self) -> Self {
         Self {
             name: self.name.clone(),
@@ -155,7 +155,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// What a host that does not answer in time is told as.
+/// The error for a host that does not answer in time.
 pub(crate) fn silent(host: &PgConnectOptions, limit: Duration) -> LockError {
     let detail = format!("no answer within {} ms", limit.as_millis());
     LockError::Unreachable { endpoint: endpoint(host), detail }

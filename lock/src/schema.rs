@@ -1,4 +1,4 @@
-//! The schema: its version, its migrations, and whether this program and the database can work together.
+//! The schema: its version, its migrations, and its compatibility with this program.
 
 use std::time::{Duration, Instant};
 

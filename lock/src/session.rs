@@ -79,10 +79,10 @@ impl Store {
         })
     }
 
-    /// Gives a session another ttl; counts as a heartbeat, so that everybody watches it again by the new one. `None` if the
-    /// session is dead or unknown. A program that shortens its ttl must have stopped believing in the longer one *before* it
-    /// calls this, whatever comes of it; one that lengthens it may believe in the longer one only *after* the answer. A
-    /// change that takes effect late does not undo one that was asked for after it by the same process.
+    /// Gives a session another ttl; counts as a heartbeat, so that all observers start again with the new one. `None`
+    /// if the session is dead or unknown. A program that shortens its ttl must stop relying on the longer one
+    /// *before* it calls this, whatever the result; one that lengthens it may rely on the longer one only *after* the
+    /// answer. A change that takes effect late does not undo a later change of the same process.
     ///
     /// Commits as durably as a grant does, unlike heartbeats: a longer ttl must not be lost where they are not.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
@@ -141,8 +141,8 @@ impl Store {
         Ok(dead)
     }
 
-    /// The normal end: everything that the session held or claimed is free at once, and others are told. The session
-    /// never lives again; closing it twice is harmless.
+    /// The normal end: everything that the session held or claimed is free at once, and others are notified. The
+    /// session is dead for good; closing it twice is harmless.
     pub async fn close(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, true).await
     }

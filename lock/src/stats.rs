@@ -1,4 +1,5 @@
-//! What a store and its clients count. Cheap enough to be always on: atomics, no locks but for the clock.
+//! Statistics of a store and its clients. They are cheap enough to be always on: atomics, and no locks except for the
+//! clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -32,10 +32,10 @@ pub(crate) const YIELDED: &str = "yielded";
 
 /// The database. Cheap to clone; connects when first used.
 ///
-/// Each operation is one statement per thousand keys in a transaction of its own. Every operation may be repeated without
-/// harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when nobody knows whether it took effect, repeat it.
-/// All futures may be dropped at any time: the connection is then closed, and the server gives up the statement. A
-/// statement that several callers wait for runs on for the others.
+/// Each operation is one statement per thousand keys in a transaction of its own. Every operation may be repeated
+/// without harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when it is unknown whether it took
+/// effect, repeat it. All futures may be dropped at any time: the connection is then closed, and the server gives up
+/// the statement. A statement that several callers wait for runs on for the others.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) pool: Pool,

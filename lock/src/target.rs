@@ -1,5 +1,5 @@
-//! Where connections lead: the URL, given or in a file, and the other files that the settings name. All files are read
-//! again for each connection, so that a correction or a change there counts without a restart.
+//! The target of connections: the URL, given directly or in a file, and the other files in the settings. All files
+//! are read again for each connection, so that a change needs no restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a client does with a key, as spans of `tracing` at the level `debug`: each try, wait, release and transfer, with its
+//! Spans of `tracing` for a client's operations, at the level `debug`: each try, wait, release and transfer, with its
 //! outcome.
 
 use std::fmt::Display;

@@ -135,8 +135,8 @@ macro_rules! uuid_newtype {
 }
 
 uuid_newtype! {
-    /// One running process as the database knows it. A session that was marked dead or closed never lives again; the process
-    /// registers a new one.
+    /// One running process as registered in the database. A session that was marked dead or closed stays dead; the
+    /// process registers a new one.
     SessionId
 }
 
@@ -155,7 +155,7 @@ uuid_newtype! {
 /// Who holds a key. The three texts are opaque to the lock; the operator stores a pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
-    /// Identity: never reused for somebody else.
+    /// Identity. It must never be reused for another holder.
     pub uid: String,
     /// Where the name is valid.
     pub namespace: String,
@@ -225,7 +225,7 @@ pub struct Beat {
     pub sessions: Vec<SessionSeen>,
     /// The database's era.
     pub era: EraId,
-    /// The longest ttl of all living sessions, while the era is in [quarantine](crate::Quarantine).
+    /// The longest ttl of all live sessions, while the era is in [quarantine](crate::Quarantine).
     pub quarantine: Option<Duration>,
 }
 

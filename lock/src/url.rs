@@ -1,5 +1,5 @@
-//! The database's URL: the form that it has to have, and the hosts that it names. The driver knows URLs with one host
-//! only, so a URL with several is taken apart into one for each.
+//! The database's URL: its required form, and its hosts. The driver supports only URLs with one host, so a URL with
+//! several hosts is split into one URL per host.
 
 use crate::LockError;
 

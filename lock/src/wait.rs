@@ -1,5 +1,5 @@
-//! Trying for a key and waiting for it, which is one thing: a try is a wait without patience. How often a waiter asks, who
-//! wakes it, what it does about delays and silent holders, and how its place is given up.
+//! Trying to get a key and waiting for it. A try is a wait of zero length. This module decides how often a waiter
+//! asks, what wakes it, how it handles delays and silent holders, and how its place is given up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -211,8 +211,8 @@ fn void_after(process: &Process, beat: u64) -> u64 {
     beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
 }
 
-/// What somebody has to observe for some time before the key goes to anybody: a silent holder, or a quarantine. If all
-/// programs only tried and ended, nobody would.
+/// A condition that a client must observe for some time before the key can be granted: a silent holder, or a
+/// quarantine. If all programs only tried once and ended, no client would observe it.
 #[derive(Default)]
 struct Observed<'a> {
     holder: Option<(&'a Process, SessionId)>,
@@ -382,8 +382,8 @@ impl Unfinished {
         Ok(answer)
     }
 
-    /// There is nothing to give up, as the request is a term's now. What may still be under way of it can do nothing while
-    /// the term lasts; once that is over it is to be [given up](give_up_once_void).
+    /// There is nothing to give up, because the request belongs to a term now. A copy of it that is still in flight
+    /// has no effect while the term lasts; after that it must be [given up](give_up_once_void).
     pub(crate) fn disarm(&mut self) -> Option<u64> {
         self.armed = false;
         self.unclear.take()
@@ -426,12 +426,12 @@ pub(crate) async fn give_up_once_void(
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     all: Mutex<HashMap<GrantId, (Wait, Arc<Notify>)>>,
-    /// Somebody came, or the last one left.
+    /// A waiter came, or the last one left.
     changed: Notify,
 }
 
 impl Turns {
-    /// All are to look for themselves.
+    /// All waiters must check.
     pub(crate) fn wake_all(&self) {
         self.all().values().for_each(|(_, turn)| turn.notify_one());
     }
@@ -442,19 +442,19 @@ impl Turns {
         }
     }
 
-    /// Whether nobody waits in a queue. A try is over before there is a word for it.
+    /// Whether there are no waiters in a queue. A try ends before any notification for it.
     fn nobody_waits(&self) -> bool {
         !self.all().values().any(|(wait, _)| *wait == Wait::InQueue)
     }
 
-    /// Completes as soon as somebody waits.
+    /// Completes as soon as there is a waiter.
     pub(crate) async fn somebody_waits(&self) {
         while self.nobody_waits() {
             self.changed.notified().await;
         }
     }
 
-    /// Completes when nobody has waited for this long.
+    /// Completes when there has been no waiter for this long.
     pub(crate) async fn nobody_waits_for(&self, time: Duration) {
         loop {
             let nobody = self.nobody_waits();

@@ -50,7 +50,7 @@ pub enum UninstallError {
         "could not {what}: {source}; grant this account the rights of the chart's roles, and run this again"
     )]
     Api {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// The error of the client.
         source: Box<kube::Error>,

@@ -241,15 +241,15 @@ async fn the_command_is_suspended_and_the_lock_kept() {
         assert!(!suspended(own));
         let beat = "select (extract(epoch from max(seen)) * 1000000)::bigint from leadergroup.session";
         let before = database.number(beat).await;
-        eventually("the heartbeats go on", async || database.number(beat).await > before).await;
+        eventually("the heartbeats continue", async || database.number(beat).await > before).await;
         running.signal(Signal::CONT);
-        eventually("the command goes on", async || !suspended(command)).await;
+        eventually("the command continues", async || !suspended(command)).await;
     }
     running.signal(Signal::TSTP);
     eventually("the command is suspended", async || suspended(command)).await;
     assert!(held(&store).await);
     running.signal(Signal::TERM);
-    assert_eq!(running.end(), (Some(7), "ended\n".to_owned()), "a suspended command can be told to end");
+    assert_eq!(running.end(), (Some(7), "ended\n".to_owned()), "a suspended command can be ended");
 }
 
 /// The database accepts the connection but does not answer.

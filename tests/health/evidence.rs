@@ -118,7 +118,7 @@ fn only_a_count_that_grows_is_a_restart() {
         (of("web", 3), "the same again"),
         (of("web", 1), "an older version of the pod"),
         (of("web", 3), "and back"),
-        (None, "no word"),
+        (None, "no report"),
         (of("sidecar", 9), "another container is the main one now"),
     ] {
         evidence.kubelet(&PodFacts { restarts, ..facts() }, ms(10));

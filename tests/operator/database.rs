@@ -106,8 +106,8 @@ async fn a_lost_schema_is_created_again_without_a_restart() {
     let tables = "select count(*) from pg_tables where schemaname = 'leadergroup' and tablename = 'lock'";
     eventually("the tables are there again", || async { database.number(tables).await == 1 }).await;
     let charged = "select count(*) from leadergroup.lock where session is not null";
-    eventually("the group is looked after again", || async { database.number(charged).await == 1 }).await;
-    eventually("the group says so", reachable).await;
+    eventually("the group is owned again", || async { database.number(charged).await == 1 }).await;
+    eventually("the group reports this", reachable).await;
     eventually("the operator is ready", || async { operator.get("/readyz").starts_with("HTTP/1.1 200") })
         .await;
     assert!(operator.end().await.0.success(), "{}", operator.log());

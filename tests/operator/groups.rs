@@ -34,8 +34,10 @@ async fn an_undecodable_group_is_reported_and_the_others_are_not_affected() {
     let mut operator = Operator::start(&server, &namespace, &database.url());
     eventually("the good one is seen", || async { condition(&groups, "good", "Accepted").await.0 == "True" })
         .await;
-    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
-        .await;
+    eventually("the bad one is reported", || async {
+        condition(&groups, "bad", "Accepted").await.0 == "False"
+    })
+    .await;
     let (_, reason, message) = condition(&groups, "bad", "Accepted").await;
     assert_eq!(reason, "InvalidSpec");
     assert!(
@@ -46,9 +48,9 @@ async fn an_undecodable_group_is_reported_and_the_others_are_not_affected() {
 
     let right = Patch::Merge(json!({ "spec": { "onDelete": "Strip" } }));
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
-    eventually("it is put right", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
+    eventually("it is corrected", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
     let charged = "select count(*) from leadergroup.lock where key like '%/bad' and session is not null";
-    eventually("it is looked after", || async { database.number(charged).await == 1 }).await;
+    eventually("it is owned", || async { database.number(charged).await == 1 }).await;
 
     let wrong = Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
     groups.patch("bad", &PatchParams::default(), &wrong).await.unwrap();
@@ -56,7 +58,7 @@ async fn an_undecodable_group_is_reported_and_the_others_are_not_affected() {
         .await;
     assert_eq!(condition(&groups, "good", "Accepted").await.0, "True");
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
-    eventually("it is looked after again", || async { database.number(charged).await == 1 }).await;
+    eventually("it is owned again", || async { database.number(charged).await == 1 }).await;
 
     let metrics = operator.get("/metrics");
     for kind in ["status", "finalizer"] {
@@ -114,14 +116,17 @@ async fn an_undecodable_group_can_be_deleted_without_effect_on_the_others() {
     for name in ["good", "late", "worst"] {
         eventually("they say so", || async { condition(&groups, name, "Accepted").await.0 == "True" }).await;
     }
-    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
-        .await;
+    eventually("the bad one is reported", || async {
+        condition(&groups, "bad", "Accepted").await.0 == "False"
+    })
+    .await;
     for (name, wrong) in
         [("late", json!({ "routing": 7, "lock": { "ttl": 7 } })), ("worst", json!({ "selector": 7 }))]
     {
         let wrong = Patch::Merge(json!({ "spec": wrong }));
         groups.patch(name, &PatchParams::default(), &wrong).await.unwrap();
-        eventually("it is told", || async { condition(&groups, name, "Accepted").await.0 == "False" }).await;
+        eventually("it is reported", || async { condition(&groups, name, "Accepted").await.0 == "False" })
+            .await;
     }
     // Undecodable objects exist when a stricter CRD is installed, as when an upgrade is rolled back.
     server.put_validation_on().await;

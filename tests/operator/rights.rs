@@ -34,7 +34,10 @@ async fn a_namespace_without_rights_does_not_affect_the_others() {
         operator.get("/readyz").starts_with("HTTP/1.1 200") && database.number(&charged("web")).await == 1
     })
     .await;
-    eventually("and says so", || async { condition(&in_good, "web", "Accepted").await.0 == "True" }).await;
+    eventually("the group reports that it is accepted", || async {
+        condition(&in_good, "web", "Accepted").await.0 == "True"
+    })
+    .await;
     let (_, reason, message) = condition(&in_good, "web", "Active").await;
     assert_eq!(reason, "NoPods", "{message}");
     eventually("the failure is logged", || async {

@@ -54,19 +54,19 @@ async fn a_report_does_not_collide_with_a_declaration() {
 
 #[tokio::test]
 async fn nothing_is_written_to_a_group_that_came_later() {
-    let stage = Stage::new("anew").await;
+    let stage = Stage::new("replaced").await;
     let a = stage.pod("a").await;
     let before = stage.declared().await;
-    let anew = stage.replace_group().await;
+    let replaced = stage.replace_group().await;
     let next = term(1, &a, &[]);
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
     assert!(stage.router.group(&stage.group).await.unwrap().is_none());
     assert!(stage.router.report(&stage.group, &json!({ "eligible": 9 })).await.is_err());
     stage.router.set_finalizer(&stage.group, false).await.unwrap();
     assert_eq!(stage.finalizers().await, [FINALIZER], "the new group's own");
-    let found = stage.router.group(&anew).await.unwrap().unwrap().status.unwrap();
+    let found = stage.router.group(&replaced).await.unwrap().unwrap().status.unwrap();
     assert_eq!((found.eligible, found.declaration), (0, Declaration::default()));
-    let stage = Stage { group: anew, ..stage };
+    let stage = Stage { group: replaced, ..stage };
     stage.remove_group().await;
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
     stage.router.set_finalizer(&stage.group, false).await.unwrap();

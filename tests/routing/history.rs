@@ -115,6 +115,6 @@ fn walk(changes: BTreeMap<u64, Change>) -> Vec<i64> {
         }
         assert!(active.len() <= 1, "revision {revision} has the actives {active:?}");
     }
-    assert_eq!(active.len(), 1, "nobody is active in the end");
+    assert_eq!(active.len(), 1, "there is one active pod at the end");
     terms
 }

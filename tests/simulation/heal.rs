@@ -123,7 +123,7 @@ impl Model {
             .count();
         let actives = self.server.actives();
         let [active] = actives[..] else {
-            return Some(format!("I6: {} pods are active, {in_charge} in charge: {row:?}", actives.len()));
+            return Some(format!("I6: {} pods are active, {in_charge} owners: {row:?}", actives.len()));
         };
         let declared = &group.declared;
         let row = row.unwrap_or_default();
@@ -141,6 +141,6 @@ impl Model {
         if let Some(pod) = others.find(|pod| pod.role != Role::Standby || pod.stamp != stamp) {
             return Some(format!("I6: a standby is not stamped: {pod:?}; declared: {declared:?}"));
         }
-        (in_charge != 1).then(|| format!("I6: {in_charge} replicas are in charge"))
+        (in_charge != 1).then(|| format!("I6: {in_charge} replicas own the group"))
     }
 }

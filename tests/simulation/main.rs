@@ -6,7 +6,7 @@
 //! random schedule all faults are removed, and the group must settle (`heal.rs`).
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
-#![allow(clippy::large_enum_variant, reason = "a model is to be read, and holds few of each")]
+#![allow(clippy::large_enum_variant, reason = "a model must be readable, and holds few of each")]
 
 mod action;
 mod choices;

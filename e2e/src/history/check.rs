@@ -49,7 +49,7 @@ pub struct Violation {
     pub revision: i64,
     /// The object that changed, or the lock's key.
     pub object: String,
-    /// What is wrong.
+    /// A description of the violation.
     pub text: String,
 }
 

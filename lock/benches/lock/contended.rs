@@ -183,7 +183,7 @@ async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally
     Ok(tallies.into())
 }
 
-/// Rows that are made anew are another matter than those that are there; and statements are prepared here.
+/// Creating rows has another cost than updating them, so this creates them; it also prepares the statements.
 async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>) -> Result<Contender> {
     for number in numbers {
         let key = key(number)?;

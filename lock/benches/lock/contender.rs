@@ -62,11 +62,11 @@ pub(crate) async fn prepare(database: &Database, kind: Kind) -> Result<()> {
 /// What an attempt came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Taken from nobody, or from one whose time was up.
+    /// Acquired: the key was free, or its lease had expired.
     Taken,
     /// Held before, and kept.
     Kept,
-    /// Somebody else's.
+    /// Held by another client.
     Held,
 }
 

@@ -105,7 +105,7 @@ async fn measure(bench: &Bench, bystanders: usize) -> Result<(Latencies, Latenci
     Ok((Latencies::of(handed), Latencies::of(bare)))
 }
 
-/// Waits until somebody is in the queue.
+/// Waits until there is a waiter in the queue.
 async fn queued(admin: &mut sqlx::postgres::PgConnection) -> Result<()> {
     let began = Instant::now();
     loop {

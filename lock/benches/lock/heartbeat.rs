@@ -1,5 +1,5 @@
-//! What one heartbeat costs: with few and with many sessions, and after half an hour in which somebody held a snapshot,
-//! so that no version of a session's row could be removed.
+//! The cost of one heartbeat: with few and with many sessions, and while a transaction has held a snapshot for half
+//! an hour, so that no version of a session's row could be removed.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::report::{Report, number};
 const SESSIONS: [usize; 3] = [3, 100, 1_000];
 /// Heartbeats of each session in half an hour.
 const BEATS: usize = 1_800;
-/// Nobody is to expire: the sessions beat by turns.
+/// A ttl that never expires here, because the sessions beat by turns.
 const TTL: Duration = Duration::from_hours(1);
 
 /// What heartbeats cost, one after the other.

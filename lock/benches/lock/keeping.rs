@@ -1,4 +1,4 @@
-//! Keeping many groups of three candidates, each of which looks after its lock once in every interval.
+//! Keeping many groups of three candidates; each candidate renews or tries its lock once per interval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -261,7 +261,8 @@ async fn keep(
     Ok(beats)
 }
 
-/// What the operator reads for a comparison: each replica its rows, one of them those that nobody is in charge of.
+/// The operator's reads for a comparison: each replica reads its own rows, and one of them also the rows without an
+/// owner.
 async fn audits(bench: &Bench, replicas: &[(Store, SessionId)]) -> Result<(u32, Usage)> {
     let mut statements = 0;
     let meter = bench.meter().await?;

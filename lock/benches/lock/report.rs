@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
-/// What a figure is to be.
+/// A goal for a figure.
 struct Target {
     what: String,
     value: f64,
@@ -60,12 +60,12 @@ impl Report {
         self.summary.push(text);
     }
 
-    /// A figure that is to be no larger than this.
+    /// A figure that should be at most this.
     pub(crate) fn at_most(&mut self, what: impl Into<String>, value: f64, limit: f64) {
         self.target(what.into(), value, limit, "at most", value <= limit);
     }
 
-    /// A figure that is to be no smaller than this.
+    /// A figure that should be at least this.
     pub(crate) fn at_least(&mut self, what: impl Into<String>, value: f64, limit: f64) {
         self.target(what.into(), value, limit, "at least", value >= limit);
     }

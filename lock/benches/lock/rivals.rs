@@ -32,7 +32,7 @@ pub(crate) enum Lease {
 }
 
 impl Lease {
-    /// $1 key, $2 holder. No row: somebody else's.
+    /// $1 key, $2 holder. No row: held by another client.
     fn attempt_sql(self) -> &'static str {
         match self {
             Self::Plain | Self::AsyncRelease => {

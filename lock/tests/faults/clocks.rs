@@ -1,5 +1,5 @@
-//! Clocks jump, by up to a day: the server's, and that of a program that holds a lock. Such time is for information; nobody
-//! lives or dies by it.
+//! Clock jumps of up to a day, of the server and of a program that holds a lock. Wall-clock time is for information
+//! only and decides nothing.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -109,7 +109,7 @@ impl Watcher {
         Self { store, own, observer: FailureDetector::new(RETRY) }
     }
 
-    /// Whom it takes for dead.
+    /// The sessions that it considers dead.
     async fn look(&mut self) -> usize {
         let sent = monotonic();
         let beat = self.store.beat(self.own, &[]).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
         timed.clock.set(offset);
         timed.server.launch();
         timed.jump(&database, offset).await;
-        // One who has just come, and one of those whom nobody has heard of for the longest time.
+        // A new observer, and those that have not observed anything for a long time.
         watchers.push(Watcher::new(&database).await);
         for watcher in watchers.iter_mut().rev() {
             assert_eq!(watcher.look().await, 0, "after {offset:+} s without the database");

@@ -75,8 +75,8 @@ async fn a_place_in_a_queue_that_a_crash_took_away_is_asked_for_again() {
     }
 }
 
-/// On a server whose commits wait for nothing. What a program believes in must not be gone afterwards: nothing would tell it,
-/// and the next one would get the same token.
+/// On a server whose commits do not wait for the disk. A grant that a program relies on must survive a crash: the
+/// loss could not be detected, and the next holder would get the same token.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_granted_before_a_crash_is_held_afterwards_whatever_the_server_s_setting() {
     let (server, _database, store) = server_with(("synchronous_commit", "off")).await;

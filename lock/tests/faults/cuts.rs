@@ -123,7 +123,8 @@ async fn an_operation_that_is_cut_off_can_be_repeated() {
     directly(Fault::Cut, GENEROUS).await;
 }
 
-/// The COMMIT is carried out, and nobody is told: with an autocommitted statement its answer is the COMMIT's.
+/// The COMMIT is carried out, but its answer is lost. For an autocommitted statement its answer is that of the
+/// COMMIT.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_whose_answer_is_lost_can_be_repeated() {
     directly(Fault::AnswerLost, GENEROUS).await;
@@ -134,7 +135,7 @@ async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated(
     directly(Fault::Hang, Duration::from_secs(2)).await;
 }
 
-/// The store repeats it by itself then, and is told that somebody is about to take the key.
+/// The store then repeats it by itself, and the answer is that another client is about to take the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     let (database, direct) = migrated().await;
@@ -160,8 +161,8 @@ async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     .await;
 }
 
-/// A question without an answer leaves open what comes of it. It must not cost what a later answer grants, and if it has an
-/// effect after that, nobody wants it.
+/// The effect of a request without an answer is unknown. It must not undo a later grant, and an effect after that
+/// must be given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
     let (database, direct) = migrated().await;
@@ -229,8 +230,8 @@ async fn a_question_is_not_void_because_the_ttl_was_changed_often() {
     assert!(client.try_lock(&key("a")).await.unwrap().is_some());
 }
 
-/// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows
-/// whether it took effect; the error must not sound as if it had not been sent.
+/// A statement that broke together with a connection that had been idle is repeated once. If that is not possible, it
+/// is unknown whether it took effect; the error must not suggest that it was not sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reached_any_more() {
     let (database, _direct) = migrated().await;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::cast::{TTL, end_quarantine, grant, grant_one, granted, holder, key, row, session, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
-/// By so much the first token of a new era is larger than the last one that the database knows.
+/// The least difference between the first token of a new era and the last one in the database.
 const JUMP: i64 = 1_000_000;
 /// By so much at most: the tokens must last for ever.
 const LONGEST_JUMP: i64 = 1_000 * JUMP;
@@ -287,8 +287,8 @@ async fn the_end_of_a_quarantine_wakes_those_who_wait() {
     assert_eq!(timeout(DEADLINE, waiting).await.expect("it is woken").unwrap(), Token::new(1));
 }
 
-/// The same server, put back to an old state of its files: nothing in them tells. A person who knows a larger token says so, by
-/// the floor of a grant, or for all keys at once.
+/// The same server with old files restored, which cannot be detected. A person who knows a larger token can set it,
+/// by the floor of a grant or for all keys at once.
 #[tokio::test]
 async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let server = Server::start(&[]);

@@ -1,5 +1,5 @@
-//! Real processes that hold a lock and are stopped for three times its ttl: of two, never more than one believes, and
-//! what the other still tries to write is refused.
+//! Real processes that hold a lock and are stopped for three times its ttl: at most one of two considers itself the
+//! holder, and late writes of the other are refused.
 
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant, SystemTime};

@@ -82,7 +82,7 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
         assert_eq!(next.token(), Token::new(2));
         assert_eq!(next.release().await.unwrap(), Released::Done);
 
-        // A listener would hear nothing, so nobody listens.
+        // There is no listener, because it would receive nothing.
         let mut hints = Box::pin(store.listen());
         for _ in 0..3 {
             let closed = session(&store).await;
@@ -187,7 +187,7 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
     }
 }
 
-/// A pooler that goes away and comes back is used again, and costs nobody a lock.
+/// A pooler that goes away and comes back is used again, and no lock is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_loses_its_connections_costs_no_lock() {
     let server = Server::start(&[]);

@@ -32,7 +32,7 @@ pub enum Fault {
 pub enum Backend {
     /// A port of loopback.
     Port(u16),
-    /// PostgreSQL's socket. It asks nobody there for a password, which would take longer than anything else here.
+    /// PostgreSQL's socket. It needs no password, whose check would take longer than anything else here.
     Socket(PathBuf),
 }
 
@@ -146,7 +146,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// The fault for the statement that is to be sent now.
+    /// The fault for the next statement.
     fn next(&self) -> Option<Fault> {
         let mut armed = self.armed.lock().unwrap();
         match armed.as_mut()? {

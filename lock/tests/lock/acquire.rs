@@ -77,7 +77,7 @@ async fn a_dead_session_holds_nothing_and_gets_nothing() {
     assert_eq!(release(&store, one, 1).await, Changed::Refused(Refusal::SessionDead));
     assert_eq!(acquire(&store, two, &wish("p1")).await, granted(2));
 
-    // Nor is it told to wait for a key that others hold: it would wait for ever.
+    // The answer must not be to wait for a key that others hold, because that would be forever.
     let (three, third) = (session(&store).await, wish("p2"));
     assert_eq!(queue(&store, three, &third).await, Acquired::Waiting);
     assert_eq!(store.mark_dead(&[(three, 1)]).await.unwrap(), [three]);
@@ -105,7 +105,7 @@ async fn those_who_wait_are_served_in_order_and_before_those_who_try() {
     for (place, wish) in wishes.iter().enumerate() {
         let token = i64::try_from(place).unwrap() + 1;
         assert_eq!(release(&store, sessions[place], token).await, Changed::Done);
-        // Handed over in the same moment: nobody else had a chance.
+        // Handed over at the same moment, so that no other client can take it.
         assert_eq!(row(&store, &key("a")).await.holder, Some(wish.holder.clone()));
         assert_eq!(acquire(&store, sessions[0], &self::wish("p9")).await, Acquired::Held);
         assert_eq!(queue(&store, sessions[place + 1], wish).await, granted(token + 1));
@@ -123,7 +123,8 @@ async fn the_dead_are_passed_over_and_removed() {
     assert_eq!(queue(&store, dying, &wish("p1")).await, Acquired::Waiting);
     assert_eq!(queue(&store, living, &first).await, Acquired::Waiting);
     assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
-    // The holder dies without a word: the first living one takes the key when it looks, and nobody else does.
+    // The holder dies without a release: the first live waiter takes the key when it checks, and no other waiter
+    // does.
     assert_eq!(store.mark_dead(&[(dying, 1), (holder, 1)]).await.unwrap().len(), 2);
     assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
     assert_eq!(acquire(&store, last, &wish("p4")).await, Acquired::Held, "others wait for it");
@@ -132,7 +133,7 @@ async fn the_dead_are_passed_over_and_removed() {
     assert_eq!(release(&store, living, 2).await, Changed::Done);
     assert_eq!(queue(&store, last, &second).await, granted(3));
 
-    // A place in the queue for a key that nobody asks for any more goes with its session.
+    // An abandoned place in a queue is removed with its session.
     let forgotten = dead_session(&store).await;
     database
         .sql(&format!(
@@ -274,7 +275,7 @@ async fn only_the_next_one_is_woken() {
     }
 }
 
-/// When a client asked, when it was told to wait, and which token it got in the end.
+/// When a client asked, when it had to start waiting, and which token it got in the end.
 struct Turn {
     asked: Instant,
     told_to_wait: Option<Instant>,

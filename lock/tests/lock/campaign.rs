@@ -72,7 +72,7 @@ async fn work_is_broken_off_when_the_key_is_lost() {
     assert!(dropped.load(Ordering::SeqCst), "it goes on");
 }
 
-/// Tells of each term, and works until it is told to stop.
+/// Reports each term, and works until it is stopped.
 fn campaign(
     client: &Client,
     terms: mpsc::UnboundedSender<i64>,

@@ -148,7 +148,7 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// As if the time had passed in which a program may believe in a grant that the database has lost.
+/// As if the time had passed in which a program may rely on a grant that the database has lost.
 pub async fn end_quarantine(database: &Database) {
     database.sql("update leadergroup.meta set quarantine = false").await;
 }

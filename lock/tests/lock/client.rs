@@ -131,7 +131,7 @@ async fn after_a_shutdown_clones_get_an_error_at_once() {
     drop(held);
 }
 
-/// Without its client it is not kept alive any more, but it is held for what is left of the lease.
+/// Without its client it is not renewed any more, but it is held for the rest of the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_outlives_its_client_is_held_until_it_is_released() {
     let (database, _store) = migrated().await;
@@ -227,7 +227,7 @@ async fn guards_of_a_dead_session_are_lost_before_there_is_another_one() {
     assert_eq!(taken(&one).await.token(), Token::new(2));
 }
 
-/// Nobody can be told anything while the database is away. The guard ends by its own clock.
+/// The guard ends by its own clock, because nothing can be communicated while the database is unavailable.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_database_a_lock_is_lost_in_time_and_taken_again_later() {
     const TTL: Duration = Duration::from_secs(4);

@@ -180,7 +180,7 @@ async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     // Those that had it were kept by the gate.
     let kept = |answer: &&Result<_, _>| matches!(answer, Err(LockError::Timeout { .. }));
     assert!(!waited.is_empty() && waited.iter().all(kept), "{answers:?}");
-    // The heartbeat does not wait for them, and nobody has to wait any more.
+    // The heartbeat does not wait for them, and afterwards no statement waits.
     assert!(store.beat(own, &[]).await.unwrap().alive);
     gate.open().await;
     for key in &all {

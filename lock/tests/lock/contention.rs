@@ -15,7 +15,7 @@ const CLIENTS: usize = 16;
 /// So many sessions are declared dead in a fight, at least.
 const DEATHS: usize = 3;
 
-/// All grants that clients were told of, and all that the history knows, in the order of the tokens.
+/// All grants that clients received, and all in the history, ordered by token.
 async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Database) {
     let mut told: Vec<_> = told.into_iter().map(|(token, holder)| (token.get(), holder)).collect();
     told.sort();
@@ -111,7 +111,7 @@ async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
 /// What has to happen before the fight may end.
 struct Left {
     grants: AtomicUsize,
-    /// Each once: two programs may be told of the same death.
+    /// Without duplicates, because two programs may see the same death.
     dead: Mutex<HashSet<SessionId>>,
 }
 
@@ -129,8 +129,8 @@ fn terms_of(session: SessionId) -> String {
     format!("select count(*) from leadergroup.terms where starts_with(holder_name, '{session}')")
 }
 
-/// Grants and kills until all clients together have done enough of both. Returns what was told, and for each session killed
-/// how many terms it had granted by then.
+/// Runs grants and kills until all clients together have done enough of both. Returns the answers, and for each
+/// killed session the number of terms it had granted by then.
 async fn fight(
     database: &Database,
     client: usize,

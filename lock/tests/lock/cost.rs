@@ -59,8 +59,8 @@ async fn many_keys_are_few_statements() {
     assert_eq!(statements(&database).await, 9, "a thousand at most in one");
 }
 
-/// What is asked most costs one statement each: a key that is free is acquired, one that is held is not, one that is held is looked
-/// at again, and one that nobody waits for is released.
+/// The most frequent operations cost one statement each: acquiring a free key, trying a held key, checking a held key
+/// again, and releasing a key without waiters.
 #[tokio::test]
 async fn acquiring_looking_again_and_releasing_are_one_statement_each() {
     let (database, store) = migrated().await;
@@ -143,8 +143,8 @@ async fn no_change_of_a_lock_touches_an_index() {
     assert_eq!(database.number(indexes).await, 1);
 }
 
-/// A notification makes the commits of the whole server queue up for as long as its own takes: none is sent together with a
-/// change. What is told to others is in statements of its own.
+/// A commit with a notification blocks other such commits of the whole server. So no notification is sent in the
+/// transaction of a change, but in a separate statement.
 #[tokio::test]
 async fn no_function_that_changes_anything_notifies() {
     let (database, _store) = migrated().await;

@@ -1,4 +1,4 @@
-//! After an unclean end nobody gets the key for as long as its holder had asked for.
+//! After an unclean end no client gets the key for the holder's lock delay.
 
 use std::time::Duration;
 

@@ -135,7 +135,7 @@ async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything
     let mut open = Vec::new();
     for level in LEVELS.iter().cycle().take(9) {
         let mut bank = application.begin(level).await;
-        // Nobody has ended yet: waiting for anybody would be for ever, which this turns into an error.
+        // No transaction has ended yet: waiting would take forever, and this turns it into an error.
         bank.execute("set lock_timeout = '5s'").await.unwrap();
         assert_eq!(fence(&mut bank, 1).await, Ok(()), "{level}");
         open.push(bank);
@@ -178,7 +178,7 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
     }
 }
 
-/// The snapshot of such a transaction says that the token is current; the fence must not believe it.
+/// In the snapshot of such a transaction the token is current; the fence must not rely on that.
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     for level in ["repeatable read", "serializable"] {
@@ -274,7 +274,7 @@ async fn one_fenced_key_costs_its_batch_nothing() {
     assert_eq!(answers, vec![granted(1); 100]);
 }
 
-/// An older program, or a person, that knows nothing of fences.
+/// An older program, or a person, that does not use fences.
 #[tokio::test]
 async fn nobody_changes_the_token_past_a_fenced_transaction() {
     let (database, _store, _own, application) = held().await;

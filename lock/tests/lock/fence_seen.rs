@@ -1,4 +1,4 @@
-//! `leadergroup.fence_seen`: the fence for data in a database that knows nothing of the lock.
+//! `leadergroup.fence_seen`: the fence for data in a database other than the lock's.
 
 use sqlx::Executor;
 use sqlx::postgres::PgConnection;

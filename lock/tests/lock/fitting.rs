@@ -1,5 +1,5 @@
-//! Acquiring a free key and releasing one that nobody waits for locks nothing but the key's row: what is changed at the same
-//! time has to show there.
+//! Acquiring a free key, or releasing a key without waiters, locks only the key's row, so concurrent changes must be
+//! visible there.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::fence::{LEVELS, SERIALIZATION_FAILURE, STALE, application, begin, run
 use crate::holders::{granted, release, wish};
 use crate::postgres::{Database, eventually, migrated};
 
-/// Does `action` while somebody queues up, as `leadergroup.acquire` does it, and has not committed yet.
+/// Runs `action` while another client is joining the queue, as in `leadergroup.acquire`, and has not committed yet.
 async fn during<T>(database: &Database, waiter: SessionId, action: impl Future<Output = T>) -> T {
     let mut admin = database.admin().await;
     let mut queueing = admin.begin().await.unwrap();
@@ -92,7 +92,7 @@ async fn the_mark_that_somebody_waits_goes_with_the_queue() {
         (store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, awaited().await),
         (granted(2), 1)
     );
-    // Giving up leaves the mark; the next release finds that nobody is there.
+    // Giving up leaves the mark; the next release finds no waiter.
     store.give_up(three, &key("a"), impatient.grant).await.unwrap();
     assert_eq!(awaited().await, 1);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
@@ -104,7 +104,7 @@ async fn the_mark_that_somebody_waits_goes_with_the_queue() {
     assert_eq!(awaited().await, 0);
 }
 
-/// The snapshot of such a transaction says that the token is current; the fence must not believe it.
+/// In the snapshot of such a transaction the token is current; the fence must not rely on that.
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_a_holder_that_has_released_the_key() {
     for level in ["repeatable read", "serializable"] {
@@ -159,7 +159,7 @@ async fn the_history_says_how_each_term_ended_and_a_release_may_be_repeated() {
         assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(token));
         gives_up(one, token, why).await;
     }
-    // With the mark that somebody waits, true or not, the release looks for the next one.
+    // If the mark for waiters is set, rightly or not, the release searches for the next one.
     database.sql("update leadergroup.lock set awaited = true").await;
     assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(3));
     let next = wish("p1");
@@ -197,7 +197,7 @@ async fn the_history_says_how_each_term_ended_and_a_release_may_be_repeated() {
     assert!(store.info(&key("a")).await.unwrap().unwrap().holder.is_some(), "the present term lasts");
 }
 
-/// Somebody put old rows back. The history says which tokens were given.
+/// Old rows were restored. The history contains the tokens that were granted.
 #[tokio::test]
 async fn a_row_with_an_old_token_does_not_bring_it_back() {
     let (database, store) = migrated().await;
@@ -252,7 +252,7 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(7));
 }
 
-/// Somebody put back a row with its holder, from a dump for instance. Its key is not stuck for that.
+/// A row was restored with its holder, from a dump for instance. Its key must not get stuck.
 #[tokio::test]
 async fn a_term_that_the_history_knows_already_can_end() {
     let (database, store) = migrated().await;

@@ -66,7 +66,7 @@ async fn an_exclusive_lock_of_another_role_makes_a_key_busy_and_is_not_ended() {
     // It could be, but only what looks like a fenced transaction is.
     stranger.can_be_ended(&database).await;
     stranger.call(&database, "pg_advisory_lock").await;
-    // A key that nobody has used before, and one that was released.
+    // A key that was never used, and one that was released.
     for token in 1..=2 {
         for wait in [Wait::No, Wait::InQueue] {
             let attempt = store.acquire(own, &wish("p0"), wait).await.unwrap();

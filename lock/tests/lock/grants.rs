@@ -81,7 +81,7 @@ async fn a_grant_is_refused_with_the_reason() {
     assert_eq!((seen.token, seen.holder.clone()), (Token::new(1), Some(holder("p0"))));
     assert_eq!(answers[1], Granted::Refused(Refusal::Unclaimed { session: Some(other) }));
     assert_eq!(answers[2], Granted::Refused(Refusal::Unclaimed { session: None }));
-    // A tombstone is claimed by nobody.
+    // A tombstone cannot be claimed.
     assert_eq!(answers[3], Granted::Refused(Refusal::Unclaimed { session: None }));
     assert_eq!(answers[4], Granted::Refused(Refusal::ProtocolNewer { protocol: 99 }));
     assert_eq!(answers[5], Granted::Refused(Refusal::Missing));

@@ -39,7 +39,7 @@ pub struct Ran {
 /// One key.
 #[derive(Debug, Default)]
 pub struct Lock {
-    /// There is a row once somebody has asked.
+    /// There is a row after the first request.
     pub row: bool,
     pub token: i64,
     /// Of its last term.
@@ -59,7 +59,7 @@ impl Lock {
         }
     }
 
-    /// Whether the history knows that the term ended for this reason. Of this session's, if one is given.
+    /// Whether the term ended for this reason according to the history. If a session is given, only its terms count.
     fn ended_so(&self, token: i64, session: Option<SessionId>, reason: &str) -> bool {
         self.terms.iter().any(|term| {
             term.token == token
@@ -204,7 +204,7 @@ impl Contract {
         Ok(true)
     }
 
-    /// What a session that wants to give the key up is told.
+    /// The answer to a session that gives the key up.
     pub fn check(&self, own: SessionId, key: usize, token: i64, reason: &str) -> GivingUp {
         let lock = &self.locks[key];
         let holds = token == lock.token && lock.holder.as_ref().is_some_and(|holder| holder.session == own);
@@ -217,7 +217,7 @@ impl Contract {
         }
     }
 
-    /// What a person is told that takes the key away.
+    /// The answer to a person who takes the key away.
     pub fn check_force(&self, key: usize, token: i64, reason: &str) -> GivingUp {
         let lock = &self.locks[key];
         match () {
@@ -228,8 +228,8 @@ impl Contract {
         }
     }
 
-    /// What is left once the history was cut down to one ended term a key, and sessions and places in queues to those of the
-    /// living. Of a session that is gone nobody knows that it ended in order.
+    /// The state after pruning: one ended term per key, and only live sessions and their places in queues. Whether a
+    /// removed session ended cleanly is not recorded.
     pub fn prune(&mut self) {
         self.lives.retain(|(_, life)| *life == Life::Lives);
         let lives = self.lives.clone();

@@ -147,7 +147,7 @@ fn word(refusal: &Refusal) -> &'static str {
 impl Stage {
     async fn new() -> Self {
         let (database, store) = migrated().await;
-        // Nobody is ended by force: a fenced transaction holds everything off for as long as it likes.
+        // No transaction is terminated: a fenced transaction may delay everything for any time.
         let policy = FencePolicy { patience: Duration::from_millis(2), overrun: Overrun::Wait };
         let applications = [database.admin().await, database.admin().await];
         Self {
@@ -303,7 +303,7 @@ impl Stage {
         assert_eq!(found, expected, "{step:?}");
     }
 
-    /// Refused unless somebody holds the key by this token, dead or alive.
+    /// Refused unless the key is held with this token, by a live or a dead session.
     async fn fence(&mut self, key: usize, behind: i64, isolation: &str) {
         let token = self.token(key, behind);
         let lock = &mut self.contract.locks[key];

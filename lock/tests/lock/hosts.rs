@@ -13,7 +13,7 @@ fn store(like: &Database, url: &str) -> Store {
     Store::new(&DatabaseConfig { url: url.into(), ..like.config() }).unwrap()
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 const NOBODY: &str = "127.0.0.1:1";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,7 +54,7 @@ async fn the_host_that_takes_writes_is_found_in_any_order() {
     let only = store(&primary, &(standby.url() + "?target_session_attrs=read-write"));
     assert_eq!(only.check().await.unwrap_err(), LockError::ReadOnly);
 
-    // Nobody fits: the error says why, for each of them.
+    // No host is suitable: the error gives the reason for each.
     server.stop();
     let none = store(&primary, &primary.url_with(&standby));
     for error in [none.check().await.unwrap_err(), none.migrate().await.unwrap_err()] {

@@ -83,7 +83,7 @@ struct Model {
     last_grant: BTreeMap<usize, Grant>,
     era: i64,
     era_id: Option<EraId>,
-    /// A failover has been seen, and nobody has waited for its quarantine to end.
+    /// A failover has been seen, and its quarantine has not ended.
     quarantine: bool,
 }
 
@@ -272,7 +272,7 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
         Step::Unclaim { by, key } => {
             let own = model.sessions[by];
             let refusal = match model.not_ours(own, key) {
-                // Nobody has claimed it: that is what was asked for.
+                // No session has claimed it, as requested.
                 Some(Refusal::Unclaimed { session: None }) => None,
                 None => {
                     model.rows.get_mut(&key).unwrap().session = None;
@@ -370,7 +370,7 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
         }
         Step::NewEra => {
             database.sql("update leadergroup.meta set history = 'lost'").await;
-            // The heartbeat or the next grant finds out; here somebody's heartbeat does.
+            // A heartbeat or the next grant detects it; here it is a heartbeat.
             let beat = store.beat(SessionId::new(), &[]).await.unwrap();
             assert_ne!(Some(beat.era), model.era_id);
             let era = database.number("select era from leadergroup.meta").await;

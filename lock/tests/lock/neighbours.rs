@@ -8,7 +8,7 @@ use leadergroup_lock::{Client, ClientConfig, SessionId, Store, Token};
 use crate::cast::{TTL, key, session};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
-/// Sessions that nobody keeps, and that nobody marks dead within a test.
+/// Sessions without heartbeats that are not marked dead during a test.
 async fn add_sessions(database: &Database, count: usize) {
     database
         .sql(&format!(
@@ -97,7 +97,7 @@ async fn a_waiter_notices_the_death_of_a_holder_that_is_no_neighbour() {
     });
     eventually("it waits", async || store.waiters(&key("a"), 1).await.unwrap().len() == 1).await;
     let waiting = store.waiters(&key("a"), 1).await.unwrap()[0].session;
-    // Whatever ids the two have: these three are the waiter's neighbours, and nobody else beats.
+    // Whatever ids the two have, these three are the waiter's neighbours, and no other session beats.
     for distance in 1..=3 {
         let id = uuid::Uuid::from_u128(waiting.as_uuid().as_u128().wrapping_add(distance));
         database

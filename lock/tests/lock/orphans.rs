@@ -14,7 +14,7 @@ use crate::postgres::{Database, eventually, migrated};
 /// How long a request may be on its way.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Nobody beats for some of the sessions: with a shorter ttl the client would mark them dead.
+/// Some of the sessions have no heartbeats: with a shorter ttl the client would mark them dead.
 const TTL: Duration = Duration::from_mins(10);
 
 async fn client(database: &Database) -> Client {
@@ -138,7 +138,7 @@ async fn what_comes_late_is_given_up_and_what_is_held_or_waited_for_stays() {
     waiting.abort();
 }
 
-/// When it is dropped nobody can say yet what comes of it: the row is not to be seen before the commit.
+/// When it is dropped, its result is still unknown: the row is not visible before the commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_request_for_a_key_that_is_dropped_in_the_middle_leaves_it_free() {
     let (database, store) = migrated().await;

@@ -1,6 +1,6 @@
-//! Four processes with eight clients each want the same key, and a fifth that is killed while it holds it. One client of
-//! each does not queue, but tries until it has it. What they tell is put together: one holder at a time, tokens that only
-//! grow, and nobody served before one that queued up earlier.
+//! Four processes with eight clients each want the same key, and a fifth that is killed while it holds it. One client
+//! of each does not queue, but tries until it has it. Their combined output shows one holder at a time, tokens that
+//! only grow, and no waiter served before an earlier one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -115,7 +115,7 @@ async fn take_turns(client: Client, queues: bool, stuck: bool) {
     }
 }
 
-/// Has no place in the queue, and gets the key only when nobody waits for it.
+/// Has no place in the queue, and gets the key only if there is no waiter.
 async fn insist(client: &Client) -> Guard {
     loop {
         if let Some(guard) = client.try_lock(&key("a")).await.unwrap() {

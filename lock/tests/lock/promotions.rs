@@ -1,4 +1,5 @@
-//! Two copies of one server, both promoted, have one past and two futures: their eras are told apart, and so are the tokens.
+//! Two promoted copies of one server have the same past and different futures: their eras differ, and so do their
+//! tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -272,8 +273,8 @@ impl Moving {
     }
 }
 
-/// Of its connections only the one for heartbeats was made again, and leads to the other server. What the first one still
-/// says is held is not, by the time that the other one gives it to somebody else.
+/// Of its connections only the one for heartbeats was made again, and leads to the other server. A key that is still
+/// held according to the first server is lost before the other server grants it to another client.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_held_is_looked_for_on_the_server_that_answers_the_heartbeats() {
     let moving = Moving::new().await;

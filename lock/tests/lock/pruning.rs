@@ -91,7 +91,7 @@ async fn idle_keys_are_removed_with_their_history_and_no_others() {
         store.acquire(other, &wish("awaited"), Wait::InQueue).await.unwrap().outcome,
         Acquired::Waiting
     );
-    // Free, while somebody waits: its release could not hand it on.
+    // Free with a waiter: its release could not hand it over.
     use_once(&store, own, "free and awaited").await;
     database
         .sql(&format!(
@@ -143,7 +143,7 @@ async fn a_key_that_comes_back_goes_on_above_its_old_tokens() {
     assert_eq!(grant_one(&store, own, grant(&key("group's"), 0, "p0")).await, granted(6));
 }
 
-/// Programs that end without a release, in order or not, leave keys behind that nobody holds.
+/// Programs that end without a release, cleanly or not, leave free keys behind.
 #[tokio::test]
 async fn keys_whose_holder_is_long_gone_are_removed_but_not_before_a_delay_that_it_asked_for() {
     let (database, store) = migrated().await;

@@ -1,4 +1,4 @@
-//! After lost commits: keys that programs hold go to nobody new until no program can believe in a grant that was lost.
+//! After lost commits, keys of programs get no new holders until no program can rely on a lost grant.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn in_quarantine_only_its_holder_has_a_key() {
     assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
     database.sql(NEW_HISTORY).await;
 
-    // The first to notice is one that asks for a key that nobody seems to hold.
+    // The first client to notice is one that asks for a key that seems to be free.
     let fresh = wish("fresh", "p1");
     assert_eq!(acquire(&store, two, &fresh).await, Acquired::Quarantine);
     assert_eq!(quarantine(&store, two).await, Some(TTL));
@@ -67,7 +67,7 @@ async fn in_quarantine_only_its_holder_has_a_key() {
     for name in ["a", "b", "fresh"] {
         assert_eq!(row(&store, &key(name)).await.holder, None);
     }
-    // A controller decides by what it knows, not by what a program believes.
+    // A controller decides by its own state, not by that of a program.
     take(&store, two, &key("pods")).await;
     let pods = grant_one(&store, two, grant(&key("pods"), 0, "p0")).await;
     assert_jumped(&database, 0, cast::token_of(&pods)).await;
@@ -95,7 +95,7 @@ async fn a_waiter_keeps_its_place_through_a_change_of_history() {
     assert_jumped(&database, 1, token_of(&queue(&store, two, &first).await)).await;
 }
 
-/// The key was given up in order, and nobody waits for it: otherwise the most ordinary thing.
+/// The key was released and has no waiters: the most ordinary case apart from the failover.
 #[tokio::test]
 async fn a_free_key_is_acquired_in_a_new_history_only_after_its_quarantine() {
     let (database, store) = migrated().await;
@@ -142,7 +142,7 @@ async fn only_the_quarantine_of_the_era_that_was_watched_is_ended() {
     assert_eq!(quarantine(&store, own).await, Some(TTL), "the history was another one already");
 }
 
-/// The longest ttl of all living sessions counts: any of them may believe for as long as that.
+/// The longest ttl of all live sessions counts: any of them may rely on its grant for that time.
 #[tokio::test]
 async fn a_quarantine_lasts_for_the_longest_ttl_of_the_living() {
     let (database, store) = migrated().await;
@@ -156,7 +156,7 @@ async fn a_quarantine_lasts_for_the_longest_ttl_of_the_living() {
     assert_eq!(quarantine(&store, own).await, Some(long));
 }
 
-/// Two clients with nobody else there: keys can be had once they have ended the quarantine between themselves.
+/// Two clients and no others: keys are available when the two have ended the quarantine.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_end_a_quarantine_by_themselves_and_go_on() {
     let (database, _store) = migrated().await;

@@ -1,4 +1,4 @@
-//! What a waiter is told when its time is up: what stood in its way in the end, and what to do about it.
+//! The error of a wait that times out: why the lock was not granted, and what to do about it.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn patient(database: &Database) -> Client {
     client(database, LONG, Duration::ZERO).await
 }
 
-/// Asks until the waiter had the time to meet it, and makes sure that what is to be done about it is said.
+/// Waits until the waiter has met the obstacle, and checks that the error contains the remedy.
 async fn met(client: &Client, name: &str, expected: impl Fn(&Reason) -> bool, remedy: &str) {
     eventually(&format!("the waiter for {name} says {remedy}"), async || {
         match client.lock(&key(name), PATIENCE).await.unwrap_err() {
@@ -97,7 +97,7 @@ async fn a_delay_after_an_unclean_end() {
     assert_eq!(why, Reason::Delay { delay: HOUR });
 }
 
-/// Nobody holds the key as far as anybody can see.
+/// The key seems to be free.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_era_in_quarantine() {
     let (database, _store) = migrated().await;
@@ -122,7 +122,7 @@ async fn a_transaction_of_the_last_holder() {
     let mut application = database.admin().await;
     sqlx::raw_sql("begin; select leadergroup.fence('a', 1)").execute(&mut application).await.unwrap();
     held.release().await.unwrap();
-    // Who it is, so that somebody can do something about it.
+    // The process is named, so that the user can act.
     let process: i32 =
         sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut application).await.unwrap();
     let blockers = format!("process {process} of role {SUPERUSER} (a fenced transaction)");

@@ -127,7 +127,7 @@ async fn without_confirming_deaths_a_program_is_told_that_the_holder_is_silent()
     assert_eq!(try_once(&database, true).await, Ok(Token::new(2)));
 }
 
-/// Nobody is there for long enough to end the quarantine by chance.
+/// No client runs for long enough to end the quarantine by chance.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_that_try_once_each_end_a_quarantine() {
     let (database, _store) = migrated().await;

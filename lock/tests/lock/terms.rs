@@ -1,5 +1,4 @@
-//! How long a holder may believe in its term: for as long as it may be held, with a word before the end, and also while the
-//! program's own runtime does nothing else.
+//! The maximum hold time of a term, with a warning before the end, also while the program's own runtime is blocked.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -51,7 +50,7 @@ async fn a_key_is_held_for_as_long_as_it_may_be_and_then_it_is_another_ones() {
     assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
 }
 
-/// The end of a term that was released in time is nobody's end.
+/// The end of a term that was released in time has no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_term_that_was_released_concerns_no_later_one() {
     const MAX: Duration = Duration::from_secs(3);
@@ -104,7 +103,7 @@ async fn a_key_that_was_held_for_as_long_as_it_may_be_is_free_without_its_guard(
         let ended = store.history(&a, 2).await.unwrap()[1].ended.clone();
         assert_eq!(ended.unwrap().1, "held for as long as it may be");
     }
-    // While nobody looks, too.
+    // Even if the guard is not checked.
     let unwatched = one.try_lock(&key("a")).await.unwrap().unwrap();
     two.lock(&key("a"), DEADLINE).await.unwrap().release().await.unwrap();
     assert!(unwatched.is_lost());

@@ -174,7 +174,7 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     assert_eq!(store.history(&key("a"), 10).await.unwrap()[1].ended.as_ref().unwrap().1, "stuck (by ann)");
     let late = store.release(one, &key("a"), Token::new(1), "done").await.unwrap();
     assert!(matches!(late, Changed::Refused(Refusal::TokenChanged { .. })), "{late:?}");
-    // Nobody waits now, and its session is dead: the delay that it asked for is not kept.
+    // There is no waiter now, and its session is dead: its lock delay does not apply.
     assert_eq!(force(2).await, Changed::Done);
     assert_eq!(force(2).await, Changed::Done, "nobody holds it");
     assert_eq!(acquire(&store, one, &holder).await, granted(3));
@@ -250,7 +250,7 @@ async fn places_of_the_dead_are_pruned_even_where_nobody_asks() {
     assert_eq!(holders::queue(&store, one, &last).await, granted(2));
 }
 
-/// The answer to the first time was lost, and nobody was told: the repetition has to say again whom it concerns.
+/// The first answer was lost, and no client was notified: the repetition must return the new holder again.
 #[tokio::test]
 async fn a_release_by_force_that_is_repeated_tells_the_same() {
     let (database, store) = migrated().await;

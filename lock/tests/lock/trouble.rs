@@ -311,10 +311,10 @@ async fn tls_is_verified() {
     with("127.0.0.1", "?sslmode=verify-ca", Some(&ca)).check().await.unwrap();
     let refused = error(&with("127.0.0.1", "?sslmode=verify-full", Some(&ca))).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
-    // Nobody known signed it.
+    // It was not signed by a trusted CA.
     let refused = error(&with("localhost", "?sslmode=verify-full", None)).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
-    // Somebody else's CA.
+    // Another CA.
     let other = tempfile::tempdir().unwrap();
     let status = Command::new("openssl")
         .args([

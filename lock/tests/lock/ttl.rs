@@ -140,7 +140,7 @@ async fn a_change_that_got_lost_is_made_again() {
     assert!(!held.is_lost());
 }
 
-/// The same, while what repairs it is busy: nobody believes for longer than the row says.
+/// The same while the repairing task is busy: no lease lasts longer than the row says.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_got_lost_shortens_the_lease_though_it_cannot_be_made_again_yet() {
     let (database, store) = migrated().await;

@@ -1,4 +1,4 @@
-//! A URL in a file: what is wrong with it is told without its content, and it counts as soon as it is right or another.
+//! A URL in a file: errors are reported without its content, and a corrected or changed URL is used at once.
 
 use std::sync::{Arc, Mutex};
 
@@ -113,7 +113,7 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
 
     std::fs::write(&file, to.url()).unwrap();
     eventually("the old connections are given up, that for work without any", async || {
-        // Once it leads elsewhere, nobody there knows this session.
+        // When it points to another server, this session does not exist there.
         let _ = store.beat(own, &[]).await;
         connections(&from).await == 1
     })

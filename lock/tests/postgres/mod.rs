@@ -124,7 +124,7 @@ impl Server {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         Self {
             directory,
-            // Free now; nobody else on this machine asks for it in the next moments.
+            // The port is free now, and is unlikely to be taken in the next moments.
             port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
             settings: Mutex::default(),
             environment: Mutex::default(),
@@ -220,7 +220,7 @@ impl Server {
         }
     }
 
-    /// Stops it in good order; connected clients are told.
+    /// Stops it cleanly; connected clients are notified.
     pub fn stop(&self) {
         if let Some(mut child) = self.process.lock().unwrap().take() {
             signal(child.id(), "INT");

@@ -21,7 +21,7 @@ pub struct Program {
     orders: ChildStdin,
 }
 
-/// In the process: tells whoever started it.
+/// In the child process: reports to the parent.
 pub fn say(word: &str) {
     println!("{MARK}{word}");
 }
