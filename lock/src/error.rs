@@ -131,7 +131,7 @@ pub enum LockError {
     },
     /// The schema was changed by a newer program in a way that this one cannot work with.
     #[error(
-        "the schema `leadergroup` was changed by a newer program and needs one that knows version {needed}; this one \
+        "the schema `leadergroup` was changed by a newer program and needs a program that supports version {needed}; this one \
          knows {known}: upgrade it"
     )]
     SchemaNew {

@@ -104,11 +104,11 @@ pub(crate) fn report(row: &PgRow, key: &Key) -> Result<(), LockError> {
         Some("forbidden") => tracing::warn!(
             %key,
             blockers,
-            "transactions of the old holder hold the change of holder up, and this role may not terminate them; grant \
+            "transactions of the old holder delay the change of holder, and this role may not terminate them; grant \
              it membership in the application's role, or in pg_signal_backend"
         ),
         Some("closed") => {
-            tracing::warn!(%key, blockers, "transactions still hold the change of holder up");
+            tracing::warn!(%key, blockers, "transactions still delay the change of holder");
         }
         _ => {}
     }

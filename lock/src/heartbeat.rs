@@ -263,7 +263,7 @@ impl Heartbeat {
         match self.process.terms.reconcile(&self.store, era).await {
             // Wakes those that wait for a loss, too.
             Ok(_) => self.process.lease.send_modify(|lease| lease.reconciled = true),
-            Err(error) => tracing::debug!(%error, "what is held could not be looked at; trying again"),
+            Err(error) => tracing::debug!(%error, "the held keys could not be checked; trying again"),
         }
         lease.era != era
     }
@@ -275,7 +275,7 @@ impl Heartbeat {
         let ttl = self.process.wanted_ttl();
         match register(&self.store, &self.process.config, ttl).await {
             Ok(lease) => {
-                tracing::warn!(%session, "the session was lost, and all that it held with it; a new one begins");
+                tracing::warn!(%session, "the session was lost with everything it held; registering a new one");
                 self.process.lease.send_if_modified(|now| {
                     if !now.closed {
                         *now = lease;
@@ -285,7 +285,7 @@ impl Heartbeat {
                 self.early.notify_one();
             }
             Err(error) => {
-                tracing::warn!(%error, "no new session; trying again");
+                tracing::warn!(%error, "no new session could be registered; trying again");
                 self.tell(SessionEvent::Failed(error)).await;
             }
         }
@@ -372,7 +372,7 @@ impl Process {
         // If it is being changed at this moment there is nothing to do.
         let Ok(_one_at_a_time) = self.changing_ttl.try_lock() else { return };
         if let Err(error) = self.ask_for_ttl(store, self.wanted_ttl()).await {
-            tracing::debug!(%error, "the ttl is not the one that is wanted; trying again");
+            tracing::debug!(%error, "the ttl could not be changed yet; trying again");
         }
     }
 }

@@ -131,7 +131,7 @@ impl Listening {
                     // Until the URL leads elsewhere.
                     Ok(None) => sleep(LONGEST_PAUSE).await,
                     Err(error) => {
-                        tracing::debug!(%error, "no hints for now; polling continues");
+                        tracing::debug!(%error, "no notifications for now; polling continues");
                         sleep(self.pause).await;
                         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                     }

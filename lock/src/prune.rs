@@ -140,11 +140,11 @@ pub async fn housekeeping(store: &Store) {
                     tracing::warn!(%error, "could not prune the lock's tables; trying again later");
                 }
                 Err(_) => {
-                    tracing::debug!("pruning the lock's tables takes long; the rest is for the next time");
+                    tracing::debug!("pruning the lock's tables takes long; the next run continues");
                 }
             },
             Ok(false) => {}
-            Err(error) => tracing::debug!(%error, "could not look whether pruning is due"),
+            Err(error) => tracing::debug!(%error, "could not check whether pruning is due"),
         }
         sleep(EVERY).await;
     }

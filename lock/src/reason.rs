@@ -9,7 +9,7 @@ use crate::{Acquired, Attempt, LockError, Refusal};
 #[non_exhaustive]
 pub enum Reason {
     /// Others hold it or wait for it.
-    #[error("others hold it, or wait for it; wait longer, or look who: `leadergroup lock show`")]
+    #[error("others hold it or wait for it; wait longer, or find the holder with `leadergroup lock show`")]
     Others,
     /// Its holder's process has sent no heartbeat for more than twice its ttl, and probably has ended.
     #[error(
@@ -34,7 +34,7 @@ pub enum Reason {
     /// The database may have lost its last commits, so keys get no new holders for a while; see
     /// [`Quarantine`](crate::Quarantine).
     #[error(
-        "the database failed over or was restored, so keys go to nobody new until the longest ttl of all programs is over; \
+        "the database failed over or was restored, so keys get no new holders until the longest ttl of all programs is over; \
          try again after that"
     )]
     Quarantine,

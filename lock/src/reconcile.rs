@@ -131,7 +131,7 @@ pub(crate) async fn reconcile(process: Arc<Process>) {
                 Ok(true) => break process.lease.send_modify(|_| {}),
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::debug!(%error, "what is held could not be looked at; trying again");
+                    tracing::debug!(%error, "the held keys could not be checked; trying again");
                     sleep(process.config.retry_interval).await;
                 }
             }

@@ -179,7 +179,7 @@ impl Store {
                 if !is_locked(&error) {
                     return Err(LockError::from_statement(&error, "migrate", MIGRATION_LIMIT));
                 }
-                tracing::info!("the tables to be changed are in use, by a backup for instance: trying again");
+                tracing::info!("the tables to change are in use, by a backup for instance; trying again");
                 tokio::time::sleep(TABLE_PAUSE).await;
             }
             // The work is done; a server that does not hear the goodbye changes nothing.

@@ -112,7 +112,7 @@ impl Store {
         let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
             self.wake_all(FREED).await;
-            tracing::info!("no program can believe in a lost grant any more: keys go to new holders again");
+            tracing::info!("no program can rely on a lost grant any more: keys go to new holders again");
         }
         Ok(())
     }

@@ -222,7 +222,7 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     let other = Client::connect(after.store(), impatient).await.unwrap();
     assert!(
         other.try_lock(&key("a")).await.unwrap().is_none(),
-        "for as long as somebody may believe in a lost grant"
+        "as long as a program may rely on a lost grant"
     );
     end_quarantine(&after).await;
     for name in ["a", "b"] {

@@ -189,11 +189,7 @@ async fn tokens_of_programs_jump_with_the_database_s_history() {
     assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
     database.sql("update leadergroup.meta set history = 'elsewhere/00000001'").await;
     assert_eq!(release(&store, one, 1).await, Changed::Done);
-    assert_eq!(
-        queue(&store, two, &next).await,
-        Acquired::Quarantine,
-        "a program may believe in a lost grant"
-    );
+    assert_eq!(queue(&store, two, &next).await, Acquired::Quarantine, "a program may rely on a lost grant");
     end_quarantine(&database).await;
     assert_jumped(&database, 1, token_of(&queue(&store, two, &next).await)).await;
 }
