@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks of the files that no compiler reads: shell scripts, documents, and copies that must be equal.
+# Checks files that no compiler reads: shell scripts, documents, and copies that must be identical.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sees to what the tests and the demo need from the machine: installs missing Debian packages, and says clearly what
-# it cannot install itself. Does nothing, quickly, when all is there.
+# Installs missing Debian packages that the tests and the demo need, and reports what it cannot install. If everything
+# is present, it does nothing and is fast.
 set -euo pipefail
 
 missing=()
-need() { # need <Debian package> <check...>: the package is wanted when the check fails
+need() { # need <Debian package> <check...>: the package is needed if the check fails
   local package=$1
   shift
   "$@" >/dev/null 2>&1 || missing+=("$package")
@@ -12,7 +12,7 @@ need() { # need <Debian package> <check...>: the package is wanted when the chec
 static_busybox() { [[ -x /bin/busybox ]] && ! ldd /bin/busybox; }
 exists() { compgen -G "$1"; }
 
-# Tools in sbin are not on every user's path.
+# Tools in sbin are not on every user's PATH.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 need gcc command -v cc
@@ -37,7 +37,7 @@ need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'
 if ((${#missing[@]})); then
   echo "==> installing ${missing[*]}"
   if ! command -v apt-get >/dev/null; then
-    echo "error: this is no Debian or Ubuntu; install the counterparts of these packages: ${missing[*]}" >&2
+    echo "error: this is not Debian or Ubuntu; install the equivalents of these packages: ${missing[*]}" >&2
     exit 1
   fi
   as_root=()
@@ -48,7 +48,7 @@ if ((${#missing[@]})); then
     fi
     as_root=(sudo)
   fi
-  # The tests start servers of their own: the package is not to set up and start one beside them.
+  # The tests start their own servers: the package must not create and start another one.
   if [[ ! -e /etc/postgresql-common/createcluster.conf ]]; then
     "${as_root[@]}" mkdir -p /etc/postgresql-common
     echo 'create_main_cluster = false' |

@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 
 chart=charts/leadergroup
 if [[ -z "${HELM:-}" ]]; then
-  # The test cluster's own one: built from source, of a known version.
+  # The Helm of the test cluster, built from source in a known version.
   cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
-  # Several when the pinned version changed: the newest build.
+  # If the pinned version has changed, there are several: use the newest build.
   HELM=$(find "$cache/bin" -mindepth 2 -maxdepth 2 -name helm -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 | cut -d ' ' -f 2-)
   [[ -n "$HELM" ]] ||
     HELM=$(command -v helm) ||
@@ -45,11 +45,11 @@ for values in "$chart"/ci/*-values.yaml; do
   done < <(sed -n 's/^# must contain: //p' "$values")
   while IFS= read -r text; do
     checks=$((checks + 1))
-    # To the end of the line: `kind: Service` is not to find `kind: ServiceAccount`.
+    # Match to the end of the line: `kind: Service` must not find `kind: ServiceAccount`.
     ! grep -qE -- "$(sed 's/[][\.*^$(){}?+|/]/\\&/g' <<<"$text")\$" "$out/$name.yaml" ||
       complain "$name: must not contain, but does: $text"
   done < <(sed -n 's/^# must not contain: //p' "$values")
-  # Every container, init or not, keeps to the restricted Pod Security Standard.
+  # Every container, including init containers, meets the restricted Pod Security Standard.
   containers=$(grep -cE '^ +image: ' "$out/$name.yaml" || true)
   dropped=$(grep -cE '^ +drop: \[ALL\]$' "$out/$name.yaml" || true)
   readonly=$(grep -cE '^ +readOnlyRootFilesystem: true$' "$out/$name.yaml" || true)
@@ -104,7 +104,8 @@ diff -u "$out/database" "$out/database-newer" >&2 || complain "an upgrade of the
 
 scripts/chart-readme.sh --check || failed=1
 
-# The program knows every variable that the chart sets (it refuses others at start), and the documents name every setting.
+# The program accepts every variable that the chart sets (it refuses others at start), and the documents name every
+# setting.
 operator=${LEADERGROUP:-${CARGO_TARGET_DIR:-target}/debug/leadergroup}
 help=$("$operator" run --help)
 while IFS= read -r variable; do
@@ -117,8 +118,8 @@ while IFS= read -r key; do
 done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
 
 
-# The operator has every metric that alerts and dashboard use. Registered without the prefix of all of them, and without the
-# endings that counters and histograms get.
+# The operator has every metric that the alerts and the dashboard use. The code registers them without the common prefix
+# and without the suffixes of counters and histograms.
 while IFS= read -r metric; do
   checks=$((checks + 1))
   grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||

@@ -1,4 +1,4 @@
-//! Work that is done only while a key is held.
+//! Runs work only while a key is held.
 
 use std::time::Duration;
 

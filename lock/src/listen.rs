@@ -133,7 +133,7 @@ impl Listening {
                     // The URL may point elsewhere later.
                     Ok(None) => sleep(LONGEST_PAUSE).await,
                     Err(error) => {
-                        tracing::debug!(%error, "no hints for now; polling continues");
+                        tracing::debug!(%error, "no notifications for now; polling continues");
                         sleep(self.pause).await;
                         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                     }

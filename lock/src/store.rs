@@ -114,7 +114,7 @@ impl Store {
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "no hint was sent; others notice at their next poll");
+            tracing::debug!(%error, "no notification was sent; others notice at their next poll");
         }
     }
 }

@@ -226,7 +226,7 @@ pub struct Beat {
     pub sessions: Vec<SessionSeen>,
     /// The database's era.
     pub era: EraId,
-    /// The longest ttl of all living sessions, while the era is in [quarantine](crate::Quarantine).
+    /// The longest ttl of all live sessions, while the era is in [quarantine](crate::Quarantine).
     pub quarantine: Option<Duration>,
 }
 

@@ -48,7 +48,7 @@ pub struct LsArgs {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -61,7 +61,7 @@ pub struct ShowArgs {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -77,7 +77,7 @@ pub struct HistoryArgs {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -102,7 +102,7 @@ pub struct ReleaseArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }

@@ -48,7 +48,7 @@ pub enum UninstallError {
     /// The API server refused to stop the operator.
     #[error("could not {what}: {}; {}, and run it again", words(error), remedy(error))]
     Api {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// The client's error, whose causes are part of this one's text.
         error: Box<kube::Error>,

@@ -175,7 +175,7 @@ impl Group {
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 
-    /// Handles the quorum read of a holder that is to be replaced.
+    /// Handles the quorum read of a holder with evidence against it.
     pub(super) fn verified(
         &mut self,
         reason: Reason,

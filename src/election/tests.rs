@@ -257,7 +257,7 @@ fn a_pause_stops_decisions_and_not_a_change_under_way() {
     world.members.iter_mut().for_each(|member| member.role = Role::None);
     world.declared = Declaration::default();
     let case = Case::new(world, Row::default());
-    assert!(matches!(case.effect(), Effect::Stamp { .. }), "nobody is elected");
+    assert!(matches!(case.effect(), Effect::Stamp { .. }), "no pod is elected");
 }
 
 #[test]

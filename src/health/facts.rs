@@ -41,7 +41,7 @@ pub struct PodFacts {
     pub role: Option<String>,
     /// The stamp of the last role written; none if there is none or it cannot be read.
     pub stamp: Option<Stamp>,
-    /// The probe to carry out; none if the kubelet's word has to do.
+    /// The probe to run; none if only the kubelet's report is available.
     pub probe: Result<Option<ResolvedProbe>, ProbeRefusal>,
 }
 

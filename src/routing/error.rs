@@ -8,7 +8,7 @@ pub enum RoutingError {
     /// No answer in time. It is unknown whether a write took effect; the next read shows it.
     #[error("could not {what}: the API server did not answer within {after:?}")]
     Timeout {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// The time limit.
         after: Duration,
@@ -16,7 +16,7 @@ pub enum RoutingError {
     /// The API server refused the call with a status.
     #[error("could not {what}: {message} (HTTP {code}){}", remedy(*code))]
     Refused {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// The HTTP status.
         code: u16,
@@ -26,7 +26,7 @@ pub enum RoutingError {
     /// The API server could not be reached, or its answer could not be decoded.
     #[error("could not {what}: {source}")]
     Unreachable {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// The error of the client.
         source: Box<kube::Error>,
@@ -34,7 +34,7 @@ pub enum RoutingError {
     /// The group is stored in a form that this version of the operator cannot decode.
     #[error("could not {what}: {problem}")]
     Unreadable {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// Which field, why, and what to do.
         problem: String,
@@ -42,7 +42,7 @@ pub enum RoutingError {
     /// The object changed during every attempt.
     #[error("could not {what}: it changed during every attempt; another controller may be changing it, too")]
     Contended {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
     },
 }

@@ -1,5 +1,5 @@
-//! One replica of the operator as a process of its own, on a real API server and a real PostgreSQL: what users get wrong,
-//! and how it ends.
+//! Tests of one replica of the operator as a separate process, with a real API server and a real PostgreSQL: user
+//! errors, and shutdown.
 
 #![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]

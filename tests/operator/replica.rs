@@ -1,4 +1,4 @@
-//! A running replica.
+//! A running replica of the operator.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ impl Operator {
         Self::start_with(server, namespace, &[("LEADERGROUP_DATABASE_URL", database_url)])
     }
 
-    /// It looks after namespaces of its own: other tests have operators of their own on the same API server.
+    /// Starts a replica for its own namespaces, because other tests run their own operators on the same API server.
     pub(crate) fn start_with(server: &ApiServer, namespaces: &str, variables: &[(&str, &str)]) -> Self {
         Self::start_as("one", server, namespaces, variables)
     }
@@ -39,7 +39,7 @@ impl Operator {
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
-        // Free now; nobody else on this machine asks for it in the next moments.
+        // The port is free now, and is unlikely to be taken in the next moments.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
             .env_clear()
@@ -63,7 +63,7 @@ impl Operator {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// Status line, headers and body; nothing as long as nobody answers.
+    /// Status line, headers and body; empty if there is no answer.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut answer = String::new();
         if let Ok(mut stream) = TcpStream::connect(&self.address) {

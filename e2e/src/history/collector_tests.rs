@@ -207,6 +207,7 @@ async fn a_watch_that_was_told_gone_has_a_hole() {
 async fn a_watch_without_a_bookmark_is_not_called_complete() {
     let client = api_server(String::new()).await;
     let collector = ApiCollector::start(client, "ns").await.expect("it starts");
-    let error = collector.catch_up(Duration::from_millis(300)).await.expect_err("no word of 11 and 12");
+    let error =
+        collector.catch_up(Duration::from_millis(300)).await.expect_err("revisions 11 and 12 never came");
     assert!(format!("{error:#}").contains("did not reach revision 12"), "{error:#}");
 }

@@ -442,7 +442,7 @@ fn i4_a_late_promotion_of_a_group_that_was_made_anew() {
 fn two_groups_share_pods_and_each_pod_counts_for_the_older() {
     let mut tape = first();
     tape.group_as("young", "y", 30, 0, None);
-    assert_eq!(tape.violated(), [], "the younger one promotes nobody");
+    assert_eq!(tape.violated(), [], "the younger one promotes no pod");
     tape.group_as("young", "y", 30, 1, Some("b"));
     tape.pod("b", Some("active"), Some("y/1"));
     assert!(

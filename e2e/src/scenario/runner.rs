@@ -14,7 +14,7 @@ const SIDE_BY_SIDE: usize = 5;
 /// Time limit of a scenario. Normally a scenario that hangs ends itself earlier and writes diagnostic data.
 const LONGEST: Duration = Duration::from_mins(6);
 
-/// What a scenario needs.
+/// The requirements of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Any cluster. It does not affect other scenarios.
@@ -29,7 +29,7 @@ pub enum Needs {
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// What it needs.
+    /// Its requirements.
     pub needs: Needs,
     /// The function that runs it.
     pub play: fn(Rc<Stage>) -> LocalBoxFuture<'static, Result<()>>,
