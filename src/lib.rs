@@ -8,7 +8,6 @@ pub mod cli;
 pub mod config;
 pub mod election;
 pub mod health;
-#[allow(clippy::too_many_lines, reason = "being rewritten: goes with BEING_REWRITTEN in tests/rooms")]
 pub mod operator;
 pub mod routing;
 pub mod telemetry;

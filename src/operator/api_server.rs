@@ -18,7 +18,7 @@ use kube::{
 };
 use tower::ServiceBuilder;
 
-use super::{OperatorError, watch_health::READ_TIMEOUT};
+use super::watch_health::READ_TIMEOUT;
 
 /// How long a connection may take to be made, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,6 +26,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// dead connection fail by their own time limits; this is how soon new calls get a new connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// There is no cluster to work for: neither a service account nor a kubeconfig.
+#[derive(Debug, thiserror::Error)]
+#[error("no way to the API server: run inside a pod with a service account, or set KUBECONFIG ({0})")]
+pub struct NoCluster(String);
+
 /// The clients, each with connections of its own: a change of holder never waits behind a long list, or behind a
 /// thousand reports, on the way.
 pub(super) struct ApiServer {
@@ -37,8 +42,8 @@ pub(super) struct ApiServer {
 
 impl ApiServer {
     /// From the service account of a pod, or a kubeconfig. Makes no connection yet.
-    pub(super) async fn find() -> Result<Self, OperatorError> {
-        let no_cluster = |error: &dyn std::error::Error| OperatorError::NoCluster(error.to_string());
+    pub(super) async fn find() -> Result<Self, NoCluster> {
+        let no_cluster = |error: &dyn std::error::Error| NoCluster(error.to_string());
         let config = Config::infer().await.map_err(|error| no_cluster(&error))?;
         let client = || client(&config).map_err(|error| no_cluster(&*error));
         Ok(Self { changes: client()?, background: client()? })

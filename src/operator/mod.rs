@@ -63,6 +63,7 @@ use crate::{
     telemetry::{BindError, Endpoints, Liveness, Metrics, Readiness, Server},
 };
 use api_server::ApiServer;
+pub use api_server::NoCluster;
 use controller::{Controller, Health, Parts};
 use events::Events;
 use executor::{Context, count_writes};
@@ -84,9 +85,9 @@ const START_PAUSE: Duration = Duration::from_secs(1);
 /// Why a replica could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// There is neither a service account nor a kubeconfig.
-    #[error("no way to the API server: run inside a pod with a service account, or set KUBECONFIG ({0})")]
-    NoCluster(String),
+    /// Neither inside a pod nor with a kubeconfig.
+    #[error(transparent)]
+    NoCluster(#[from] NoCluster),
     /// The settings of the database are wrong.
     #[error(transparent)]
     Database(#[from] LockError),

@@ -84,11 +84,6 @@ impl Sources {
         self.files.values()
     }
 
-    /// Leaves folders out.
-    pub fn leave_out(&mut self, folders: &[&str]) {
-        self.files.retain(|_, file| !folders.iter().any(|folder| Path::new(&file.path).starts_with(folder)));
-    }
-
     /// Which file uses which.
     pub fn edges(&self) -> Edges {
         let targets = |file: &File| {
