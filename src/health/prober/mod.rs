@@ -2,9 +2,11 @@
 //!
 //! There is one task per target and a new connection per probe, as in the kubelet, and at most `limit` probes are in
 //! flight. Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A
-//! tenant chooses the path and the port, so nothing of the response is used except for the [`ProbeOutcome`].
+//! tenant chooses the path and the port, so nothing of the response is used except for the
+//! [`ProbeOutcome`](super::ProbeOutcome).
 //!
-//! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`] and [`stalls`].
+//! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`](super::ProbeOutcome::Void) and
+//! [`stalls`].
 
 mod exchange;
 mod stalls;
