@@ -16,6 +16,7 @@ mod evaluate;
 mod event;
 mod fence;
 mod group;
+mod plan;
 mod resume;
 mod step;
 #[cfg(test)]
@@ -23,3 +24,4 @@ mod tests;
 
 pub use event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket};
 pub use group::{Group, Member, Phase, Policy, Role, Row, Standing, World};
+pub use plan::{Plan, Rest};
