@@ -1,6 +1,6 @@
-# LeaderGroup. `make help` lists what can be done here.
+# LeaderGroup. `make help` lists the targets.
 
-# What is built stays outside the source tree, and is kept between clones and runs.
+# Build results are kept outside the source tree, and are shared by clones.
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/leadergroup/target
 
 SHELL := /bin/bash
@@ -10,53 +10,53 @@ SHELL := /bin/bash
 E2E := $(CARGO_TARGET_DIR)/debug/leadergroup-e2e
 TESTS := $(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs lock/tests/*/main.rs)))
-# On somebody's cluster there is none of our own to test.
+# With an existing cluster there is no test cluster to test.
 E2E_TESTS := $(if $(filter own,$(or $(LEADERGROUP_PROVIDER),own)),--test cluster) --test scenarios
 CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
-# Whatever runs cargo.
+# All targets that run cargo.
 demo test check cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs docs \
   e2e-build: | own-target
 
-##@ Try it and test it
+##@ Demo and tests
 
 .PHONY: demo
-demo: root prerequisites e2e-build ## See it live: a cluster, a node that loses power, the failover. KEEP=1 leaves the cluster up
+demo: root prerequisites e2e-build ## Run the demo: a cluster, a node that loses power, the failover. KEEP=1 keeps the cluster
 	KEEP="$(KEEP)" "$(E2E)" demo
 
 .PHONY: test
-test: root prerequisites ## Everything: formats, lints, unit, integration, chart and end-to-end tests
+test: root prerequisites ## Run everything: formatting, lints, unit, integration, chart and end-to-end tests
 	scripts/test.sh
 
 .PHONY: check
-check: fmt-check ## The fast loop: formats, lints, unit tests
+check: fmt-check ## Run the fast checks: formatting, lints, unit tests
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo test --workspace --lib --bins --quiet
 	scripts/check-files.sh
 
-##@ A cluster to play with
+##@ Test cluster
 
 .PHONY: cluster
-cluster: root prerequisites e2e-build ## Start the test cluster and print how to point kubectl at it
+cluster: root prerequisites e2e-build ## Start the test cluster and print how to configure kubectl for it
 	"$(E2E)" build
 	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup"
 	@echo
-	@echo 'The lines above point kubectl at the cluster; `eval "$$($(E2E) env)"` prints them again and runs them.'
+	@echo 'The lines above configure kubectl for the cluster; `eval "$$($(E2E) env)"` runs them.'
 	@echo 'The nodes have the images of the operator, busybox and PostgreSQL. To install the operator:'
 	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
 	@echo '    --set postgresql.image.tag=15 --wait'
-	@echo '`make cluster-down` takes the cluster down.'
+	@echo '`make cluster-down` stops the cluster.'
 
 .PHONY: cluster-down
-cluster-down: e2e-build ## Stop the test cluster and remove all that it left
+cluster-down: e2e-build ## Stop the test cluster and remove everything it created
 	"$(E2E)" down
 
 .PHONY: build-cluster
 build-cluster: prerequisites e2e-build ## Build the test cluster's programs (once; several minutes)
 	"$(E2E)" build
 
-##@ Parts
+##@ Single steps
 
 .PHONY: build
 build: ## Build the operator
@@ -67,52 +67,64 @@ fmt: ## Format the code
 	cargo fmt --all
 
 .PHONY: fmt-check
-fmt-check: # Fail where `make fmt` would change something
+fmt-check: # Fail if `make fmt` would change something
 	cargo fmt --all --check
 
 .PHONY: lint
-lint: fmt-check ## Formats, clippy, shell scripts, links and line lengths of the documents
+lint: fmt-check ## Check formatting, clippy, shell scripts, and links and line lengths of the documents
 	cargo clippy --workspace --all-targets -- -D warnings
 	scripts/check-files.sh
 
 .PHONY: unit
-unit: build-cluster ## Unit and integration tests that need no running cluster
+unit: build-cluster ## Run unit and integration tests that need no running cluster
 	cargo test --workspace --lib --bins $(foreach test,$(TESTS),--test $(test))
 
 .PHONY: e2e
-e2e: root prerequisites e2e-build ## End-to-end tests alone; SCENARIO=<name> runs those whose name contains it
+e2e: root prerequisites e2e-build ## Run the end-to-end tests; SCENARIO=<name> runs those whose name contains it
 	[[ "$${LEADERGROUP_PROVIDER:-own}" != own ]] || "$(E2E)" build
 	[[ -z "$(SCENARIO)" ]] || \
 	  cargo test --quiet --workspace $(E2E_TESTS) -- --list $(SCENARIO) | grep ': test$$' || \
 	  { echo 'error: no end-to-end test has a name that contains $(SCENARIO)' >&2; exit 1; }
 	cargo test --workspace $(E2E_TESTS) -- $(SCENARIO)
 
+.PHONY: dependencies
+dependencies: ## Check licenses, banned crates and sources of the dependencies with cargo-deny (built once; several minutes)
+	scripts/cargo-deny.sh check bans licenses sources
+
+.PHONY: advisories
+advisories: ## Check the dependencies against the RustSec database, which it fetches from GitHub
+	scripts/cargo-deny.sh check advisories
+
+.PHONY: links
+links: ## Check the relative links and anchors of the documents
+	scripts/check-links.sh
+
 .PHONY: chart
-chart: e2e-build ## Lint the chart and compare what it renders with what it should
+chart: e2e-build ## Lint and test the chart
 	"$(E2E)" build
 	scripts/test-chart.sh
 
 .PHONY: crd
-crd: ## Write the CRD anew from the types, here and in the chart
+crd: ## Generate the CRD from the types, here and in the chart
 	cargo run --quiet -- crd >"$(CRD).new"
 	mv "$(CRD).new" "$(CRD)"
 	cp "$(CRD)" "$(CHART)/crd-files/"
 
 .PHONY: chart-readme
-chart-readme: ## Write the table of values in the chart's README anew
+chart-readme: ## Generate the table of values in the chart's README
 	scripts/chart-readme.sh
 
 .PHONY: bench
 bench: ## Benchmarks
 	cargo bench --workspace --bench election --bench controller
 
-# The temporary directory holds the server's data: on a disk, where a commit costs what it costs.
+# The temporary directory holds the server's data. It must be on a disk, so that commits have their real cost.
 .PHONY: bench-lock
-bench-lock: prerequisites ## The lock beside its rivals; ONLY=<subjects>, LEADERGROUP_BENCH_SECONDS=1 for a short run
+bench-lock: prerequisites ## Compare the lock with alternatives; ONLY=<subjects>, LEADERGROUP_BENCH_SECONDS=1 for a short run
 	TMPDIR="$${TMPDIR:-/var/tmp}" cargo bench --workspace --bench lock -- $(ONLY)
 
 .PHONY: bench-lock-docs
-bench-lock-docs: prerequisites # The same, and the pictures of docs/benchmarks.md
+bench-lock-docs: prerequisites # The same, and write the pictures of docs/benchmarks.md
 	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" TMPDIR="$${TMPDIR:-/var/tmp}" \
 	  cargo bench --workspace --bench lock
 
@@ -127,11 +139,11 @@ root: # Fail early, not after the build
 	  "(make check and make unit do not)" >&2; exit 1; }
 
 .PHONY: prerequisites
-prerequisites: ## Install the Debian packages that tests need, where missing
+prerequisites: ## Install missing Debian packages that the tests need
 	@scripts/prerequisites.sh
 
 .PHONY: own-target
-own-target: # Nothing that another checkout built is taken for this one's
+own-target: # Remove build results of other checkouts
 	@scripts/own-target.sh
 
 .PHONY: e2e-build
@@ -140,7 +152,7 @@ e2e-build: # Build the test cluster's own command
 	cargo build --workspace
 
 .PHONY: help
-help: ## This list
+help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

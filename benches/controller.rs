@@ -25,7 +25,7 @@ fn main() {
     let idle = (median(|| bench.probe_answers()), median(|| bench.pod_events(0)));
     bench.begin_changes(CHANGING);
     let busy = (median(|| bench.probe_answers()), median(|| bench.pod_events(CHANGING)));
-    println!("{GROUPS} groups of 3 pods; µs an event");
+    println!("{GROUPS} groups of 3 pods; processor time of an event, µs");
     println!("{:<24}{:>10}{:>10}", "event", "idle", "busy");
     println!("{:<24}{:>10.2}{:>10.2}", "probe, sent and answered", idle.0, busy.0);
     println!("{:<24}{:>10.2}{:>10.2}", "pod, nothing new", idle.1, busy.1);

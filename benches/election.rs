@@ -1,7 +1,7 @@
-//! What the election costs: steady state and mass failover of many groups, without any I/O.
+//! Benchmark of the election: steady state and mass failover of many groups, without I/O.
 //!
-//! `cargo bench --bench election` prints a table. The numbers say how much of a replica's time the decisions themselves
-//! take; everything else of a failover is spent in the database and the API server.
+//! `cargo bench --bench election` prints a table. It shows how much of a replica's time the decisions take; the rest
+//! of a failover is spent in the database and the API server.
 
 #![allow(missing_docs)]
 
@@ -11,8 +11,8 @@ use std::{
 };
 
 use leadergroup::{
-    api::{Declaration, PodRef},
-    election::{Effect, Event, Group, Member, Outcome, Role, Row, Standing, World},
+    api::{Declaration, PodRef, Role},
+    election::{Effect, Event, Group, Member, Outcome, Row, Standing, World},
 };
 use uuid::Uuid;
 
@@ -47,7 +47,7 @@ fn world() -> World {
     World { members, declared, ..World::default() }
 }
 
-/// A group of three pods, of which the first is active, with this replica in charge.
+/// A group of three pods that this replica owns; the first pod is active.
 fn settled(seed: u32) -> Group {
     let world = world();
     let declared = Some(world.declared.clone());
@@ -67,7 +67,8 @@ fn settled(seed: u32) -> Group {
     group
 }
 
-/// Lets the active pod fall silent and answers every effect at once, until the next one is active. Answers the steps.
+/// Makes the active pod silent and answers every effect at once until the next pod is active. Returns the number of
+/// steps.
 fn fail_over(group: &mut Group) -> u32 {
     let mut world = group.world().clone();
     world.members[0].standing = Standing::Silent;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the table of values in the chart's README from values.yaml: a `# --` comment describes the key below it.
-# With --check, says whether it is up to date instead.
+# Writes the table of values in the chart's README from values.yaml: a `# --` comment describes the key below it. With
+# --check, only reports whether the table is up to date.
 set -euo pipefail
 cd "$(dirname "$0")/../charts/leadergroup"
 

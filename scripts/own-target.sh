@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Removes what was built from another checkout of these sources, and keeps the dependencies. Several checkouts share a
-# target folder, and cargo tells them apart by the times of their files only: what was built last from another one
-# would pass for this one's, and look for its files where that one was.
+# Removes the results of builds of another checkout, but keeps the dependencies. Checkouts share a target directory, and
+# cargo distinguishes them only by file times. It would use a newer build of another checkout, which looks for its files
+# in that checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make}"
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 owner=$CARGO_TARGET_DIR/checkout
 [[ "$(cat "$owner" 2>/dev/null)" == "$PWD" ]] && exit
 mkdir -p "$CARGO_TARGET_DIR"
-# As cargo does where it makes the folder itself: backups leave it out, and the tests know it by that.
+# As cargo does for a directory that it creates: backups skip it, and the tests recognize it by this file.
 [[ -e "$CARGO_TARGET_DIR/CACHEDIR.TAG" ]] ||
   echo 'Signature: 8a477f597d28d172789f06886806bc55' >"$CARGO_TARGET_DIR/CACHEDIR.TAG"
 for profile in dev release; do

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sees to what the tests and the demo need from the machine: installs missing Debian packages, and says clearly what
-# it cannot install itself. Does nothing, quickly, when all is there.
+# Installs missing Debian packages that the tests and the demo need, and reports what it cannot install. If everything
+# is present, it does nothing and is fast.
 set -euo pipefail
 
 missing=()
-need() { # need <Debian package> <check...>: the package is wanted when the check fails
+need() { # need <Debian package> <check...>: the package is needed if the check fails
   local package=$1
   shift
   "$@" >/dev/null 2>&1 || missing+=("$package")
@@ -12,7 +12,7 @@ need() { # need <Debian package> <check...>: the package is wanted when the chec
 static_busybox() { [[ -x /bin/busybox ]] && ! ldd /bin/busybox; }
 exists() { compgen -G "$1"; }
 
-# Tools in sbin are not on every user's path.
+# Tools in sbin are not on every user's PATH.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 need gcc command -v cc
@@ -31,12 +31,13 @@ need busybox-static static_busybox
 need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
 need pgbouncer command -v pgbouncer
 need python3-psycopg /usr/bin/python3 -c 'import psycopg'
+need prometheus command -v promtool
 need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'
 
 if ((${#missing[@]})); then
   echo "==> installing ${missing[*]}"
   if ! command -v apt-get >/dev/null; then
-    echo "error: this is no Debian or Ubuntu; install the counterparts of these packages: ${missing[*]}" >&2
+    echo "error: this is not Debian or Ubuntu; install the equivalents of these packages: ${missing[*]}" >&2
     exit 1
   fi
   as_root=()
@@ -47,18 +48,28 @@ if ((${#missing[@]})); then
     fi
     as_root=(sudo)
   fi
-  # The tests start servers of their own: the package is not to set up and start one beside them.
+  # The tests start their own servers: the package must not create and start another one.
   if [[ ! -e /etc/postgresql-common/createcluster.conf ]]; then
     "${as_root[@]}" mkdir -p /etc/postgresql-common
     echo 'create_main_cluster = false' |
       "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
   fi
+  # No package may start its service: the pooler's and Prometheus's do by default. This file forbids it to all packages,
+  # as long as the installation takes.
+  policy=/usr/sbin/policy-rc.d
+  if [[ ! -e $policy ]]; then
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+  fi
   "${as_root[@]}" apt-get update -q
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
     -o Dpkg::Options::=--force-confold "${missing[@]}"
-  # The same goes for the pooler, whose package knows no such setting.
-  if [[ " ${missing[*]} " == *" pgbouncer "* && -d /run/systemd/system ]]; then
-    "${as_root[@]}" systemctl disable --now pgbouncer.service
+  # Nor at the next boot.
+  if [[ -d /run/systemd/system ]]; then
+    for service in pgbouncer prometheus; do
+      [[ " ${missing[*]} " != *" $service "* ]] || "${as_root[@]}" systemctl disable --now "$service.service"
+    done
   fi
 fi
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Tests of the chart: lint, what each file of values in charts/leadergroup/ci renders, and what is refused. With
-# KUBECONFIG set, each rendering is also checked by that cluster's API server, without being applied.
+# --server, the API server of KUBECONFIG also checks each rendering, without applying it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 chart=charts/leadergroup
 if [[ -z "${HELM:-}" ]]; then
-  # The test cluster's own one: built from source, of a known version.
+  # The Helm of the test cluster, built from source in a known version.
   cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
-  # Several when the pinned version changed: the newest build.
+  # If the pinned version has changed, there are several: use the newest build.
   HELM=$(find "$cache/bin" -mindepth 2 -maxdepth 2 -name helm -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 | cut -d ' ' -f 2-)
   [[ -n "$HELM" ]] ||
     HELM=$(command -v helm) ||
@@ -19,6 +19,8 @@ trap 'rm -rf "$out"' EXIT
 
 failed=0
 checks=0
+with_rules=0
+command -v promtool >/dev/null || { echo "error: promtool is missing; run: make prerequisites" >&2; exit 1; }
 complain() {
   echo "error: $*" >&2
   failed=1
@@ -43,20 +45,27 @@ for values in "$chart"/ci/*-values.yaml; do
   done < <(sed -n 's/^# must contain: //p' "$values")
   while IFS= read -r text; do
     checks=$((checks + 1))
-    # To the end of the line: `kind: Service` is not to find `kind: ServiceAccount`.
+    # Match to the end of the line: `kind: Service` must not find `kind: ServiceAccount`.
     ! grep -qE -- "$(sed 's/[][\.*^$(){}?+|/]/\\&/g' <<<"$text")\$" "$out/$name.yaml" ||
       complain "$name: must not contain, but does: $text"
   done < <(sed -n 's/^# must not contain: //p' "$values")
-  # Every container, init or not, keeps to the restricted Pod Security Standard.
+  # Every container, including init containers, meets the restricted Pod Security Standard.
   containers=$(grep -cE '^ +image: ' "$out/$name.yaml" || true)
   dropped=$(grep -cE '^ +drop: \[ALL\]$' "$out/$name.yaml" || true)
   readonly=$(grep -cE '^ +readOnlyRootFilesystem: true$' "$out/$name.yaml" || true)
   [[ "$containers" == "$dropped" && "$containers" == "$readonly" ]] ||
     complain "$name: $containers containers, of which $dropped drop all capabilities and $readonly have a read-only root"
+  # Prometheus accepts the alert rules: their expressions parse, and their labels and templates are valid.
+  awk 'BEGIN { RS = "---\n" } /(^|\n)kind: PrometheusRule\n/' "$out/$name.yaml" | sed '1,/^spec:$/d; s/^  //' >"$out/rules"
+  if [[ -s "$out/rules" ]]; then
+    checks=$((checks + 1))
+    with_rules=$((with_rules + 1))
+    promtool check rules "$out/rules" >"$out/promtool" 2>&1 || complain "$name: promtool: $(cat "$out/promtool")"
+  fi
   # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.
   awk '/^kind:/ { kind = $2 } kind ~ /^(Cluster)?Role$/ && /"\*"|\[\*\]/ { print FILENAME ":" FNR ": " $0; bad = 1 }
     END { exit bad }' "$out/$name.yaml" >&2 || complain "$name: wildcard in a role"
-  if [[ -n "${KUBECONFIG:-}" ]]; then
+  if [[ "${1:-}" == --server ]]; then
     # The namespaces need not exist for a dry run; custom resources of other projects may be unknown to the cluster.
     sed -E 's/^( *namespace: )(test|team-[ab])$/\1default/' "$out/$name.yaml" |
       awk 'BEGIN { RS = "---\n" } !/monitoring\.coreos\.com/ { print "---\n" $0 }' >"$out/$name.dry.yaml"
@@ -65,6 +74,8 @@ for values in "$chart"/ci/*-values.yaml; do
     checks=$((checks + 1))
   fi
 done
+
+((with_rules > 0)) || complain "no set of values renders the alert rules, so that promtool had nothing to check"
 
 for values in "$chart"/ci/refused/*.yaml; do
   name=$(basename "$values" .yaml)
@@ -77,9 +88,24 @@ for values in "$chart"/ci/refused/*.yaml; do
   fi
 done
 
+# An upgrade of the chart must not restart the database that it brings.
+newer=$out/newer
+cp -r "$chart" "$newer"
+sed -i -E 's/^(version|appVersion): .*/\1: 99.9.9/' "$newer/Chart.yaml"
+database_pod() { # database_pod <chart>: the pod template of the bundled PostgreSQL
+  "$HELM" template test "$1" --namespace test --values "$chart/ci/default-values.yaml" \
+    --show-only templates/postgresql.yaml | sed -n '/^  template:/,/^  [a-z]/p'
+}
+checks=$((checks + 1))
+database_pod "$chart" >"$out/database"
+database_pod "$newer" >"$out/database-newer"
+[[ -s "$out/database" ]] || complain "no pod template of the bundled PostgreSQL was found"
+diff -u "$out/database" "$out/database-newer" >&2 || complain "an upgrade of the chart restarts the bundled PostgreSQL"
+
 scripts/chart-readme.sh --check || failed=1
 
-# The program knows every variable that the chart sets (it refuses others at start), and the documents name every setting.
+# The program accepts every variable that the chart sets (it refuses others at start), and the documents name every
+# setting.
 operator=${LEADERGROUP:-${CARGO_TARGET_DIR:-target}/debug/leadergroup}
 help=$("$operator" run --help)
 while IFS= read -r variable; do
@@ -92,8 +118,8 @@ while IFS= read -r key; do
 done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
 
 
-# The operator has every metric that alerts and dashboard use. Registered without the prefix of all of them, and without the
-# endings that counters and histograms get.
+# The operator has every metric that the alerts and the dashboard use. The code registers them without the common prefix
+# and without the suffixes of counters and histograms.
 while IFS= read -r metric; do
   checks=$((checks + 1))
   grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The whole test, cheapest first: what fails soonest fails first.
+# Runs all tests, the cheapest first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make test}"
+source scripts/no-cluster.sh
 
 e2e=$CARGO_TARGET_DIR/debug/leadergroup-e2e
 step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
 
-# What runs beside the rest has a session of its own each: one signal reaches all of it, and nothing else.
+# Each parallel job has its own session, so that one signal reaches all of its processes and no others.
 logs=$(mktemp -d)
 declare -A sessions=()
 finish() {
@@ -23,7 +24,7 @@ beside() {
   setsid "$@" >"$logs/$what" 2>&1 &
   sessions[$what]=$!
 }
-# join <what>: waits for it, and shows what it printed
+# join <what>: waits for the job, and prints its output
 join() {
   local tail_pid status=0
   tail -n +1 -f --pid="${sessions[$1]}" "$logs/$1" &
@@ -41,11 +42,12 @@ cargo fmt --all --check
 scripts/check-files.sh
 
 step "build"
-# The first one of all: what it finds in Cargo.lock is what everything is tested with.
+# This must be first: everything is tested with the Cargo.lock that it checks.
 cargo build --workspace --locked
 
 step "the test cluster's programs: building in the background"
 beside "the build of the test cluster's programs" nice -n 5 "$e2e" build
+beside "the build of cargo-deny" nice -n 10 scripts/cargo-deny.sh build
 
 step "clippy"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
@@ -58,7 +60,7 @@ step "the committed CRD is what the types say"
   { echo "error: crds/leadergroups.yaml is out of date; run: make crd" >&2; exit 1; }
 
 step "building the tests"
-# Always the whole workspace, so that every step has the same features of the dependencies, and none is built twice.
+# Always the whole workspace, so that all steps use the same features of the dependencies and nothing is built twice.
 with_postgres=(blocking faults exec lock_cli migrate)
 others=(--lib --bins --test=dependencies)
 for path in tests/*.rs tests/*/main.rs; do
@@ -72,9 +74,9 @@ cargo test --workspace --no-run
 step "the test cluster's programs: waiting for the build"
 join "the build of the test cluster's programs"
 
-# Nearly all tests wait most of the time: for servers, and for leases to end. So those that need PostgreSQL alone run
-# beside those that need an API server, and the first of the end-to-end tests. The simulation only computes, and waits for
-# nothing: it gets what the others leave.
+# Most tests wait most of the time, for servers and for leases to end. So tests that need only PostgreSQL run in
+# parallel with those that need an API server and the first of the end-to-end tests. The simulation only computes; it
+# gets the remaining CPU time.
 step "in the background: the simulation, tests with PostgreSQL"
 beside "the simulation" nice -n 19 cargo test --workspace --test simulation
 RUST_TEST_THREADS=4 beside "tests with PostgreSQL" \
@@ -82,7 +84,7 @@ RUST_TEST_THREADS=4 beside "tests with PostgreSQL" \
 
 step "unit and integration tests"
 RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
-# Each waits for an operator of its own, most of the time for what it does when something lasts.
+# Each of these tests has its own operator, and mostly waits for it.
 RUST_TEST_THREADS=8 cargo test --workspace --test operator
 cargo test --workspace --doc
 cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
@@ -90,14 +92,18 @@ cargo test --workspace --features leadergroup-lock/prometheus-client --test prom
 step "chart"
 scripts/test-chart.sh
 
+step "dependencies: licenses, banned crates, sources"
+join "the build of cargo-deny"
+scripts/cargo-deny.sh check bans licenses sources
+
 step "end to end: the cluster"
 cargo test --workspace --test cluster
 
 step "tests with PostgreSQL"
 join "tests with PostgreSQL"
 
-# Scenarios that have the cluster to themselves mostly wait, for a minute without a database and the like. The lock's tests,
-# which keep the machine busy, are run meanwhile.
+# Scenarios with exclusive use of the cluster mostly wait, for example for a minute without a database. The lock's
+# tests, which keep the machine busy, run in the meantime.
 touch "$logs/scenarios"
 RUST_TEST_THREADS=4 beside "tests of the lock" bash -c '
   tail -n +1 -f "$0" | grep -q "^scenarios that have the cluster to themselves"

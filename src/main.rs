@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, Settings, SettingsArgs, UninstallArgs, crd_yaml, exec, fence_sql,
-    guard, start, uninstall,
+    Cli, Command, ExecArgs, LockCommand, UninstallArgs, crd_yaml, exec, fence_sql, guard, start, uninstall,
 };
+use leadergroup::config::{Settings, SettingsArgs};
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The command line or the settings are wrong: trying again does not help.
+/// The command line or the settings are invalid.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             status = block_on(run_under_lock(settings, args))?;
             Ok(())
         }),
-        // These two read no settings and start no runtime: the guardian runs as long as the command does.
+        // These two commands read no settings and start no runtime: the guardian runs as long as the command.
         Command::Start(args) => {
             status = start(&args);
             Ok(())
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why the program ends without success.
+/// Why the program fails.
 enum Failure {
     Usage(String),
     Run(anyhow::Error),
@@ -95,7 +95,7 @@ fn with_settings(
     })?
 }
 
-/// For whoever does without the database until it can be reached.
+/// Also accepts an invalid database URL from the environment or a file: the operator runs and reports it.
 fn with_database_or_not<T>(args: SettingsArgs, command: impl FnOnce(Settings) -> T) -> Result<T, Failure> {
     args.load().map(command).map_err(|errors| Failure::Usage(errors.to_string()))
 }
@@ -103,11 +103,11 @@ fn with_database_or_not<T>(args: SettingsArgs, command: impl FnOnce(Settings) ->
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime
-        .context("the runtime cannot be started: allow this process threads and file descriptors")?
+        .context("the runtime cannot be started: check the limits of threads and file descriptors")?
         .block_on(work)
 }
 
-/// Runs a replica until it is told to stop.
+/// Runs a replica until `shutdown`.
 async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
     init_logs(settings.log.format, &settings.log.filter)?;
     end_on_panic();
@@ -117,7 +117,7 @@ async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Res
 async fn migrate(settings: Settings) -> anyhow::Result<()> {
     let store = settings.store()?;
     store.migrate().await?;
-    println!("the tables are those of this version");
+    println!("the tables are up to date");
     Ok(())
 }
 
@@ -141,11 +141,13 @@ async fn lock(settings: Settings, command: LockCommand) -> anyhow::Result<u8> {
     Ok(answer.status)
 }
 
-/// Prints a text. Whoever reads it may stop when it has seen enough.
+/// Prints a text. It is no error if the reader closes the pipe early.
 fn print_out(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("nothing can be printed"),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
         _ => Ok(()),
     }
 }
@@ -155,14 +157,14 @@ async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
         .await
         .context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")?;
     let groups = uninstall(client, &args).await?;
-    println!("the operator is stopped, and {groups} groups are let go");
+    println!("the operator is stopped, and its finalizer is removed from {groups} groups");
     Ok(())
 }
 
-/// Listens for SIGTERM and SIGINT from here on. The first one asks for an orderly end, with which the groups are handed
-/// over; a second one ends the process at once, and other replicas take the groups over after this one's ttl.
+/// Listens for SIGTERM and SIGINT. The first signal requests an orderly shutdown, which hands the groups over. A
+/// second signal ends the process at once; other replicas then take over the groups after this replica's ttl.
 fn stop_on_signal(shutdown: CancellationToken) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    let listen = |kind| signal(kind).context("signals cannot be listened for");
+    let listen = |kind| signal(kind).context("cannot listen for signals");
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     Ok(async move {
         for exit in [false, true] {
@@ -171,7 +173,7 @@ fn stop_on_signal(shutdown: CancellationToken) -> anyhow::Result<impl Future<Out
                 _ = interrupt.recv() => {}
             }
             if exit {
-                eprintln!("leadergroup: second signal: ending at once");
+                eprintln!("leadergroup: second signal: exiting at once");
                 std::process::exit(1);
             }
             shutdown.cancel();

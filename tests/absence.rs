@@ -1,4 +1,4 @@
-//! What is believed of a 404: the API server's own word that this very object is not there, and nothing else.
+//! A 404 counts as absence only if the API server itself reports that this very object does not exist.
 
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
@@ -54,7 +54,7 @@ fn status(reason: &str, details: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_group_is_gone_only_by_the_api_servers_word_on_this_group() {
+async fn a_group_is_gone_only_if_the_api_server_reports_it() {
     let details = |group: &str, kind: &str, name: &str| json!({ "group": group, "kind": kind, "name": name });
     let own = status("NotFound", &details("leadergroup.dev", "leadergroups", "web"));
     assert!(answering(own).await.group(&group()).await.unwrap().is_none());
@@ -62,7 +62,7 @@ async fn a_group_is_gone_only_by_the_api_servers_word_on_this_group() {
         "404 page not found".to_owned(),
         "<html>no such page</html>".to_owned(),
         "{}".to_owned(),
-        // The definition is gone, or not served at the moment.
+        // The CRD is gone, or not served at the moment.
         status("NotFound", &json!({})),
         status("NotFound", &details("leadergroup.dev", "leadergroups", "db")),
         status("NotFound", &details("", "namespaces", "web")),
@@ -76,7 +76,7 @@ async fn a_group_is_gone_only_by_the_api_servers_word_on_this_group() {
 }
 
 #[tokio::test]
-async fn a_pod_is_gone_only_by_the_api_servers_word_on_this_pod() {
+async fn a_pod_is_gone_only_if_the_api_server_reports_it() {
     let pod = PodRef { name: "web-0".into(), uid: "p1".into() };
     let own = status("NotFound", &json!({ "kind": "pods", "name": "web-0" }));
     assert!(answering(own).await.pod(&group(), &pod).await.unwrap().is_none());

@@ -1,5 +1,5 @@
-//! The custom resource definition on a real API server: what it refuses and with what words, what it accepts, which
-//! defaults it fills in, and what a new group looks like to the tools that wait for it.
+//! Tests of the CRD on a real API server: what it refuses and with which messages, what it accepts, which defaults it
+//! sets, and how a new group looks to tools that wait for it.
 
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
@@ -18,7 +18,7 @@ use leadergroup::api::{ConditionType, LeaderGroup, LeaderGroupStatus, Reason};
 use manifests::Manifest;
 use serde_json::{Value, json};
 
-/// The strictness that `kubectl apply` asks for.
+/// The validation level of `kubectl apply`.
 const STRICT: &str = "fieldValidation=Strict";
 
 struct Groups {
@@ -58,7 +58,7 @@ impl Groups {
         self.client.request(request).await.expect("the group is there")
     }
 
-    /// Writes the documents one after the other; what the last one came to.
+    /// Applies the documents one after the other, and returns the result of the last one.
     async fn apply(&self, manifest: &Manifest) -> Result<Value, Error> {
         let (last, before) = manifest.documents.split_last().expect("there is a document");
         let mut version = None;
@@ -78,7 +78,7 @@ impl Groups {
     }
 }
 
-/// The complaints in a refusal, each with its field, less the server's remark that it stopped at what it found.
+/// The errors in a refusal, each with its field, without the server's remark that it skipped other rules.
 fn complaints(status: &Status) -> Vec<String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let causes = causes.filter(|cause| !cause.message.contains("some validation rules were not checked"));
@@ -98,7 +98,7 @@ async fn each_invalid_manifest_is_refused_with_one_message_that_says_what_to_wri
             Err(error) => vec![format!("not refused but failed: {error}")],
             Ok(_) => vec!["accepted".to_owned()],
         };
-        // Between the field and the words stands the value that was found.
+        // The server's message has the invalid value between the field and the text.
         let (field, words) = manifest.says.split_once(": ").expect("field: words");
         let intended = |complaint: &String| {
             complaint.ends_with(&manifest.says)
@@ -165,9 +165,9 @@ async fn a_null_is_replaced_by_the_default_and_not_stored() {
     assert_eq!(stored["spec"]["health"], json!({ "failureThreshold": 2 }));
 }
 
-/// What kstatus looks at: an object without a status, or with a condition Ready that is true, counts as settled.
+/// For kstatus, an object without a status, or with the condition Ready=True, is settled.
 #[tokio::test]
-async fn nothing_takes_a_new_group_for_a_settled_one() {
+async fn a_new_group_does_not_look_settled() {
     let groups = Groups::new("new").await;
     groups.create(&minimal("new")).await.unwrap();
     let group: LeaderGroup = serde_json::from_value(groups.get("new").await).unwrap();
@@ -243,7 +243,7 @@ async fn a_list_shows_the_columns_that_people_need() {
 }
 
 #[tokio::test]
-async fn the_definition_is_accepted_without_a_warning_and_found_by_its_short_name() {
+async fn the_crd_is_accepted_without_a_warning_and_found_by_its_short_name() {
     let server = ApiServer::shared().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(server.client().await);
     let definition = definitions.get("leadergroups.leadergroup.dev").await.unwrap();

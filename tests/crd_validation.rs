@@ -1,10 +1,10 @@
-//! The operator's own check of a spec agrees with the API server's rules on every manifest of `tests/manifests`.
+//! The operator's own validation must agree with the API server's rules on every manifest of `tests/manifests`.
 
 mod manifests;
 
 use leadergroup::api::LeaderGroup;
 
-/// What only the API server can judge: a change of what must not change, a field that no program reads, metadata.
+/// Errors that only the API server can detect: changes of immutable fields, unknown fields, metadata.
 fn is_the_servers_alone(says: &str) -> bool {
     says.contains("immutable") || says.starts_with("strict decoding") || says.starts_with("metadata.name")
 }
@@ -30,7 +30,7 @@ fn what_the_api_server_refuses_the_operator_refuses_too() {
 #[test]
 fn what_the_api_server_accepts_the_operator_accepts_too() {
     for manifest in manifests::all("valid") {
-        // Nulls are for the API server to replace; the program only ever reads what that has stored.
+        // The API server replaces nulls, so the operator never reads them.
         if manifest.name == "nulls" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! `leadergroup lock` against a real PostgreSQL, as a user runs it.
+//! Tests of `leadergroup lock` with a real PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use postgres::Database;
 use serde_json::{Value, json};
 
 fn run(database: &Database, arguments: &[&str]) -> Output {
-    // The tests' own variables would be refused as misspelt settings.
+    // The program would refuse the tests' own variables as misspelt settings.
     let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
     command.env_clear().arg("lock").args(arguments).args(["--replica", "test"]);
     command.env("LEADERGROUP_DATABASE_URL", database.url()).output().unwrap()
@@ -62,7 +62,7 @@ async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &st
     store.grant(own, &[grant]).await.unwrap().remove(0)
 }
 
-/// Three locks: one held in its second term, one free, one of another name.
+/// Three locks: one held in its second term, one free, one with another prefix.
 async fn locks() -> (Database, Store, SessionId) {
     let (database, store) = postgres::migrated().await;
     let own = store.register("replica-1", Duration::from_secs(5), None).await.unwrap().0;
@@ -101,7 +101,7 @@ async fn locks_are_listed_and_shown() {
     assert_eq!(shown["session"]["id"], json!(own));
     assert_eq!(shown["session"]["ended"], json!(false));
     let shown = text(&database, &["show", "web/b"]);
-    assert!(shown.contains("(nobody)") && shown.contains("replica-1"), "{shown}");
+    assert!(shown.contains("(none)") && shown.contains("replica-1"), "{shown}");
     assert!(error(&database, &["show", "web"]).contains("no lock with the key \"web\""));
     assert!(error(&database, &["show", ""]).contains("is empty"));
 }
@@ -132,14 +132,14 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
     assert!(outdated.contains("its token is 2, not 1"), "{outdated}");
 
     let done = text(&database, &["release", "web/a", "--force", "--reason", "stuck since noon"]);
-    assert_eq!(done, "web/a is taken away from jobs/p1 (token 2)\n");
+    assert_eq!(done, "web/a was taken away from jobs/p1 (token 2)\n");
     let row = store.info(&key("web/a")).await.unwrap().unwrap();
     assert_eq!((row.holder, row.token, row.session), (None, Token::new(2), None));
     let history = json_of(&database, &["history", "web/a"]);
     assert_eq!(history[0]["released"]["reason"], json!("stuck since noon (by unknown)"));
-    assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a was held by nobody (token 2)\n");
+    assert_eq!(text(&database, &["release", "web/a", "--force"]), "web/a had no holder (token 2)\n");
 
-    // Whoever was in charge cannot go on as if nothing had happened: it has to take the charge and read the row anew.
+    // The previous owner cannot simply continue: it must claim the key and read the row again.
     let stale = grant(&store, own, "web/a", 2, "p2").await;
     assert_eq!(stale, Granted::Refused(Refusal::Unclaimed { session: None }));
     take(&store, own, "web/a").await;
@@ -156,13 +156,13 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
         assert_eq!(
             (output.status.code(), output.stdout),
             (Some(1), vec![]),
-            "what went wrong is not for programs"
+            "errors are not printed as JSON"
         );
     }
 }
 
 #[tokio::test]
-async fn what_a_program_holds_goes_on_to_the_one_that_waits() {
+async fn a_lock_taken_from_a_program_goes_to_the_next_waiter() {
     let (database, store) = postgres::migrated().await;
     let own = store.register("two", Duration::from_secs(5), None).await.unwrap().0;
     let holder =
@@ -177,7 +177,7 @@ async fn what_a_program_holds_goes_on_to_the_one_that_waits() {
     assert_eq!((&shown["waiting"][0]["holder"]["name"], &shown["waiting"][1]), (&json!("j2"), &Value::Null));
     assert!(text(&database, &["show", "job"]).contains("waiting:      jobs/j2 since "));
     let done = text(&database, &["release", "job", "--force", "--reason", "stuck", "--by", "ann"]);
-    assert_eq!(done, "job is taken away from jobs/j1 (token 1); jobs/j2 has it now\n");
+    assert_eq!(done, "job was taken away from jobs/j1 (token 1); jobs/j2 holds it now\n");
     assert_eq!(
         store.acquire(own, &next, Wait::InQueue).await.unwrap().outcome,
         Acquired::Granted { token: Token::new(2) }
@@ -250,7 +250,7 @@ async fn the_fence_for_other_databases_is_printed() {
     database.sql("select leadergroup.fence_seen('a', 1)").await;
 }
 
-/// What `head` does.
+/// As `head` does.
 #[tokio::test]
 async fn a_reader_that_stops_reading_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_leadergroup"))

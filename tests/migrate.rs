@@ -1,4 +1,4 @@
-//! `leadergroup migrate` against a real PostgreSQL, as a user runs it.
+//! Tests of `leadergroup migrate` with a real PostgreSQL.
 
 #[path = "../lock/tests/postgres/mod.rs"]
 mod postgres;
@@ -6,7 +6,7 @@ mod postgres;
 use std::process::{Command, Output};
 
 fn migrate(url: &str) -> Output {
-    // The tests' own variables would be refused as misspelt settings.
+    // The program would refuse the tests' own variables as misspelt settings.
     let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
     command.env_clear().args(["migrate", "--replica", "test"]).env("LEADERGROUP_DATABASE_URL", url);
     command.output().expect("the program runs")
@@ -34,7 +34,7 @@ async fn a_database_that_cannot_be_used_is_named_without_its_password() {
     for wrong in [
         url.replace(postgres::PASSWORD, "wr0ng-passw0rd"),
         url.replace(&format!("/{}", database.name), "/no_such_database"),
-        // Port 1 of loopback: nobody listens there.
+        // Port 1 of loopback, without a listener.
         format!("postgres://{}:wr0ng-passw0rd@127.0.0.1:1/x", postgres::ROLE),
     ] {
         let output = migrate(&wrong);

@@ -1,10 +1,11 @@
 //! Settings: which source wins, and that whatever is wrong is refused with its place and the remedy.
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
 use std::{collections::BTreeMap, io::Write as _, path::Path, process::Command, time::Duration};
 
-use leadergroup::cli::{LogFormat, Origin, Settings, Sources};
+use leadergroup::config::{LogFormat, Origin, Settings, Sources};
 use tempfile::NamedTempFile;
 
 const URL: &str = "postgres://lock:s3cret@db:5432/locks";

@@ -1,4 +1,4 @@
-//! Metrics, logs and health endpoints as someone outside sees them.
+//! Tests of metrics, logs and health endpoints from the outside.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
     net::{Ipv4Addr, SocketAddr},
     os::unix::process::ExitStatusExt as _,
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -27,10 +27,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long anything in these tests may take before it counts as never.
+/// Time limit for every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The samples of an exposition, by name and labels, after checking its form.
+/// The samples of an exposition, by name and labels. Also checks its format.
 fn samples(text: &str) -> HashMap<String, f64> {
     assert!(text.ends_with("# EOF\n"), "{text}");
     let described = |name: &str, what: &str| {
@@ -96,8 +96,55 @@ fn each_metric_says_what_happened() {
     }
 }
 
+/// The page in the older text format, the only one that promtool reads: the type and help of a counter and of an info
+/// belong to the name of its sample there, and there are neither units nor an end mark.
+fn as_text_format(page: &str) -> String {
+    let kind_of = |family: &str| {
+        let prefix = format!("# TYPE {family} ");
+        page.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default()
+    };
+    let convert = |line: &str| {
+        let mut words = line.splitn(4, ' ');
+        let (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(family), Some(rest)) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return line.to_owned();
+        };
+        let (name, kind) = match kind_of(family) {
+            "counter" => (format!("{family}_total"), "counter"),
+            "info" => (format!("{family}_info"), "gauge"),
+            kind => (family.to_owned(), kind),
+        };
+        format!("# {what} {name} {}", if what == "TYPE" { kind } else { rest })
+    };
+    let lines = page.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT "));
+    lines.map(|line| convert(line) + "\n").collect()
+}
+
 #[test]
-fn the_lock_is_asked_each_time_that_somebody_reads() {
+fn promtool_has_nothing_against_the_metrics() {
+    let metrics = Metrics::with_lock(LockReading::default);
+    metrics.set_groups(GroupState::Active, 1);
+    metrics.set_group("shop", "web", GroupReading { active: true, eligible: 3 });
+    metrics.failover("Silent", Duration::from_millis(40));
+    metrics.probe("success");
+    metrics.lock_operation("acquire", LockOutcome::Refused);
+    metrics.api_write("pods", ApiOutcome::Conflict);
+    let text = as_text_format(&metrics.encode().unwrap());
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is there: scripts/prerequisites.sh installs it");
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let answer = promtool.wait_with_output().unwrap();
+    let complaints = String::from_utf8_lossy(&answer.stderr);
+    assert!(answer.status.success() && complaints.is_empty(), "{complaints}\n{text}");
+}
+
+#[test]
+fn the_lock_is_read_at_each_scrape() {
     let attempts = Arc::new(AtomicU64::new(0));
     let metrics = Metrics::with_lock({
         let attempts = attempts.clone();
@@ -147,7 +194,7 @@ fn the_process_shows_what_it_uses() {
 }
 
 #[test]
-fn the_series_of_a_group_end_with_our_charge_of_it() {
+fn the_series_of_a_group_end_with_its_ownership() {
     let metrics = Metrics::new();
     for n in 0..100 {
         let name = format!("g{n}");
@@ -190,7 +237,7 @@ impl Running {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends bytes, and reads whatever comes until the server closes.
+    /// Sends bytes, and reads until the server closes the connection.
     async fn exchange(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -208,7 +255,7 @@ impl Running {
 
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // A reset after the answer does not take the answer away.
+    // A reset after the answer does not matter.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes");
     String::from_utf8(answer).unwrap()
 }
@@ -218,7 +265,7 @@ fn forever() -> Liveness {
 }
 
 #[tokio::test]
-async fn alive_means_that_the_loop_turns() {
+async fn liveness_needs_a_running_loop() {
     let bound = Duration::from_secs(1);
     let running = Running::start(Liveness::new(bound)).await;
     let becomes_stuck = async {
@@ -230,7 +277,7 @@ async fn alive_means_that_the_loop_turns() {
             assert_eq!(body, "ok\n");
         }
     };
-    let (status, body) = timeout(PATIENCE, becomes_stuck).await.expect("nobody touches it");
+    let (status, body) = timeout(PATIENCE, becomes_stuck).await.expect("it is not touched");
     assert_eq!(status, 503);
     assert!(
         body.starts_with("event loop: has not turned for ") && body.ends_with("at most 1000 ms\n"),
@@ -250,7 +297,7 @@ async fn alive_means_that_the_loop_turns() {
 #[tokio::test]
 async fn ready_means_that_every_check_passes() {
     let running = Running::start(forever()).await;
-    assert_eq!(running.get("/readyz").await, (200, "ok\n".into()), "nothing is asked for");
+    assert_eq!(running.get("/readyz").await, (200, "ok\n".into()), "there are no checks");
     let watches = running.endpoints.readiness.check("watches", "not synced yet");
     let store = running.endpoints.readiness.check("lock store", "never reached");
     let both = "lock store: never reached\nwatches: not synced yet\n";
@@ -278,7 +325,10 @@ async fn metrics_are_served_in_their_own_format() {
 #[tokio::test]
 async fn other_paths_and_methods_are_turned_away() {
     let running = Running::start(forever()).await;
-    assert_eq!(running.get("/").await, (404, "there are /livez, /readyz and /metrics\n".into()));
+    assert_eq!(
+        running.get("/").await,
+        (404, "not found; the paths are /livez, /readyz and /metrics\n".into())
+    );
     assert_eq!(running.get("/livez/").await.0, 404);
     let post = running.exchange("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 999999999\r\n\r\n").await;
     assert!(post.starts_with("HTTP/1.1 405") && post.to_lowercase().contains("allow: get, head"), "{post}");
@@ -305,7 +355,7 @@ async fn a_request_that_never_ends_is_cut_short() {
 }
 
 #[tokio::test]
-async fn those_who_dawdle_keep_the_others_waiting_for_a_while_only() {
+async fn slow_clients_delay_others_only_for_a_limited_time() {
     let running = Running::start(forever()).await;
     let mut idle = Vec::new();
     for _ in 0..64 {
@@ -341,7 +391,7 @@ async fn an_address_in_use_is_said_so() {
     );
 }
 
-/// Where a log can be read back from.
+/// A log in memory.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -357,7 +407,7 @@ impl Write for Lines {
 }
 
 impl Lines {
-    /// What is logged under a format and a filter.
+    /// The log with this format and filter.
     fn logged(format: LogFormat, filter: &str) -> String {
         let lines = Self::default();
         let writer = lines.clone();
@@ -416,7 +466,7 @@ fn a_panic_in_any_task_ends_the_process_with_a_line_in_the_log() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let task = tokio::spawn(async { panic!("one task of many") });
-            // Without the hook the others, like this one, would just go on.
+            // Without the hook the other tasks, like this one, would continue.
             assert!(task.await.is_err());
         });
         return;

@@ -1,4 +1,5 @@
-//! `leadergroup uninstall` on a real API server: nothing is left stuck, and the labels end as the groups say.
+//! Tests of `leadergroup uninstall` with a real API server: no object gets stuck, and the labels are settled
+//! according to the groups.
 
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
@@ -22,7 +23,7 @@ use leadergroup::{
 };
 use serde_json::{Value, json};
 
-/// A namespace with an operator's Deployment in it, and groups and pods as a test makes them.
+/// A namespace with an operator's Deployment, and the groups and pods of a test.
 struct World {
     client: Client,
     namespace: String,
@@ -67,7 +68,7 @@ impl World {
         self.groups().create(&PostParams::default(), &group).await.unwrap()
     }
 
-    /// The groups, whatever is in them.
+    /// The groups, including undecodable ones.
     fn groups(&self) -> Api<DynamicObject> {
         let resource = ApiResource::erase::<LeaderGroup>(&());
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
@@ -109,7 +110,7 @@ fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
 }
 
 #[tokio::test]
-async fn each_group_is_let_go_as_its_on_delete_says() {
+async fn each_group_is_settled_according_to_its_on_delete() {
     let world = World::new().await;
     let strip = world.group("strip", "Strip", &[FINALIZER, "example.com/other"]).await;
     let keep = world.group("keep", "Keep", &[FINALIZER]).await;
@@ -136,7 +137,7 @@ async fn each_group_is_let_go_as_its_on_delete_says() {
     );
     let deployment = world.api::<Deployment>().get("operator").await.unwrap();
     assert_eq!(deployment.spec.unwrap().replicas, Some(0));
-    // Again, with nothing left to do.
+    // A second run has nothing to do.
     assert_eq!(uninstall(world.client.clone(), &world.args()).await.unwrap(), 3);
 }
 
@@ -165,7 +166,7 @@ async fn a_deletion_that_waits_for_the_finalizer_goes_through() {
 }
 
 #[tokio::test]
-async fn groups_that_cannot_be_read_are_let_go_with_the_others() {
+async fn undecodable_groups_are_released_like_the_others() {
     let server = ApiServer::start(&[]).await;
     server.take_validation_off().await;
     let world = World::on(&server).await;
@@ -176,7 +177,7 @@ async fn groups_that_cannot_be_read_are_let_go_with_the_others() {
     }
     let groups = world.groups();
     assert!(groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left());
-    // The harder case: what is stored would not be accepted.
+    // The harder case: the stored object is not valid.
     server.put_validation_on().await;
 
     assert_eq!(uninstall(world.client.clone(), &world.args()).await.unwrap(), 3);
@@ -204,7 +205,7 @@ async fn nothing_is_touched_before_the_operator_has_stopped() {
                 "{error}"
             );
         }
-        other => panic!("the operator still runs: {other:?}"),
+        other => panic!("the operator is still running: {other:?}"),
     }
     assert_eq!(world.finalizers("strip").await, [FINALIZER]);
     assert_eq!(world.role("strip-1").await.as_deref(), Some("active"));
@@ -221,7 +222,7 @@ async fn without_deployment_and_groups_there_is_nothing_to_do() {
     assert_eq!(uninstall(world.client.clone(), &args).await.unwrap(), 0);
 }
 
-/// As the chart does with `watchNamespaces`: rights in the namespace for somebody of the same name.
+/// Grants rights in the namespace to a user of the same name, as the chart does with `watchNamespaces`.
 async fn allow_in(world: &World, on_pods: &[&str]) -> Client {
     let role: ClusterRole = object(json!({
         "metadata": { "name": world.namespace },
@@ -242,7 +243,7 @@ async fn allow_in(world: &World, on_pods: &[&str]) -> Client {
     let resource = ApiResource::erase::<LeaderGroup>(&());
     let groups = Api::<DynamicObject>::namespaced_with(client.clone(), &world.namespace, &resource);
     let start = Instant::now();
-    // The API server learns of a right a moment after it was given.
+    // A granted right takes effect a moment later.
     while groups.list(&ListParams::default()).await.is_err() {
         assert!(start.elapsed() < apiserver::DEADLINE, "the right does not arrive");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -251,7 +252,7 @@ async fn allow_in(world: &World, on_pods: &[&str]) -> Client {
 }
 
 #[tokio::test]
-async fn a_namespace_without_rights_holds_no_other_up() {
+async fn a_namespace_without_rights_does_not_block_the_others() {
     let world = World::new().await;
     let group = world.group("strip", "Strip", &[FINALIZER]).await;
     world.pod("strip-1", Some("active"), Some(&group)).await;
@@ -264,7 +265,7 @@ async fn a_namespace_without_rights_holds_no_other_up() {
             assert!(text.contains(&gone) && text.contains("403") && !text.contains("strip"), "{text}");
             assert!(text.contains("watchNamespaces"), "it says what to do: {text}");
         }
-        other => panic!("nobody knows what is in the one without rights: {other:?}"),
+        other => panic!("the groups of the namespace without rights are unknown: {other:?}"),
     }
     assert!(world.finalizers("strip").await.is_empty());
     assert_eq!(world.role("strip-1").await, None);
@@ -290,4 +291,29 @@ async fn labels_that_are_out_of_reach_hold_up_only_groups_that_stay() {
     }
     assert!(groups.get_opt("leaving").await.unwrap().is_none());
     assert_eq!(world.finalizers("staying").await, [FINALIZER]);
+}
+
+#[tokio::test]
+async fn an_api_server_out_of_reach_is_not_taken_for_missing_rights() {
+    // Nobody listens on port 1 of the loopback address.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let args = UninstallArgs {
+        deployment: "operator".into(),
+        deployment_namespace: "leadergroup".into(),
+        namespaces: Vec::new(),
+        timeout: HumanDuration(apiserver::DEADLINE),
+        keep_labels: false,
+    };
+    let error = uninstall(Client::try_from(config).unwrap(), &args).await.unwrap_err().to_string();
+    assert!(error.contains("check that the API server runs") && error.contains("KUBECONFIG"), "{error}");
+    assert!(!error.contains("rights"), "{error}");
+}
+
+#[tokio::test]
+async fn an_account_without_rights_is_told_which_are_missing() {
+    let world = World::new().await;
+    let client = ApiServer::shared().await.client_as("nobody").await;
+    let error = uninstall(client, &world.args()).await.unwrap_err().to_string();
+    assert!(error.contains("scale the operator's Deployment") && error.contains("rights"), "{error}");
+    assert!(!error.contains("check that the API server runs"), "{error}");
 }

@@ -1,4 +1,4 @@
-/* The process of a pod's sandbox: waits until it is told to end, and reaps what is left to it. */
+/* The process of a pod's sandbox: waits for a signal to end, and reaps orphaned processes. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

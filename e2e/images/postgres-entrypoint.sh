@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes a database on the first start, then becomes the server. Understands what a chart uses of the public image:
-# POSTGRES_USER, POSTGRES_PASSWORD, POSTGRES_DB (each also with _FILE), POSTGRES_HOST_AUTH_METHOD, PGDATA, and scripts in
-# /docker-entrypoint-initdb.d.
+# Creates a database on the first start, then runs the server. Supports the features of the public image that charts
+# use: POSTGRES_USER, POSTGRES_PASSWORD, POSTGRES_DB (each also with _FILE), POSTGRES_HOST_AUTH_METHOD, PGDATA, and
+# scripts in /docker-entrypoint-initdb.d.
 set -eu
 umask 077
 
-# value NAME DEFAULT: the variable, or what the file named by NAME_FILE holds, or the default.
+# value NAME DEFAULT: the variable, or the content of the file named by NAME_FILE, or the default.
 value() {
     eval "direct=\${$1:-} file=\${$1_FILE:-}"
     if [ -n "$direct" ] && [ -n "$file" ]; then
@@ -24,7 +24,7 @@ case "${1:-postgres}" in
     *) exec "$@" ;;
 esac
 if [ "$(id -u)" = 0 ]; then
-    echo "error: this image does not run as root: leave runAsUser away, or set it to 999" >&2
+    echo "error: this image does not run as root: do not set runAsUser, or set it to 999" >&2
     exit 1
 fi
 
@@ -49,7 +49,7 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
     printf "\nlisten_addresses = '*'\n" >> "$PGDATA/postgresql.conf"
     printf '\nhost all all all %s\n' "$method" >> "$PGDATA/pg_hba.conf"
 
-    # A server that only this script reaches, to fill the new database.
+    # A server that only this script can reach, to initialize the new database.
     export PGHOST=/var/run/postgresql PGUSER="$user" PGPASSWORD="$password"
     pg_ctl -D "$PGDATA" -w -o "-c listen_addresses= -c unix_socket_directories=$PGHOST" start
     if [ "$database" != postgres ]; then

@@ -1,7 +1,7 @@
-//! Control groups: every process of the test cluster lives below one of our own, a subgroup for each machine.
+//! Control groups: every process of the test cluster runs below our own group, with a subgroup for each machine.
 //!
-//! That is what makes a power-off atomic (freeze, kill, thaw), what makes freezing a pod possible, and what makes the
-//! clean-up complete even when nothing is known of a dead predecessor but the name of its group.
+//! This makes a power-off atomic (freeze, kill, thaw), makes it possible to freeze a pod, and makes the clean-up
+//! complete even if only the name of a dead cluster's group is known.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The name of the group that holds everything, in every hierarchy.
+/// The name of the top group, the same in every hierarchy.
 pub const ROOT: &str = "leadergroup-e2e";
 /// The subgroup of a machine's own daemons, beside the kubelet's `kubepods`.
 const SYSTEM: &str = "system";
-/// The controllers without which a kubelet does not start or a fault cannot be injected.
+/// The controllers that are required to start a kubelet or to inject faults.
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "freezer"];
 /// How long killed processes may take to disappear.
 const KILL_LIMIT: Duration = Duration::from_secs(30);
@@ -25,15 +25,15 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 pub struct Cgroups {
     /// Mount points: one for each version 1 hierarchy, or the only one of version 2.
     mounts: Vec<PathBuf>,
-    /// The version 2 hierarchy beside those of version 1, in which container runtimes make groups too.
+    /// The version 2 hierarchy next to those of version 1. Container runtimes create groups there, too.
     hybrid: Option<PathBuf>,
-    /// The hierarchy that freezes (and that is walked to find processes).
+    /// The hierarchy with the freezer, which is also used to find processes.
     freezer: PathBuf,
     version2: bool,
 }
 
 impl Cgroups {
-    /// Finds the hierarchies, and fails with the remedy when one that is needed is missing.
+    /// Finds the hierarchies. If a required one is missing, the error says what to do.
     pub fn find() -> Result<Self> {
         let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
         let mut mounts = Vec::new();
@@ -65,7 +65,7 @@ impl Cgroups {
         }
         if let Some(mount) = unified {
             let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
-            // Version 2 freezes without a controller for it.
+            // Version 2 needs no controller to freeze.
             missing.retain(|needed| {
                 *needed != "freezer" && !controllers.split_whitespace().any(|has| has == *needed)
             });
@@ -86,8 +86,8 @@ impl Cgroups {
         )
     }
 
-    /// Makes the groups of a machine in every hierarchy and returns the files into which a process writes its id to
-    /// belong to that machine.
+    /// Creates the groups of a machine in every hierarchy. Returns the files to which a process writes its id to join
+    /// the machine.
     pub fn create_machine(&self, machine: &str) -> Result<Vec<PathBuf>> {
         let mut entries = Vec::new();
         for mount in &self.mounts {
@@ -99,7 +99,7 @@ impl Cgroups {
                 let parent = path.clone();
                 path.push(part);
                 create(&path)?;
-                // A new cpuset is empty, and nothing can enter it before it has processors and memory.
+                // A new cpuset is empty, and no process can join it before it has processors and memory.
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     if !self.version2 && path.join(file).exists() {
                         let value = read(&parent.join(file))?;
@@ -112,12 +112,12 @@ impl Cgroups {
         Ok(entries)
     }
 
-    /// The group of one machine in the hierarchy that freezes.
+    /// The group of one machine in the hierarchy with the freezer.
     pub fn machine(&self, machine: &str) -> PathBuf {
         self.freezer.join(ROOT).join(machine)
     }
 
-    /// The group of a pod, on whatever machine it is.
+    /// The group of a pod, on any machine.
     pub fn pod(&self, uid: &str) -> Result<PathBuf> {
         let name = format!("pod{uid}");
         let all = groups(&self.freezer.join(ROOT));
@@ -126,7 +126,7 @@ impl Cgroups {
         )
     }
 
-    /// The groups of a pod's containers: those of the pod without the one of its sandbox ("pause").
+    /// The groups of a pod's containers, without its sandbox ("pause").
     pub fn containers(&self, pod_uid: &str) -> Result<Vec<PathBuf>> {
         let pod = self.pod(pod_uid)?;
         let mut containers = Vec::new();
@@ -143,7 +143,7 @@ impl Cgroups {
         Ok(containers)
     }
 
-    /// Stops every process below `group` from running, until [`Cgroups::thaw`]. Returns once they all stand still.
+    /// Freezes every process below `group` until [`Cgroups::thaw`]. Returns when all are frozen.
     pub async fn freeze(&self, group: &Path) -> Result<()> {
         if self.version2 {
             write(&group.join("cgroup.freeze"), "1")?;
@@ -153,7 +153,7 @@ impl Cgroups {
             .await;
         }
         write(&group.join("freezer.state"), "FROZEN")?;
-        // A version 1 group can be caught half way by a task in an uninterruptible call; writing again makes it retry.
+        // With version 1, a task in an uninterruptible call can keep the group half frozen; writing again retries.
         wait_for(group, "freeze", || {
             let state = read(&group.join("freezer.state"))?;
             if state.trim() == "FREEZING" {
@@ -173,7 +173,7 @@ impl Cgroups {
         }
     }
 
-    /// Lets everything below `group` run again, whatever of it was frozen or stopped.
+    /// Lets everything below `group` that was frozen or stopped run again.
     pub fn thaw_all(&self, group: &Path) -> Result<()> {
         for path in groups(group).iter().map(PathBuf::as_path).chain([group]) {
             self.thaw(path)?;
@@ -182,19 +182,19 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Kills every process below `group` at one moment (none of them runs any more code once this has begun to kill),
-    /// and returns when they are all gone. A group that does not exist counts as killed.
+    /// Kills all processes below `group` at once: none of them runs any more code after the first one was killed.
+    /// Returns when all are gone. A group that does not exist counts as killed.
     pub async fn kill(&self, group: &Path) -> Result<()> {
         if !group.exists() {
             return Ok(());
         }
-        // A freeze that does not complete must not keep the processes alive: they are killed all the same.
+        // The processes are killed even if the freeze does not complete.
         let _ = self.freeze(group).await;
         let deadline = Instant::now() + KILL_LIMIT;
         loop {
             let pids = processes(group);
             for pid in &pids {
-                // It may be gone already.
+                // It may have ended already.
                 let _ = kill_process(*pid, Signal::KILL);
             }
             for path in groups(group).iter().rev().map(PathBuf::as_path).chain([group]) {
@@ -211,15 +211,17 @@ impl Cgroups {
         }
     }
 
-    /// Removes the groups of a machine (or of all, with `None`) in every hierarchy. What still is in one of them is killed.
+    /// Removes the groups of a machine, or of all machines with `None`, in every hierarchy. Kills processes that are
+    /// still in them.
     pub async fn remove(&self, machine: Option<&str>) -> Result<()> {
         for mount in self.mounts.iter().chain(&self.hybrid) {
             let mut top = mount.join(ROOT);
             if let Some(machine) = machine {
                 top.push(machine);
             }
-            // The kernel lets go of a group a moment after its last process has ended. And a daemon enters the hierarchies
-            // one after the other: one that was being started is not in the freezer's yet when everything there is killed.
+            // The kernel releases a group a moment after its last process has ended. And a daemon joins the
+            // hierarchies one after the other, so one that is just starting may not have been in the freezer's group
+            // when everything there was killed.
             let deadline = Instant::now() + KILL_LIMIT;
             while let Err(error) = remove_tree(&top) {
                 signal(&top, Signal::KILL);
@@ -232,7 +234,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// The groups of ours that exist now (to tell that nothing is left).
+    /// Our groups that still exist, to check the clean-up.
     pub fn leftovers(&self) -> Vec<PathBuf> {
         self.mounts
             .iter()
@@ -243,7 +245,7 @@ impl Cgroups {
     }
 }
 
-/// All processes below a group, it included.
+/// All processes in a group and below it.
 pub fn processes(group: &Path) -> Vec<Pid> {
     let mut all = own_processes(group);
     for below in groups(group) {
@@ -254,7 +256,7 @@ pub fn processes(group: &Path) -> Vec<Pid> {
 
 /// Sends a signal to every process below a group, for example `Signal::STOP`. Returns how many there were.
 pub fn signal(group: &Path, signal: Signal) -> usize {
-    // A process that has just ended needs no signal.
+    // It is no error if a process has just ended.
     processes(group).into_iter().filter(|pid| kill_process(*pid, signal).is_ok()).count()
 }
 
@@ -290,7 +292,7 @@ fn remove_tree(top: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Version 2: lets the children of `group` use the controllers.
+/// Version 2: enables the controllers for the children of `group`.
 fn pass_controllers_on(group: &Path) -> Result<()> {
     let available = read(&group.join("cgroup.controllers"))?;
     let wanted: Vec<String> = available.split_whitespace().map(|name| format!("+{name}")).collect();
@@ -308,7 +310,7 @@ async fn wait_for(group: &Path, what: &str, mut reached: impl FnMut() -> Result<
     Ok(())
 }
 
-/// The type and the super options of a line of mountinfo, which stand after its separator.
+/// The type and the super options in a line of mountinfo; they come after the separator.
 fn filesystem(line: &str) -> Option<(&str, &str)> {
     let mut fields = line.split_once(" - ")?.1.split(' ');
     let kind = fields.next()?;

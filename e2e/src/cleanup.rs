@@ -1,4 +1,4 @@
-//! Before the first daemon and after the last: whether this machine can run a cluster, and removing everything of one.
+//! Checks that this machine can run a cluster, prepares it, and removes everything of a cluster.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,10 +14,10 @@ use crate::network;
 use crate::node;
 use crate::state::{Lock, RUN_DIR};
 
-/// The longest that removing files may take.
+/// Time limit for removing files.
 const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Fails with the remedy when this machine cannot run a cluster.
+/// Checks that this machine can run a cluster. If not, the error says what to do.
 pub async fn check_machine() -> Result<Cgroups> {
     if !cfg!(target_os = "linux") {
         bail!("the test cluster needs Linux");
@@ -40,8 +40,8 @@ pub async fn check_machine() -> Result<Cgroups> {
     Ok(cgroups)
 }
 
-/// Removes everything that a cluster leaves: processes, namespaces, links, mounts, cgroups and files (not the logs).
-/// Whatever of it is not there is no error. Nobody else may be using the cluster.
+/// Removes everything of a cluster except the logs: processes, namespaces, links, mounts, cgroups and files. It is no
+/// error if some of it does not exist. The cluster must not be in use.
 pub async fn remove_all() -> Result<()> {
     if let Ok(cgroups) = Cgroups::find() {
         let group = cgroups.machine("");
@@ -51,10 +51,10 @@ pub async fn remove_all() -> Result<()> {
     network::remove_all().await?;
     let created = fs::read_to_string(created_file()).unwrap_or_default();
     for path in created.lines().map(Path::new) {
-        // Only if it is still empty: otherwise somebody else uses it by now.
+        // Only if it is still empty; otherwise another program uses it now.
         let _ = fs::remove_dir(path);
     }
-    // Somebody who was just killed may have added a file meanwhile.
+    // A process that was just killed may have added a file in the meantime.
     wait_until("the run folder to be removed", REMOVE_LIMIT, async || match fs::remove_dir_all(RUN_DIR) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -65,7 +65,7 @@ pub async fn remove_all() -> Result<()> {
     .await
 }
 
-/// Makes the run folder, an empty folder for logs, and the folders over which the nodes mount their own.
+/// Creates the run directory, an empty directory for logs, and the mount points for the nodes' own directories.
 pub fn prepare(logs: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(logs);
     fs::create_dir_all(logs).with_context(|| format!("cannot create {}", logs.display()))?;
@@ -75,7 +75,7 @@ pub fn prepare(logs: &Path) -> Result<()> {
     fs::write(created_file(), text).context("cannot note what was created")
 }
 
-/// What is left of a cluster on this machine: nothing, after one was taken down.
+/// The remains of a cluster on this machine. Empty after a clean shutdown.
 pub fn leftovers() -> Vec<String> {
     let mut found: Vec<String> =
         network::namespaces().iter().map(|name| format!("network namespace {name}")).collect();

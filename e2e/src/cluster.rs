@@ -1,4 +1,4 @@
-//! The cluster as a whole: starting it, finding a running one, and what tests ask of it.
+//! The cluster as a whole: start it, find a running one, and use it in tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, ServiceAccou
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, ListParams, PostParams};
 use kube::config::KubeConfigOptions;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::cgroup::Cgroups;
 use crate::command::progress;
+use crate::config::Config;
 use crate::control_plane::{self, READY_LIMIT};
 use crate::credentials::Credentials;
 use crate::database::Database;
@@ -30,40 +30,23 @@ use crate::programs;
 use crate::state::{self, Lock, RUN_DIR, State, socket};
 use crate::supervisor::{Request, ask};
 
-/// The longest that taking a cluster down may take.
+/// Time limit for taking a cluster down.
 const DOWN_LIMIT: Duration = Duration::from_mins(2);
-/// How often it is checked during the start that all daemons still run.
+/// How often to check during the start that all daemons are still running.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-
-/// How a cluster is to be.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Config {
-    /// How many nodes it has.
-    pub nodes: u8,
-    /// kube-proxy's `minSyncPeriod`. Default: 1 s, what kube-proxy's users have.
-    pub proxy_min_sync_period: Duration,
-    /// Images that the nodes get beside the standard ones.
-    pub images: Vec<Image>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { nodes: 3, proxy_min_sync_period: Duration::from_secs(1), images: Vec::new() }
-    }
-}
 
 /// A running cluster of our own.
 #[derive(Debug)]
 pub struct Cluster {
     pub(crate) state: State,
     pub(crate) machines: Machines,
-    /// The supervisor, when this value owns the cluster: it takes the cluster down when its standard input ends.
+    /// The supervisor, if this value owns the cluster. It takes the cluster down when its standard input is closed.
     supervisor: Option<Child>,
 }
 
 impl Cluster {
-    /// Builds what is missing, starts a cluster, and waits until every node is Ready. The cluster is taken down by
-    /// [`Cluster::stop`], or when this process ends in whatever way, unless [`Cluster::detach`] was called.
+    /// Builds missing programs, starts a cluster, and waits until every node is Ready. The cluster is taken down by
+    /// [`Cluster::stop`], or when this process ends for any reason, unless [`Cluster::detach`] was called.
     pub async fn start(config: Config) -> Result<Self> {
         if config.nodes == 0 || config.nodes > network::MAX_NODES {
             bail!("a cluster has 1 to {} nodes", network::MAX_NODES);
@@ -71,7 +54,7 @@ impl Cluster {
         let cgroups = crate::cleanup::check_machine().await?;
         programs::ensure_packages().await?;
         let programs = programs::build(&state::cache()?).await?;
-        // One that is being taken down is no obstacle; about one that runs the lock has a message.
+        // Wait for a cluster that is being taken down. For a running cluster, taking the lock fails with a message.
         let gone = async || Ok(Lock::holder()?.is_none() || socket().exists());
         wait_until("an earlier cluster to be taken down", DOWN_LIMIT, gone).await?;
         let started = Instant::now();
@@ -98,7 +81,7 @@ impl Cluster {
         }
     }
 
-    /// The cluster that runs on this machine already, started by this process or another.
+    /// The cluster that is already running on this machine, started by this process or another.
     pub fn attach() -> Result<Self> {
         let state = State::load()?;
         let machines = Machines {
@@ -109,7 +92,8 @@ impl Cluster {
         Ok(Self { state, machines, supervisor: None })
     }
 
-    /// The running cluster if there is one, else a new one with the default settings that lasts as long as this value.
+    /// The running cluster if there is one, otherwise a new one with the default settings that lives as long as this
+    /// value.
     pub async fn attach_or_start() -> Result<Self> {
         match Lock::holder()? {
             Some(_) => Self::attach(),
@@ -117,14 +101,14 @@ impl Cluster {
         }
     }
 
-    /// Lets the cluster go on when this process ends.
+    /// Keeps the cluster running after this process ends.
     pub async fn detach(mut self) -> Result<()> {
         ask(&socket(), &Request::Detach, DOWN_LIMIT).await?;
         self.supervisor = None;
         Ok(())
     }
 
-    /// Takes the cluster down and waits until nothing of it is left.
+    /// Takes the cluster down and waits until it is completely removed.
     pub async fn stop(mut self) -> Result<()> {
         ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await?;
         if let Some(mut supervisor) = self.supervisor.take() {
@@ -169,7 +153,8 @@ impl Cluster {
         self.database().url()
     }
 
-    /// The URL of the operator's database, from a pod. The same: pods and host share the network of the cluster.
+    /// The URL of the operator's database for pods. It is the same, because pods and host share the network of the
+    /// cluster.
     pub fn database_url_in_cluster(&self) -> String {
         self.database().url()
     }
@@ -189,7 +174,7 @@ impl Cluster {
         self.state.programs.path(name)
     }
 
-    /// Where the daemons' logs are.
+    /// The directory with the daemons' logs.
     pub fn logs(&self) -> &Path {
         &self.state.logs
     }
@@ -199,7 +184,7 @@ impl Cluster {
         self.machines.daemons().await
     }
 
-    /// Packs an image and gives it to every node that has power.
+    /// Builds an image and loads it on every node that is powered on.
     pub async fn load_image(&self, image: &Image) -> Result<()> {
         let folder = Path::new(RUN_DIR).join("images");
         fs::create_dir_all(&folder)?;
@@ -224,8 +209,8 @@ impl Cluster {
         .await
     }
 
-    /// Waits until a node's kubelet gives a new sign of life. After a power-on the condition Ready may still be that of
-    /// before the power-off; this tells.
+    /// Waits for a new heartbeat of a node's kubelet. After a power-on, the condition Ready may still be the one from
+    /// before the power-off.
     pub async fn sign_of_life(&self, node: &str, limit: Duration) -> Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-node-lease");
         let renewed = async || -> Result<_> {
@@ -286,7 +271,7 @@ impl Cluster {
             control_plane::dns_ready().await?;
             self.service_account_ready().await
         };
-        // A daemon that ends would only show as a long wait for something else.
+        // Without this, a daemon that ends would only show as a long wait for something else.
         let watch = async {
             loop {
                 tokio::time::sleep(CHECK_EVERY).await;
@@ -300,7 +285,7 @@ impl Cluster {
         self.state.save()
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server reports that it is ready.
     pub async fn api_server_ready(&self) -> Result<()> {
         let client = self.client().await?;
         wait_until("the API server to be ready", READY_LIMIT, async || {
@@ -311,7 +296,7 @@ impl Cluster {
         .await
     }
 
-    /// Without its account no pod can be created in a namespace.
+    /// Waits for the default service account, without which no pod can be created in a namespace.
     async fn service_account_ready(&self) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         wait_until("the default service account", READY_LIMIT, async || {
@@ -320,7 +305,8 @@ impl Cluster {
         .await
     }
 
-    /// A default `StorageClass` and volumes on each node, so that a chart's `PersistentVolumeClaim` is bound.
+    /// Creates a default `StorageClass` and volumes on each node, so that a chart's `PersistentVolumeClaim` can be
+    /// bound.
     async fn create_storage(&self) -> Result<()> {
         let client = self.client().await?;
         let class: StorageClass = serde_json::from_value(json!({
@@ -355,7 +341,7 @@ impl Cluster {
     }
 }
 
-/// A client by a kubeconfig file.
+/// A client for a kubeconfig file.
 pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     let kubeconfig =
         kube::config::Kubeconfig::read_from(kubeconfig).context("reading the kubeconfig file")?;
@@ -369,7 +355,7 @@ pub fn is_ready(node: &ApiNode) -> bool {
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
 }
 
-/// Starts the supervisor, and returns when it has cleaned up after a predecessor and takes requests.
+/// Starts the supervisor. Returns when it has cleaned up after an earlier cluster and accepts requests.
 async fn start_supervisor() -> Result<Child> {
     let mut supervisor = Command::new(supervisor_program()?)
         .arg("supervise")
@@ -395,7 +381,7 @@ async fn start_supervisor() -> Result<Child> {
     }
 }
 
-/// The command of this crate: this program itself, or what Cargo built beside a test.
+/// The command of this crate: this program itself, or the one that Cargo built next to a test.
 fn supervisor_program() -> Result<PathBuf> {
     const NAME: &str = "leadergroup-e2e";
     let this = std::env::current_exe().context("cannot tell which program this is")?;

@@ -1,5 +1,5 @@
-//! Running the programs that the test cluster is made with (`ip`, `nft`, `ctr`, ...): each with a time limit and an
-//! error that says what was run and what it answered.
+//! Runs the programs that set up the test cluster (`ip`, `nft`, `ctr`, ...), each with a time limit and an error that
+//! contains the command and its output.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, bail};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// How long a small command may take before it counts as stuck. Generous: the machine may be busy compiling.
+/// Time limit for a small command. It is generous because the machine may be busy compiling.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// Runs a program and returns what it printed on its standard output.
+/// Runs a program and returns its standard output.
 pub async fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
     let mut command = Command::new(program);
     command.args(args);
@@ -31,13 +31,13 @@ pub async fn run_with_input<S: AsRef<OsStr>>(
     finish(command, Some(input), LIMIT).await
 }
 
-/// Runs a prepared command to its end and returns its standard output; fails on a non-zero exit, a signal, or when it
-/// takes longer than `limit` (it is killed then).
+/// Runs a command and returns its standard output. Fails on a non-zero exit status, a signal, or if it takes longer
+/// than `limit` (it is then killed).
 pub async fn output(command: Command, limit: Duration) -> Result<String> {
     finish(command, None, limit).await
 }
 
-/// The same with `input` on standard input, which an error does not repeat.
+/// The same with `input` on standard input. The input does not appear in errors.
 pub async fn output_with_input(command: Command, input: &str, limit: Duration) -> Result<String> {
     finish(command, Some(input), limit).await
 }
@@ -58,7 +58,8 @@ async fn finish(command: Command, input: Option<&str>, limit: Duration) -> Resul
     let stdin = child.stdin.take();
     let work = async move {
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
-            // A program that ends without reading all of its input says why on stderr, which is the better message.
+            // A program that ends without reading all of its input prints the reason on stderr, which is the better
+            // message.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         child.wait_with_output().await
@@ -74,8 +75,8 @@ async fn finish(command: Command, input: Option<&str>, limit: Duration) -> Resul
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The same command, but killed when this process is: a command that outlives whoever starts a cluster would go on
-/// making things while they are being removed.
+/// The same command, but it is killed with this process. Otherwise it could continue to create objects while they are
+/// being removed.
 fn bound_to_us(command: &Command) -> Command {
     let command = command.as_std();
     let mut bound = Command::new("setpriv");
@@ -92,7 +93,7 @@ fn bound_to_us(command: &Command) -> Command {
     bound
 }
 
-/// A line of progress for whoever started the command and waits. Goes to stderr, so that stdout stays usable.
+/// Prints a line of progress to stderr, so that stdout stays usable.
 pub fn progress(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -13,17 +13,17 @@ use crate::machine::{Machines, wait_until};
 use crate::network::{CONTROL, CONTROL_ADDRESS, POD_RANGE, SERVICE_RANGE};
 use crate::state::RUN_DIR;
 
-/// etcd, and its JSON gateway.
+/// The URL of etcd and its JSON gateway.
 pub const ETCD: &str = "http://198.18.0.10:2379";
 /// The name of etcd's daemon.
 pub const ETCD_DAEMON: &str = "etcd";
 /// The name of the API server's daemon.
 pub const API_SERVER_DAEMON: &str = "kube-apiserver";
 const DNS_DAEMON: &str = "coredns";
-/// The longest that a part of the control plane may take to be ready.
+/// Time limit for each part of the control plane to be ready.
 pub const READY_LIMIT: Duration = Duration::from_secs(90);
 
-/// Starts etcd and the API server; returns when the API server says that it is ready.
+/// Starts etcd and the API server. Returns when the API server is ready.
 pub async fn start_api_server(machines: &Machines, credentials: &Credentials) -> Result<()> {
     let data = Path::new(RUN_DIR).join("etcd");
     let etcd = [
@@ -34,7 +34,8 @@ pub async fn start_api_server(machines: &Machines, credentials: &Credentials) ->
         "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
         "--initial-advertise-peer-urls=http://127.0.0.1:2380".to_owned(),
         "--initial-cluster=e2e=http://127.0.0.1:2380".to_owned(),
-        // A crash of the whole machine loses a test cluster, which is nothing; fsync would slow every write.
+        // Losing a test cluster in a crash of the whole machine does not matter, and fsync would slow down every
+        // write.
         "--unsafe-no-fsync".to_owned(),
         "--quota-backend-bytes=8589934592".to_owned(),
     ];
@@ -42,7 +43,7 @@ pub async fn start_api_server(machines: &Machines, credentials: &Credentials) ->
     let api_server = [
         format!("--advertise-address={CONTROL_ADDRESS}"),
         format!("--etcd-servers={ETCD}"),
-        // So that a history checker can read every revision of every object straight from etcd.
+        // The history checker reads every revision of every object directly from etcd.
         "--storage-media-type=application/json".to_owned(),
         "--etcd-compaction-interval=0".to_owned(),
         format!("--service-cluster-ip-range={SERVICE_RANGE}"),
@@ -59,7 +60,7 @@ pub async fn start_api_server(machines: &Machines, credentials: &Credentials) ->
         format!("--kubelet-client-key={}", credentials.text("kubelet-client.key")),
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
         "--allow-privileged=true".to_owned(),
-        // Otherwise open watches hold an orderly end up for a minute.
+        // Otherwise open watches delay a clean shutdown by a minute.
         "--shutdown-watch-termination-grace-period=1s".to_owned(),
         // No kube-proxy runs on this machine: webhooks are called at their pods' addresses.
         "--enable-aggregator-routing=true".to_owned(),
@@ -68,7 +69,7 @@ pub async fn start_api_server(machines: &Machines, credentials: &Credentials) ->
     machines.start(CONTROL, API_SERVER_DAEMON, "kube-apiserver", &api_server, true).await
 }
 
-/// Starts what works on the API server's objects; it must be ready.
+/// Starts controller manager, scheduler and DNS server. The API server must be ready.
 pub async fn start_controllers(machines: &Machines, credentials: &Credentials) -> Result<()> {
     let kubeconfig = |user| format!("--kubeconfig={}", credentials.kubeconfig(user).display());
     let controller_manager = [
@@ -79,7 +80,7 @@ pub async fn start_controllers(machines: &Machines, credentials: &Credentials) -
         format!("--cluster-cidr={POD_RANGE}"),
         "--allocate-node-cidrs=false".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
-        // There is one; with an election it would end whenever the API server is away.
+        // There is only one; with an election it would exit whenever the API server is unavailable.
         "--leader-elect=false".to_owned(),
         format!("--cert-dir={}", credentials.text("generated")),
     ];

@@ -1,4 +1,4 @@
-//! Keys, certificates and tokens of a cluster, made anew for each start, and the kubeconfig files that carry them.
+//! Keys, certificates and tokens of a cluster, created at each start, and the kubeconfig files that contain them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,35 +8,35 @@ use anyhow::{Context as _, Result};
 use crate::command::run;
 use crate::network::{CONTROL_ADDRESS, DATABASE_ADDRESS, Machine};
 
-/// Where the API server is reached, from the host and from every machine.
+/// The URL of the API server, valid on the host and on every machine.
 pub const SERVER: &str = "https://198.18.0.10:6443";
 /// The `ClusterIP` of the API server's own Service: the first of the range.
 const SERVICE_ADDRESS: &str = "198.19.0.1";
 
-/// A user of the API server, known by a token.
+/// A user of the API server with a token.
 struct User {
     file: String,
     name: String,
     group: &'static str,
 }
 
-/// The files below a run folder.
+/// The files below a run directory.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     folder: PathBuf,
 }
 
 impl Credentials {
-    /// Those that were made in this folder.
+    /// The existing files in this directory.
     pub fn at(folder: &Path) -> Self {
         Self { folder: folder.to_path_buf() }
     }
 
-    /// Makes all of them.
+    /// Creates all of them.
     pub async fn create(folder: &Path, nodes: &[Machine]) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let this = Self { folder: folder.to_path_buf() };
-        // Without a file of our own, openssl adds extensions of the system's.
+        // Without our own file, openssl adds extensions from the system's configuration.
         fs::write(this.path("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
         this.authority().await?;
         this.certificate(
@@ -50,7 +50,7 @@ impl Credentials {
         .await?;
         this.certificate("postgres", "/CN=postgres", &format!("subjectAltName=IP:{DATABASE_ADDRESS}"))
             .await?;
-        // With it the API server asks kubelets for logs and to run commands.
+        // The API server uses it to get logs from kubelets and to run commands.
         this.certificate(
             "kubelet-client",
             "/O=system:masters/CN=kube-apiserver-kubelet-client",
@@ -89,7 +89,7 @@ impl Credentials {
         Ok(this)
     }
 
-    /// A file of the folder.
+    /// A file in the directory.
     pub fn path(&self, file: &str) -> PathBuf {
         self.folder.join(file)
     }
@@ -176,7 +176,7 @@ impl Credentials {
     }
 }
 
-/// JSON is YAML too, so the standard format needs no YAML writer.
+/// JSON is valid YAML, so no YAML writer is needed.
 fn kubeconfig_text(authority: &str, user: &str, token: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&serde_json::json!({
         "apiVersion": "v1",

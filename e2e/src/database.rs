@@ -1,4 +1,4 @@
-//! The PostgreSQL server: Debian's, on a machine of its own, with a database for the operator.
+//! The PostgreSQL server: Debian's, on its own machine, with a database for the operator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const DAEMON: &str = "postgres";
 const USER: &str = "postgres";
 /// The role, and the database, of the operator.
 const NAME: &str = "leadergroup";
-/// Making a database takes a second or two; on a busy machine more.
+/// Creating a database takes a second or two, more on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// The database server and its faults.
@@ -35,13 +35,13 @@ impl Database {
         Self { machines, password }
     }
 
-    /// Makes the data folder, starts the server, and creates the operator's role and database.
+    /// Creates the data directory, starts the server, and creates the operator's role and database.
     pub(crate) async fn create(&self, credentials: &Credentials) -> Result<()> {
         let (bin, data) = (postgres_bin()?, data());
         let folder = Path::new(RUN_DIR).join("postgres");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         run("chown", [&format!("{USER}:"), &folder.display().to_string()]).await?;
-        // The file must be readable for initdb, which does not run as root, and for nobody else.
+        // The file must be readable only for initdb, which does not run as root.
         let password_file = folder.join("password");
         fs::write(&password_file, "")?;
         run("chown", [&format!("{USER}:"), &password_file.display().to_string()]).await?;
@@ -49,7 +49,7 @@ impl Database {
         fs::write(&password_file, &self.password)?;
         let mut initdb = Command::new("setpriv");
         initdb
-            // The change of user would take back that it ends with this process.
+            // The parent death signal must be set again, because the change of user clears it.
             .args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"])
             .arg(bin.join("initdb"))
             .args([
@@ -80,7 +80,7 @@ impl Database {
         for setting in [
             format!("listen_addresses={DATABASE_ADDRESS}"),
             format!("unix_socket_directories={}", folder.display()),
-            // Clients may use it; none must.
+            // TLS is available but not required.
             "ssl=on".to_owned(),
             "log_line_prefix=%m [%p] %u ".to_owned(),
         ] {
@@ -94,7 +94,7 @@ impl Database {
         Ok(())
     }
 
-    /// Waits until the server takes connections.
+    /// Waits until the server accepts connections.
     pub async fn ready(&self) -> Result<()> {
         let program = postgres_bin()?.join("pg_isready").display().to_string();
         wait_until("PostgreSQL to take connections", LIMIT, async || {
@@ -120,11 +120,11 @@ impl Database {
         ])
         .env("PGPASSWORD", &self.password)
         .env("PGCONNECT_TIMEOUT", "5");
-        // Not as an argument: a statement may hold a password.
+        // Not as an argument, because a statement may contain a password.
         output_with_input(psql, statement, LIMIT).await
     }
 
-    /// The connection URL of the operator's role. Good from the host and from every pod.
+    /// The connection URL of the operator's role, valid on the host and in every pod.
     pub fn url(&self) -> String {
         format!("postgres://{NAME}:{}@{DATABASE_ADDRESS}:5432/{NAME}", self.password)
     }
@@ -134,19 +134,19 @@ impl Database {
         format!("postgres://postgres:{}@{DATABASE_ADDRESS}:5432/{NAME}", self.password)
     }
 
-    /// Shuts the server down in order: sessions are ended, everything is written ("fast").
+    /// Shuts the server down cleanly: ends sessions and writes everything ("fast").
     pub async fn stop(&self) -> Result<()> {
         self.machines.end(DAEMON, Signal::INT).await
     }
 
-    /// Kills the server at once ("immediate"): every process of its machine, so that it must recover at its next start.
+    /// Kills every process of the server's machine ("immediate"), so that it must recover at its next start.
     pub async fn kill(&self) -> Result<()> {
         self.machines.disown(DATABASE).await?;
         self.machines.cgroups.kill(&self.machines.cgroups.machine(DATABASE)).await?;
         self.machines.end(DAEMON, Signal::KILL).await
     }
 
-    /// Starts the server again, and waits until it takes connections.
+    /// Starts the server again, and waits until it accepts connections.
     pub async fn start(&self) -> Result<()> {
         self.machines.start_again(DAEMON).await?;
         self.ready().await
@@ -158,12 +158,12 @@ impl Database {
         self.start().await
     }
 
-    /// Makes the server stand still, connections open ("slow as a stone"), until [`Database::resume`].
+    /// Freezes the server, with its connections open, until [`Database::resume`].
     pub async fn pause(&self) -> Result<()> {
         self.machines.cgroups.freeze(&self.machines.cgroups.machine(DATABASE)).await
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused server.
     pub fn resume(&self) -> Result<()> {
         self.machines.cgroups.thaw(&self.machines.cgroups.machine(DATABASE))
     }

@@ -1,4 +1,4 @@
-//! The demo: a cluster, the operator, three pods behind a Service, and a node that loses power under the active one.
+//! The demo: a cluster, the operator, three pods behind a Service, and a power failure of the active pod's node.
 
 use std::{
     io::Write as _,
@@ -25,18 +25,21 @@ const NAMESPACE: &str = "default";
 const STARTED: Duration = Duration::from_mins(3);
 const NODE_BACK: Duration = Duration::from_mins(3);
 
-/// Shows it. With `KEEP` set in the environment the cluster stays; one that was there before stays in any case.
+/// Runs the demo. The cluster is kept if `KEEP` is set in the environment, or if it was running before.
 pub async fn run() -> Result<()> {
     let begun = Instant::now();
     let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
-    say("LeaderGroup: one of three pods is active, and its node is about to lose power.")?;
+    say("LeaderGroup: one of three pods is active, and its node will lose power.")?;
 
-    heading(1, "A cluster: etcd, a control plane, PostgreSQL and three nodes, each in a network of its own")?;
+    heading(
+        1,
+        "A cluster: etcd, a control plane, PostgreSQL and three nodes, each in its own network namespace",
+    )?;
     let found = Lock::holder()?.is_some();
     if found {
-        note("one is running on this machine already: it is used, and left as it is")?;
+        note("a cluster is already running on this machine: the demo uses it and does not stop it")?;
     } else {
-        note("the first time Kubernetes is built from source, which takes several minutes")?;
+        note("the first time, Kubernetes is built from source, which takes several minutes")?;
     }
     let start = Instant::now();
     let cluster = Box::pin(Cluster::attach_or_start()).await?;
@@ -57,29 +60,27 @@ pub async fn run() -> Result<()> {
         Ok(line) => line,
         Err(error) => {
             if !found {
-                note("it failed: the cluster is taken down; its logs stay")?;
+                note("it failed: the cluster is stopped; its logs are kept")?;
             }
             return Err(error);
         }
     };
 
     let stage = std::rc::Rc::into_inner(stage).context("the stage is still in use")?;
-    let Provider::Own(cluster) = stage.provider else {
-        anyhow::bail!("the demo plays on a cluster of its own")
-    };
+    let Provider::Own(cluster) = stage.provider else { anyhow::bail!("the demo needs its own cluster") };
     heading(7, "The end")?;
     if keep || found {
         note(&format!(
-            "the cluster goes on; point kubectl at it with: eval \"$({} env)\"",
+            "the cluster keeps running; configure kubectl for it with: eval \"$({} env)\"",
             program.display()
         ))?;
-        note("take it down with: make cluster-down")?;
+        note("stop it with: make cluster-down")?;
         if !found {
             cluster.detach().await?;
         }
     } else {
         cluster.stop().await?;
-        note("the cluster is gone, and everything of it; KEEP=1 would have kept it")?;
+        note("the cluster and all its files are removed; use KEEP=1 to keep it")?;
     }
     note(&format!("the demo took {:.0} s", begun.elapsed().as_secs_f64()))?;
     say("")?;
@@ -101,7 +102,7 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     let calls = client.until("200 answers of the active pod", STARTED, enough).await?;
     note(&calls.to_string())?;
 
-    heading(5, &format!("{} loses power, and the active pod with it", active.node))?;
+    heading(5, &format!("{} loses power, and with it the active pod", active.node))?;
     let cluster = scenario.stage.own()?;
     let off = Moment::from(cluster.power_off(&active.node).await?);
     let failover = scenario.failover("power-off", &active, off, Some(&client), &["Silent"]);
@@ -131,7 +132,7 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     Ok(last_line(&measured, calls.from(off).lost(), &checked))
 }
 
-/// What remains on the screen.
+/// The last line of the output.
 fn last_line(measured: &Measured, lost: usize, checked: &Checked) -> String {
     let Measured { failover_ms, ttl_ms, .. } = measured;
     format!("failover: {failover_ms} ms after power-off (ttl {ttl_ms} ms), {lost} requests lost, {checked}")
@@ -150,7 +151,7 @@ async fn back_as_standby(scenario: &Scenario, lost: &Active) -> Result<Active> {
     Ok(active)
 }
 
-/// Says once a second what the client sees, until the failover is over.
+/// Prints once a second what the client sees, until the failover is over.
 async fn narrated(
     failover: impl Future<Output = Result<Active>>,
     client: &Client,
@@ -207,7 +208,7 @@ fn told(after: Duration, text: &str) -> Result<()> {
 fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
-    out.flush().context("nobody reads the demo")
+    out.flush().context("the output is closed")
 }
 
 #[cfg(test)]

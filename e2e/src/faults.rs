@@ -1,4 +1,4 @@
-//! Faults: what can be done to a running cluster, and how to undo it.
+//! Faults of a running cluster, and how to undo them.
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
@@ -20,7 +20,7 @@ pub struct ApiServer<'a> {
 }
 
 impl ApiServer<'_> {
-    /// Ends it in order.
+    /// Stops it cleanly.
     pub async fn stop(&self) -> Result<()> {
         self.machines().end(API_SERVER_DAEMON, Signal::TERM).await
     }
@@ -36,17 +36,17 @@ impl ApiServer<'_> {
         self.cluster.api_server_ready().await
     }
 
-    /// Makes it stand still, connections open, until [`ApiServer::resume`].
+    /// Freezes it, with its connections open, until [`ApiServer::resume`].
     pub async fn pause(&self) -> Result<()> {
         self.machines().signal(API_SERVER_DAEMON, Signal::STOP, false).await
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub async fn resume(&self) -> Result<()> {
         self.machines().signal(API_SERVER_DAEMON, Signal::CONT, false).await
     }
 
-    /// Kills etcd, and with it what the API server can answer; [`ApiServer::start_etcd`] brings it back.
+    /// Kills etcd, so that the API server cannot answer, until [`ApiServer::start_etcd`].
     pub async fn kill_etcd(&self) -> Result<()> {
         self.machines().end(ETCD_DAEMON, Signal::KILL).await
     }
@@ -68,8 +68,8 @@ impl Cluster {
         ApiServer { cluster: self }
     }
 
-    /// Takes a node's power away: from one moment to the next nothing on it runs or answers any more, and nobody is told.
-    /// Returns the moment at which it was off.
+    /// Powers a node off: at once nothing on it runs or answers any more, without notice to anyone. Returns the time
+    /// at which it was off.
     pub async fn power_off(&self, node: &str) -> Result<Instant> {
         self.node(node)?;
         if !self.has_power(node) {
@@ -77,7 +77,7 @@ impl Cluster {
         }
         self.machines.disown(node).await?;
         let group = self.machines.cgroups.machine(node);
-        // The cable first: what ends must not say good-bye.
+        // The cable first, so that ending processes cannot send anything.
         network::set_cable(node, false).await?;
         let moment = Instant::now();
         self.machines.cgroups.kill(&group).await.with_context(|| format!("powering {node} off"))?;
@@ -87,8 +87,8 @@ impl Cluster {
         Ok(moment)
     }
 
-    /// Gives a node its power back: it boots, finds its disk as it was, and its kubelet starts its pods again. Returns
-    /// when its daemons run; Ready it is a little later ([`Cluster::nodes_ready`]).
+    /// Powers a node on: it boots with its old disk, and its kubelet starts its pods again. Returns when its daemons
+    /// run; it is Ready a little later ([`Cluster::nodes_ready`]).
     pub async fn power_on(&self, node: &str) -> Result<()> {
         let machine = self.node(node)?;
         if self.has_power(node) {
@@ -101,78 +101,78 @@ impl Cluster {
         fs::remove_file(off_mark(&machine.name)).context("cannot note that the node is on")
     }
 
-    /// Whether a node was not powered off.
+    /// Whether a node is powered on.
     pub fn has_power(&self, node: &str) -> bool {
         !off_mark(node).exists()
     }
 
-    /// Pulls a node's cable: its pods go on running, but nobody reaches them, nor do they reach anybody elsewhere.
+    /// Unplugs a node's cable: its pods keep running, but cannot communicate with other machines.
     pub async fn cut_off(&self, node: &str) -> Result<Instant> {
         self.node(node)?;
         network::set_cable(node, false).await?;
         Ok(Instant::now())
     }
 
-    /// Plugs a node's cable in again.
+    /// Plugs in a node's cable again.
     pub async fn reconnect(&self, node: &str) -> Result<()> {
         self.node(node)?;
         network::set_cable(node, true).await
     }
 
-    /// Drops everything between two machines, both ways. A machine is a node, [`network::CONTROL`],
+    /// Drops all traffic between two machines, in both directions. A machine is a node, [`network::CONTROL`],
     /// [`network::DATABASE`] or [`network::HOST`].
     pub async fn cut_path(&self, one: &str, other: &str) -> Result<()> {
         network::cut(one, other, None).await?;
         network::cut(other, one, None).await
     }
 
-    /// Takes a [`Cluster::cut_path`] back.
+    /// Undoes [`Cluster::cut_path`].
     pub async fn heal_path(&self, one: &str, other: &str) -> Result<()> {
         network::heal(one, other, None).await?;
         network::heal(other, one, None).await
     }
 
-    /// Drops what goes from one machine to the other, one way only; with a port only TCP to that port.
+    /// Drops traffic from one machine to the other, in this direction only; with a port, only TCP to that port.
     pub async fn cut_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
         network::cut(from, to, port).await
     }
 
-    /// Takes a [`Cluster::cut_one_way`] back.
+    /// Undoes [`Cluster::cut_one_way`].
     pub async fn heal_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
         network::heal(from, to, port).await
     }
 
-    /// Makes every process of a node stand still, kernel and network excepted (a machine that hangs).
+    /// Freezes every process of a node, but not its kernel and network (a machine that hangs).
     pub async fn freeze_node(&self, node: &str) -> Result<Instant> {
         self.node(node)?;
         self.machines.cgroups.freeze(&self.machines.cgroups.machine(node)).await?;
         Ok(Instant::now())
     }
 
-    /// Lets a frozen node go on.
+    /// Thaws a frozen node.
     pub fn thaw_node(&self, node: &str) -> Result<()> {
         self.node(node)?;
         self.machines.cgroups.thaw(&self.machines.cgroups.machine(node))
     }
 
-    /// Makes every process of a pod stand still, its connections open. Returns the moment at which they all did.
+    /// Freezes every process of a pod, with its connections open. Returns the time at which all were frozen.
     pub async fn freeze_pod(&self, uid: &str) -> Result<Instant> {
         let pod = self.machines.cgroups.pod(uid)?;
         self.machines.cgroups.freeze(&pod).await?;
         Ok(Instant::now())
     }
 
-    /// Lets a frozen pod go on.
+    /// Thaws a frozen pod.
     pub fn thaw_pod(&self, uid: &str) -> Result<()> {
         self.machines.cgroups.thaw(&self.machines.cgroups.pod(uid)?)
     }
 
-    /// Stops the processes of a pod's containers with SIGSTOP. Returns how many.
+    /// Stops the processes of a pod's containers with SIGSTOP. Returns their number.
     pub fn pause(&self, pod_uid: &str) -> Result<usize> {
         self.signal_containers(pod_uid, Signal::STOP)
     }
 
-    /// Lets them go on.
+    /// Resumes them.
     pub fn resume(&self, pod_uid: &str) -> Result<usize> {
         self.signal_containers(pod_uid, Signal::CONT)
     }
@@ -191,8 +191,8 @@ impl Cluster {
         Ok(count)
     }
 
-    /// A command that runs in a machine's network (not in its mounts), for example a client that calls a Service from
-    /// a node. Complete it with arguments.
+    /// A command that runs in a machine's network namespace but not in its mounts, for example a client that calls a
+    /// Service from a node. Add arguments to it.
     pub fn command_on(&self, machine: &str, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -203,7 +203,7 @@ impl Cluster {
         command
     }
 
-    /// Undoes every fault that is still there: cut paths, pulled cables, powered-off nodes, stopped servers, frozen pods.
+    /// Undoes every remaining fault: cut paths, unplugged cables, powered-off nodes, stopped servers, frozen pods.
     /// Waits until all nodes are Ready.
     pub async fn heal(&self, limit: Duration) -> Result<()> {
         network::heal_all().await?;
@@ -246,7 +246,7 @@ impl Cluster {
     }
 }
 
-/// The file that says that a node was powered off.
+/// The file that marks a node as powered off.
 fn off_mark(node: &str) -> PathBuf {
     Path::new(crate::state::RUN_DIR).join(format!("{node}.off"))
 }

@@ -1,4 +1,4 @@
-//! Container images made by hand from programs of this machine: a tar with one layer, its settings and a manifest.
+//! Container images built from programs of this machine: a tar file with one layer, a configuration and a manifest.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,23 +19,23 @@ pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
 pub const BUSYBOX: &str = "docker.io/library/busybox:1.37";
 /// The PostgreSQL server under the name of the public image.
 pub const POSTGRES: &str = "docker.io/library/postgres:15";
-/// The operator, unless a chart's values say another name.
+/// The operator, unless the chart's values name another image.
 pub const OPERATOR: &str = "docker.io/leadergroup/leadergroup:0.1.0";
 /// The user that the public PostgreSQL image runs its server as.
 const POSTGRES_UID: u32 = 999;
 /// The user of the operator's image.
 const OPERATOR_UID: u32 = 65532;
 
-/// An image to be packed.
+/// An image to build.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Image {
-    /// The full name, as a pod spec says it, with registry and tag.
+    /// The full name with registry and tag, as in a pod spec.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: Content,
 }
 
-/// What an image is made of.
+/// The content of an image.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub enum Content {
     /// The sandbox process.
@@ -44,7 +44,7 @@ pub enum Content {
     Busybox,
     /// Debian's PostgreSQL server, used like the public `postgres` image.
     Postgres,
-    /// A program with the shared libraries that it needs, run as a user without rights.
+    /// A program with its shared libraries, run as an unprivileged user.
     Program {
         /// The program's path on this machine.
         path: PathBuf,
@@ -69,14 +69,14 @@ impl Image {
     }
 }
 
-/// What becomes the image's layer and its settings.
+/// The layer and the configuration of an image.
 struct Root {
     tar: tar::Builder<Vec<u8>>,
     folders: BTreeSet<PathBuf>,
     settings: serde_json::Value,
 }
 
-/// Packs an image into a tar file in `folder`, which `ctr images import` takes, and returns its path.
+/// Builds an image as a tar file for `ctr images import` in `folder`, and returns its path.
 pub async fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
     let mut root = Root { tar: tar::Builder::new(Vec::new()), folders: BTreeSet::new(), settings: json!({}) };
     fill(&mut root, &image.content, folder)
@@ -171,7 +171,7 @@ impl Root {
         }
         for entry in home.join("lib").read_dir().context("PostgreSQL's lib")?.flatten() {
             let path = entry.path();
-            // Not the just-in-time compiler, which would bring all of LLVM along.
+            // Without the just-in-time compiler, which would add all of LLVM.
             if path.extension().is_some_and(|end| end == "so")
                 && !entry.file_name().to_string_lossy().starts_with("llvm")
             {
@@ -191,15 +191,7 @@ impl Root {
                 self.file(&path, &relative(&path))?;
             }
         }
-        // initdb wants a name for the user it runs as, and a pod may name any: so every one has a name.
-        let mut users = format!(
-            "root:x:0:0::/root:/bin/sh\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/var/lib/postgresql:/bin/sh\n"
-        );
-        for uid in (1..=65535_u32).filter(|uid| *uid != POSTGRES_UID) {
-            writeln!(users, "u{uid}:x:{uid}:{uid}::/tmp:/bin/sh")?;
-        }
-        self.data("etc/passwd", users.as_bytes(), 0o644)?;
-        self.data("etc/group", format!("root:x:0:\npostgres:x:{POSTGRES_UID}:\n").as_bytes(), 0o644)?;
+        self.users()?;
         self.data(
             "usr/local/bin/docker-entrypoint.sh",
             include_bytes!("../images/postgres-entrypoint.sh"),
@@ -224,10 +216,22 @@ impl Root {
         Ok(())
     }
 
-    /// A program of this machine with the libraries it needs.
+    /// A name for every user id: initdb needs a name for its user, and a pod may set any user.
+    fn users(&mut self) -> Result<()> {
+        let mut users = format!(
+            "root:x:0:0::/root:/bin/sh\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/var/lib/postgresql:/bin/sh\n"
+        );
+        for uid in (1..=65535_u32).filter(|uid| *uid != POSTGRES_UID) {
+            writeln!(users, "u{uid}:x:{uid}:{uid}::/tmp:/bin/sh")?;
+        }
+        self.data("etc/passwd", users.as_bytes(), 0o644)?;
+        self.data("etc/group", format!("root:x:0:\npostgres:x:{POSTGRES_UID}:\n").as_bytes(), 0o644)
+    }
+
+    /// A program of this machine with its libraries.
     async fn program(&mut self, path: &Path, inside: &str) -> Result<()> {
         if !path.exists() {
-            bail!("{} is not there: build it first (`cargo build`)", path.display());
+            bail!("{} does not exist: build it first (`cargo build`)", path.display());
         }
         for library in shared_libraries(path).await? {
             self.file(&library, &relative(&library))?;
@@ -275,7 +279,7 @@ impl Root {
         }
     }
 
-    /// All files below a folder of this machine, at the same path.
+    /// All files below a directory of this machine, at the same path.
     fn tree(&mut self, folder: &Path) -> Result<()> {
         for entry in folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))?.flatten()
         {
@@ -290,7 +294,7 @@ impl Root {
     }
 }
 
-/// The shared libraries of a program, with its loader, as `ldd` finds them.
+/// The shared libraries of a program and its loader, as found by `ldd`.
 async fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let Ok(text) = run("ldd", [program]).await else { return Ok(Vec::new()) }; // a static program
     let mut found = Vec::new();

@@ -1,14 +1,15 @@
-//! A real Kubernetes of several nodes on one machine, built from source, what can be done to it, and the scenarios that
-//! LeaderGroup must survive on it.
+//! A real Kubernetes cluster of several nodes on one machine, built from source, with fault injection and the
+//! scenarios that LeaderGroup must survive.
 //!
-//! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`] checks
-//! what happened, [`client`] calls a Service meanwhile, [`scenario`] brings the three together.
+//! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
+//! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three.
 
 pub mod cgroup;
 pub mod cleanup;
 pub mod client;
 pub mod cluster;
 pub mod command;
+pub mod config;
 pub mod control_plane;
 pub mod credentials;
 pub mod database;

@@ -1,4 +1,5 @@
-//! Starting daemons on the machines of the cluster: in the machine's namespaces and cgroups, as children of the supervisor.
+//! Starts daemons on the machines of the cluster: in the machine's namespaces and cgroups, as children of the
+//! supervisor.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,17 +14,17 @@ use crate::programs::Programs;
 use crate::state::socket;
 use crate::supervisor::{Answer, Daemon, Listed, Request, ask};
 
-/// How often a condition is looked at.
+/// How often a condition is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What is needed to start and signal daemons.
+/// Everything needed to start and signal daemons.
 #[derive(Debug, Clone)]
 pub struct Machines {
     /// The built programs.
     pub programs: Programs,
     /// The cgroups of this machine.
     pub cgroups: Cgroups,
-    /// Where logs go.
+    /// The directory for logs.
     pub logs: PathBuf,
 }
 
@@ -86,12 +87,12 @@ impl Machines {
         ended.with_context(|| format!("{name} does not end after signal {}", signal.as_raw())).map(|_| ())
     }
 
-    /// Starts a daemon again that was ended.
+    /// Starts a daemon that was ended again.
     pub async fn start_again(&self, name: &str) -> Result<()> {
         ask(&socket(), &Request::StartAgain(name.to_owned()), LIMIT).await.map(|_| ())
     }
 
-    /// From now on the supervisor starts no daemon of this machine again by itself.
+    /// From now on the supervisor does not restart any daemon of this machine.
     pub async fn disown(&self, machine: &str) -> Result<()> {
         ask(&socket(), &Request::Disown { machine: machine.to_owned() }, LIMIT).await.map(|_| ())
     }
@@ -104,7 +105,7 @@ impl Machines {
         }
     }
 
-    /// Fails when a daemon is not running or was started again, naming its log. For errors during the start.
+    /// Fails if a daemon is not running or was restarted, and names its log. For errors during the start.
     pub async fn check_daemons(&self) -> Result<()> {
         for daemon in self.daemons().await? {
             if daemon.pid.is_none() || daemon.restarts > 0 {
@@ -119,7 +120,7 @@ impl Machines {
     }
 }
 
-/// Looks again and again until the condition holds. Fails when it does not within `limit`, or when looking fails.
+/// Checks repeatedly until the condition holds. Fails if it does not hold within `limit`, or if a check fails.
 pub async fn wait_until(
     what: &str,
     limit: Duration,
@@ -128,7 +129,7 @@ pub async fn wait_until(
     let started = Instant::now();
     while !reached().await.with_context(|| format!("waiting for {what}"))? {
         if started.elapsed() > limit {
-            bail!("waited {} s in vain for {what}", limit.as_secs());
+            bail!("timed out after {} s waiting for {what}", limit.as_secs());
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use leadergroup_e2e::cleanup;
 use leadergroup_e2e::client::CallArgs;
-use leadergroup_e2e::cluster::{Cluster, Config};
+use leadergroup_e2e::cluster::Cluster;
 use leadergroup_e2e::command::progress;
+use leadergroup_e2e::config::Config;
 use leadergroup_e2e::demo;
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
@@ -19,9 +20,9 @@ use leadergroup_e2e::programs;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
 
-/// The longest that taking a cluster down may take.
+/// Time limit for taking a cluster down.
 const DOWN_LIMIT: Duration = Duration::from_mins(2);
-/// The longest that nodes may take to be Ready again.
+/// Time limit for nodes to be Ready again.
 const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
 /// A real Kubernetes of several nodes on this machine, for tests.
@@ -36,33 +37,33 @@ struct Arguments {
 enum Action {
     /// Install missing Debian packages and build the cluster's programs into the cache.
     Build,
-    /// Start a cluster that stays until `down`, or use the one that runs.
+    /// Start a cluster that runs until `down`, or use the one that is running.
     Up {
-        /// How many nodes.
+        /// Number of nodes.
         #[arg(long, default_value_t = 3)]
         nodes: u8,
-        /// Give every node an image of the operator, made from this program.
+        /// Load an image of the operator, built from this program, on every node.
         #[arg(long, value_name = "PROGRAM")]
         operator: Option<PathBuf>,
         /// The name of the operator's image.
         #[arg(long, default_value = images::OPERATOR)]
         operator_image: String,
-        /// kube-proxy's minSyncPeriod in milliseconds; 1000 is what kube-proxy's users have.
+        /// kube-proxy's minSyncPeriod in milliseconds; 1000 is kube-proxy's default.
         #[arg(long, default_value_t = 1000)]
         proxy_min_sync_period_ms: u64,
     },
-    /// Take the cluster down, and remove whatever a dead one left.
+    /// Take the cluster down, and remove the remains of a crashed one.
     Down,
-    /// Say whether a cluster runs, and list its daemons.
+    /// Report whether a cluster is running, and list its daemons.
     Status,
-    /// Show it live: a node loses power under the active pod. Ends with the cluster taken down unless KEEP=1 is set.
+    /// Run the demo: the node of the active pod loses power. Takes the cluster down at the end, unless KEEP=1 is set.
     Demo,
-    /// Print how to point kubectl at the cluster, as shell commands: `eval "$(leadergroup-e2e env)"`.
+    /// Print shell commands that configure kubectl for the cluster: `eval "$(leadergroup-e2e env)"`.
     Env,
-    /// Do something to the running cluster.
+    /// Inject a fault into the running cluster, or undo it.
     #[command(subcommand)]
     Fault(Fault),
-    /// Call a Service again and again, one line of JSON a call; started by tests inside a node's network.
+    /// Call a Service repeatedly, with one line of JSON per call; started by tests in a node's network.
     #[command(hide = true)]
     Call(CallArgs),
     /// The process behind a cluster; started by `up`.
@@ -72,23 +73,23 @@ enum Action {
 
 #[derive(Subcommand)]
 enum Fault {
-    /// Take a node's power away.
+    /// Power a node off.
     PowerOff { node: String },
-    /// Give a node its power back.
+    /// Power a node on.
     PowerOn { node: String },
-    /// Pull a node's cable: its pods go on running.
+    /// Unplug a node's cable: its pods keep running.
     CutOff { node: String },
-    /// Plug a node's cable in again.
+    /// Plug in a node's cable again.
     Reconnect { node: String },
-    /// Make every process of a pod stand still.
+    /// Freeze every process of a pod.
     FreezePod { uid: String },
-    /// Let a frozen pod go on.
+    /// Thaw a frozen pod.
     ThawPod { uid: String },
     /// Kill the processes of a pod's containers.
     KillPod { uid: String },
-    /// Drop everything between two machines: nodes, `control`, `database`, `host`.
+    /// Drop all traffic between two machines: nodes, `control`, `database`, `host`.
     CutPath { one: String, other: String },
-    /// Take `cut-path` back.
+    /// Undo `cut-path`.
     HealPath { one: String, other: String },
     /// Shut PostgreSQL down.
     StopDatabase,
@@ -98,7 +99,7 @@ enum Fault {
     KillApiServer,
     /// Start the API server again.
     StartApiServer,
-    /// Undo all of it, and wait until the nodes are Ready.
+    /// Undo all faults, and wait until the nodes are Ready.
     Heal,
 }
 
@@ -128,7 +129,7 @@ async fn run(action: Action) -> Result<()> {
                 images: operator.iter().map(|path| Image::operator(&operator_image, path)).collect(),
             };
             if let Ok(running) = Cluster::attach() {
-                progress("a cluster is running already: using it as it is");
+                progress("a cluster is already running: using it unchanged");
                 for image in &config.images {
                     running.load_image(image).await?;
                 }
@@ -183,7 +184,7 @@ async fn inject(cluster: &Cluster, fault: Fault) -> Result<()> {
 async fn down() -> Result<()> {
     let started = Instant::now();
     if Lock::holder()?.is_some() {
-        // It may be taking the cluster down already, and then it cannot be asked any more.
+        // The supervisor may already be taking the cluster down, and then it does not accept requests.
         let asked = supervisor::ask(&socket(), &Request::Shutdown, DOWN_LIMIT).await;
         let free =
             wait_until("the cluster's supervisor to end", DOWN_LIMIT, async || Ok(Lock::holder()?.is_none()))
@@ -215,13 +216,13 @@ async fn status() -> Result<()> {
     Ok(())
 }
 
-/// Adds a line to a log. There is nobody left to tell if that fails.
+/// Adds a line to a log. An error cannot be reported.
 fn note(log: &Path, line: &str) {
     let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
     let _ = file.and_then(|mut file| writeln!(file, "{line}"));
 }
 
-/// The supervisor: everything it says to whoever started it is one line on standard output.
+/// The supervisor. Its only message to the process that started it is one line on standard output.
 async fn supervise() -> Result<()> {
     let prepared = async {
         let lock = Lock::take()?;
@@ -237,11 +238,11 @@ async fn supervise() -> Result<()> {
             return Err(error);
         }
     };
-    // Nobody reads what this process writes to its standard error.
+    // The standard error of this process is not read.
     let crash = log.clone();
     std::panic::set_hook(Box::new(move |panic| note(&crash, &panic.to_string())));
     let reply = supervisor::serve(&socket(), &log, || println!("ready")).await;
-    // Nobody can ask any more: that is how others see that this cluster is going.
+    // Without the socket, other processes see that this cluster is being taken down.
     let _ = std::fs::remove_file(socket());
     let removed = cleanup::remove_all().await;
     drop(lock);

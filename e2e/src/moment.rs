@@ -1,17 +1,17 @@
-//! Points in time that several processes of this machine can compare.
+//! Points in time that can be compared between processes of one machine.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// A point in time on the machine's monotonic clock. Processes of one machine read the same clock, so a moment that
-/// a client process noted can be compared with one that the test noted when it cut the power.
+/// A point in time on the machine's monotonic clock. Processes of one machine read the same clock, so a moment
+/// recorded by a client process can be compared with one recorded by the test when it cut the power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Now.
+    /// The current moment.
     pub fn now() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -19,7 +19,7 @@ impl Moment {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -38,7 +38,7 @@ impl fmt::Display for Moment {
 }
 
 impl From<std::time::Instant> for Moment {
-    /// The same moment: `Instant` reads the same clock, but keeps the number to itself.
+    /// The same moment: `Instant` reads the same clock, but does not expose its value.
     fn from(instant: std::time::Instant) -> Self {
         let now = Self::now();
         Self(now.0.saturating_sub(u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX)))

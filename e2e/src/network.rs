@@ -1,5 +1,5 @@
-//! The network: a namespace for each machine, joined by a bridge ("the switch") in a namespace of its own, with one
-//! cable from the host. No default route leads out, so nothing of a test ever leaves this machine.
+//! The network: a namespace for each machine, connected by a bridge ("the switch") in its own namespace, with one
+//! cable from the host. There is no default route, so no traffic of a test leaves this machine.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{run, run_with_input};
 
-/// The namespace of the switch, and the bridge within.
+/// The namespace of the switch with its bridge.
 const SWITCH: &str = "lg-switch";
-/// All namespaces of ours begin so.
+/// Prefix of all our namespaces.
 const PREFIX: &str = "lg-";
-/// The host's end of its cable, and the name of its port on the switch.
+/// The host's end of its cable.
 const HOST_LINK: &str = "lg-host";
-/// The host's name among the machines, for cutting paths.
+/// The host's name as a machine, for cutting paths, and its port on the switch.
 pub const HOST: &str = "host";
 /// The host's address in the cluster's network.
 pub const HOST_ADDRESS: &str = "198.18.0.1";
@@ -30,17 +30,17 @@ pub const DATABASE_ADDRESS: &str = "198.18.0.20";
 pub const POD_RANGE: &str = "198.18.64.0/18";
 /// The `ClusterIP`s.
 pub const SERVICE_RANGE: &str = "198.19.0.0/20";
-/// The most nodes that the addresses suffice for.
+/// Maximum number of nodes, limited by the addresses.
 pub const MAX_NODES: u8 = 60;
 
 /// A machine of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its name, for a node also the node's name in Kubernetes.
+    /// Its name. For a node, also the node's name in Kubernetes.
     pub name: String,
     /// Its address.
     pub address: String,
-    /// The addresses of its pods, for a node.
+    /// The address range of its pods, for a node.
     pub pods: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub fn namespace(machine: &str) -> String {
     format!("{PREFIX}{machine}")
 }
 
-/// Makes the switch and the host's cable. `nodes` are the machines behind which the host finds the pods.
+/// Creates the switch and the host's cable. The host's routes to pods lead to `nodes`.
 pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
     run("ip", ["netns", "add", SWITCH])
         .await
@@ -107,7 +107,7 @@ pub async fn create_switch(nodes: &[Machine]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a machine's namespace and plugs it into the switch. `nodes` are the machines behind which it finds pods.
+/// Creates a machine's namespace and connects it to the switch. Its routes to pods lead to `nodes`.
 pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> {
     let (namespace, name) = (machine.namespace(), &machine.name);
     run("ip", ["netns", "add", &namespace]).await?;
@@ -125,7 +125,7 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
         }
     }
     if machine.pods.is_some() {
-        // Only so that there is a route at all, as a default route is elsewhere: kube-proxy's rules decide.
+        // A route must exist, like a default route elsewhere; kube-proxy's rules decide the destination.
         lines.push_str(&format!("route add {SERVICE_RANGE} dev eth0\n"));
     }
     batch(&namespace, &lines).await?;
@@ -136,7 +136,7 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
     Ok(())
 }
 
-/// Removes a machine's cable and its namespace with all that is in it. The processes in it must have ended.
+/// Removes a machine's cable and its namespace. Its processes must have ended.
 pub async fn remove_machine(machine: &str) -> Result<()> {
     // The cable first: the kernel removes a namespace's devices some time later, and the port's name is needed again.
     if link_exists(machine).await {
@@ -149,30 +149,30 @@ pub async fn remove_machine(machine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Pulls a machine's cable, or plugs it in again.
+/// Unplugs a machine's cable, or plugs it in again.
 pub async fn set_cable(machine: &str, plugged: bool) -> Result<()> {
     let state = if plugged { "up" } else { "down" };
     run("ip", ["-n", SWITCH, "link", "set", machine, state]).await?;
     Ok(())
 }
 
-/// Whether a machine's cable is in the switch.
+/// Whether a machine has a cable in the switch.
 pub async fn link_exists(machine: &str) -> bool {
     run("ip", ["-n", SWITCH, "link", "show", "dev", machine]).await.is_ok()
 }
 
-/// Drops every frame from one machine to the other from now on (one way; [`HOST`] is a machine here), or with a port
-/// only TCP to that port.
+/// Drops every frame from one machine to the other (in this direction only), or with a port only TCP to that port.
+/// [`HOST`] is a machine here.
 pub async fn cut(from: &str, to: &str, port: Option<u16>) -> Result<()> {
     element("add", from, to, port).await
 }
 
-/// Takes back a [`cut`] of the same arguments.
+/// Undoes a [`cut`] with the same arguments.
 pub async fn heal(from: &str, to: &str, port: Option<u16>) -> Result<()> {
     element("delete", from, to, port).await
 }
 
-/// Takes back all cuts.
+/// Undoes all cuts.
 pub async fn heal_all() -> Result<()> {
     let text = "flush set bridge faults paths\nflush set bridge faults ports\n";
     run_with_input("nsenter", [&switch_net(), "nft", "-f", "-"], text).await?;
@@ -192,16 +192,16 @@ fn switch_net() -> String {
     format!("--net=/run/netns/{SWITCH}")
 }
 
-/// Removes every namespace of ours and the host's cable, whatever of them exists.
+/// Removes all our namespaces and the host's cable, if they exist.
 pub async fn remove_all() -> Result<()> {
     if host_link_exists() {
-        // Of a namespace that is just being removed it may go by itself.
+        // It may already have been removed with its namespace.
         let _ = run("ip", ["link", "delete", HOST_LINK]).await;
     }
     for name in namespaces() {
         run("ip", ["netns", "delete", &name]).await?;
     }
-    // `ip netns add` turned the folder into a mount point; when it is empty, nobody else uses it.
+    // `ip netns add` turned the directory into a mount point. If it is empty, it is not in use.
     let folder = Path::new("/run/netns");
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
         let _ = run("umount", [folder]).await;
@@ -212,12 +212,12 @@ pub async fn remove_all() -> Result<()> {
 
 /// Whether the host has a cable into a cluster's network.
 pub fn host_link_exists() -> bool {
-    // Not /sys/class/net, which shows the namespace that it was mounted in.
+    // Not /sys/class/net, which shows the namespace in which it was mounted.
     let devices = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
     devices.lines().any(|line| line.trim_start().starts_with(&format!("{HOST_LINK}:")))
 }
 
-/// Our network namespaces that exist now.
+/// Our existing network namespaces.
 pub fn namespaces() -> Vec<String> {
     let Ok(entries) = Path::new("/run/netns").read_dir() else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -1,5 +1,5 @@
-//! A node: containerd, kubelet and kube-proxy in a network namespace and a mount namespace of their own, so that each
-//! node has its own `/run/containerd`, `/var/lib/kubelet` and so on, and so that nothing stays mounted after it.
+//! A node: containerd, kubelet and kube-proxy in their own network and mount namespaces. So each node has its own
+//! `/run/containerd`, `/var/lib/kubelet` and so on, and no mounts remain after it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::machine::{Machines, wait_until};
 use crate::network::{CONTROL_ADDRESS, Machine, POD_RANGE};
 use crate::state::RUN_DIR;
 
-/// A node's folders and where its programs see them. The first is lost with a power-off, the rest is its disk.
+/// A node's directories and their mount points. The first is lost at a power-off, the others are its disk.
 const FOLDERS: [(&str, &str); 5] = [
     ("run", "/run/containerd"),
     ("containerd", "/var/lib/containerd"),
@@ -24,9 +24,9 @@ const FOLDERS: [(&str, &str); 5] = [
     ("cni", "/var/lib/cni"),
     ("log", "/var/log"),
 ];
-/// How many volumes of each node a `PersistentVolumeClaim` can get.
+/// Number of volumes for `PersistentVolumeClaim`s on each node.
 pub const VOLUMES: u8 = 8;
-/// The longest that containerd may take to answer, and an image to be imported.
+/// Time limit for containerd to answer, and for an image import.
 const CONTAINERD_LIMIT: Duration = Duration::from_mins(2);
 
 /// A node of the cluster.
@@ -34,7 +34,7 @@ const CONTAINERD_LIMIT: Duration = Duration::from_mins(2);
 pub struct Node<'a> {
     /// Its machine.
     pub machine: &'a Machine,
-    /// What starts its daemons.
+    /// Starts its daemons.
     pub machines: &'a Machines,
 }
 
@@ -43,7 +43,7 @@ impl Node<'_> {
         &self.machine.name
     }
 
-    /// The node's own folder.
+    /// The node's own directory.
     pub fn folder(&self) -> PathBuf {
         folder(self.name())
     }
@@ -55,7 +55,7 @@ impl Node<'_> {
     /// Starts the node's mount namespace and containerd, and waits until containerd answers.
     pub async fn start_containerd(&self) -> Result<()> {
         let folder = self.folder();
-        // As after a boot: what a running system keeps in memory is not there.
+        // As after a boot, the data that a running system keeps in memory is gone.
         let _ = fs::remove_dir_all(folder.join("run"));
         let _ = fs::remove_dir_all(folder.join("cni"));
         for (name, _) in FOLDERS {
@@ -98,7 +98,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Gives the node an image that was packed.
+    /// Loads an image on the node.
     pub async fn import(&self, archive: &Path) -> Result<()> {
         let mut ctr = tokio::process::Command::new(self.ctr()?);
         ctr.args(["--address", &self.socket(), "--namespace", "k8s.io", "images", "import", "--no-unpack"])
@@ -148,7 +148,7 @@ impl Node<'_> {
         let folder = self.folder();
         let cni = folder.join("cni.d");
         fs::create_dir_all(&cni)?;
-        // ptp, not bridge: a routed pod needs no br_netfilter for answers of a pod on its own node to find back.
+        // ptp instead of bridge: with routed pods, answers of a pod on the same node do not need br_netfilter.
         let network = json!({
             "cniVersion": "1.0.0",
             "name": "pods",
@@ -184,24 +184,24 @@ impl Node<'_> {
             "cgroupRoot": format!("/{CGROUP_ROOT}/{}", self.name()),
             "clusterDNS": [CONTROL_ADDRESS],
             "clusterDomain": "cluster.local",
-            // A container that crashes again and again is to be back soon, only to crash again.
+            // Restart containers that crash repeatedly soon, so that they crash again.
             "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" },
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            // The machine's disk is not the test's business.
+            // The tests do not depend on free space on the machine's disk.
             "evictionHard": { "memory.available": "50Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%" },
             "failCgroupV1": false,
             "failSwapOn": false,
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": false,
-            // Lowering it needs CAP_SYS_RESOURCE, which a container often lacks.
+            // A lower value needs CAP_SYS_RESOURCE, which a container often lacks.
             "oomScoreAdj": 0,
             "resolvConf": "",
-            // A test that waits for a rescheduled pod should not wait for the registry's back-off of a missing image.
+            // A test that waits for a rescheduled pod should not wait for the back-off of a missing image.
             "serializeImagePulls": false,
         })
     }
 
-    /// kube-proxy's settings; `min_sync_period` is how long it waits between two changes of the rules.
+    /// Writes kube-proxy's configuration. `min_sync_period` is the least time between two changes of the rules.
     pub fn write_proxy_settings(&self, credentials: &Credentials, min_sync_period: Duration) -> Result<()> {
         let proxy = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -218,7 +218,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// The folder of a volume of this node.
+    /// The directory of a volume of this node.
     pub fn volume(&self, number: u8) -> Result<PathBuf> {
         use std::os::unix::fs::PermissionsExt as _;
         let path = self.folder().join(format!("volumes/{number}"));
@@ -228,12 +228,12 @@ impl Node<'_> {
     }
 }
 
-/// A node's folder.
+/// A node's directory.
 pub fn folder(node: &str) -> PathBuf {
     Path::new(RUN_DIR).join(node)
 }
 
-/// Creates the folders over which nodes mount their own, and returns those that were not there before.
+/// Creates the mount points for the nodes' directories, and returns those that did not exist before.
 pub fn create_mount_points() -> Result<Vec<PathBuf>> {
     let mut created = Vec::new();
     for (_, path) in FOLDERS {
@@ -246,7 +246,7 @@ pub fn create_mount_points() -> Result<Vec<PathBuf>> {
 }
 
 fn containerd_settings(folder: &Path, cni: &Path) -> String {
-    // Overlay file systems cannot be stacked at will: within a container, copy instead.
+    // Overlay file systems cannot be stacked arbitrarily: in a container, copy instead.
     let is_overlay = rustix::fs::statfs(folder).is_ok_and(|stat| stat.f_type == OVERLAYFS_MAGIC);
     let snapshotter = if is_overlay { "native" } else { "overlayfs" };
     format!(

@@ -1,4 +1,5 @@
-//! The programs of the cluster: Go programs built once from a module with pinned versions into the cache, and Debian packages.
+//! The programs of the cluster: Go programs, built once from a module with pinned versions and cached, and Debian
+//! packages.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,21 +17,21 @@ use crate::command::{output, progress};
 
 /// The version of Kubernetes that the module builds, as its programs report it.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
-/// How often the long build says how far it is.
+/// How often the build reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// The longest that the build may take.
+/// Time limit for the build.
 const BUILD_LIMIT: Duration = Duration::from_hours(1);
-/// The oldest Go that builds them.
+/// The oldest supported version of Go.
 const GO_MINIMUM: (u32, u32) = (1, 26);
 
-/// What decides what comes out of a build, in the folder of the Go module. One module for all of them, so that what they
-/// have in common, which is most of it, is compiled once.
+/// The inputs of the build in the directory of the Go module. There is one module for all programs, so that the
+/// packages they share, which are most of them, are compiled once.
 const FILES: [&str; 3] = ["go.mod", "go.sum", "coredns/main.go"];
-/// What is built: go.mod's tools, and a program of our own.
+/// The targets: the tools of go.mod, and our own program.
 const TARGETS: [&str; 2] = ["tool", "./coredns"];
-/// Parts of containerd that need libraries in C.
+/// Excludes parts of containerd that need C libraries.
 const TAGS: &str = "no_btrfs,no_devmapper,no_zfs";
-/// What the build has to make; `server` is etcd.
+/// The programs that the build must produce; `server` is etcd.
 const PROGRAMS: [&str; 12] = [
     "containerd",
     "containerd-shim-runc-v2",
@@ -46,7 +47,7 @@ const PROGRAMS: [&str; 12] = [
     "server",
 ];
 
-/// Debian packages and a file by which each is known to be there. `*` stands for one folder of any name.
+/// Debian packages, each with a file that shows that it is installed. `*` stands for one directory of any name.
 const PACKAGES: [(&str, &str); 12] = [
     ("busybox-static", "/bin/busybox"),
     ("conntrack", "/usr/sbin/conntrack"),
@@ -62,7 +63,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("util-linux", "/usr/bin/nsenter"),
 ];
 
-/// Where the built programs are.
+/// The location of the built programs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Programs {
     folder: PathBuf,
@@ -76,13 +77,13 @@ impl Programs {
         Ok(path)
     }
 
-    /// A value for PATH that finds these programs first.
+    /// A value for PATH with these programs first.
     pub fn search_path(&self) -> String {
         format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", self.folder.display())
     }
 }
 
-/// The built programs, without building. Fails when they are missing.
+/// The built programs. Fails if they are missing.
 pub fn built(cache: &Path) -> Result<Programs> {
     let folder = folder(cache)?;
     ensure!(
@@ -92,7 +93,7 @@ pub fn built(cache: &Path) -> Result<Programs> {
     Ok(Programs { folder })
 }
 
-/// Builds what is missing and returns where everything is. Two processes that build at once take turns.
+/// Builds missing programs and returns their location. Concurrent builds take turns.
 pub async fn build(cache: &Path) -> Result<Programs> {
     if let Ok(programs) = built(cache) {
         return Ok(programs);
@@ -102,7 +103,7 @@ pub async fn build(cache: &Path) -> Result<Programs> {
     let bin = cache.join("bin");
     fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
     let lock = File::create(bin.join("build.lock")).context("cannot create the build's lock file")?;
-    // Off the runtime's threads: it may wait for minutes for the other build.
+    // On a blocking thread, because it may wait minutes for another build.
     let _lock =
         tokio::task::spawn_blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
             .await?
@@ -132,7 +133,7 @@ async fn build_into(folder: &Path) -> Result<()> {
         .spawn()
         .context("cannot run `go`")?;
     let mut lines = BufReader::new(child.stderr.take().context("no stderr")?).lines();
-    // What Go says: a line for each package that it compiled, and its errors.
+    // Go's output: a line for each compiled package, and errors.
     let (mut packages, mut last_words) = (0_u32, Vec::new());
     let mut next = Instant::now() + PROGRESS_EVERY;
     let work = async {
@@ -162,7 +163,7 @@ async fn build_into(folder: &Path) -> Result<()> {
         bail!("go install failed ({status}):\n{}", last_words.join("\n"));
     }
     for program in PROGRAMS {
-        ensure!(unfinished.join(program).exists(), "the build made no {program}");
+        ensure!(unfinished.join(program).exists(), "the build did not produce {program}");
     }
     fs::rename(&unfinished, folder).with_context(|| format!("cannot create {}", folder.display()))?;
     progress(&format!("  built in {} s", started.elapsed().as_secs()));
@@ -171,7 +172,7 @@ async fn build_into(folder: &Path) -> Result<()> {
 
 fn linker_flags() -> String {
     let mut flags = "-s -w".to_owned();
-    // Without these the programs call themselves v0.0.0, and clients that look at the version misjudge them.
+    // Without these the programs report version v0.0.0, which confuses clients that check the version.
     let mut numbers = KUBERNETES_VERSION.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
@@ -182,7 +183,7 @@ fn linker_flags() -> String {
     flags
 }
 
-/// The folder of the programs; its name changes with everything that decides what is in it.
+/// The directory of the programs. Its name contains a hash of all inputs of the build.
 fn folder(cache: &Path) -> Result<PathBuf> {
     let mut hash = Sha256::new();
     for file in FILES {
@@ -195,7 +196,7 @@ fn folder(cache: &Path) -> Result<PathBuf> {
     Ok(cache.join("bin").join(format!("programs-{hash}")))
 }
 
-/// The folder of the Go module.
+/// The directory of the Go module.
 fn module() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
 }
@@ -205,7 +206,7 @@ async fn check_go() -> Result<()> {
     let remedy = format!(
         "the test cluster is built with Go {major}.{minor} or newer: install it from https://go.dev/dl"
     );
-    // In the module's folder, because Go may fetch the version that the module asks for.
+    // In the module's directory, because Go may download the version that the module requires.
     let mut go = Command::new("go");
     go.arg("version").current_dir(module());
     let text = output(go, BUILD_LIMIT).await.with_context(|| remedy.clone())?;
@@ -255,14 +256,14 @@ pub async fn ensure_packages() -> Result<()> {
     Ok(())
 }
 
-/// The newest folder of PostgreSQL server programs.
+/// The newest directory of PostgreSQL server programs.
 pub fn postgres_bin() -> Result<PathBuf> {
     let postgres =
         find("/usr/lib/postgresql/*/bin/postgres").context("no PostgreSQL server: install `postgresql`")?;
     Ok(postgres.parent().context("postgres has no folder")?.to_path_buf())
 }
 
-/// Resolves a path in which one part may be `*`, to the last one by name.
+/// Resolves a path in which one part may be `*`, to the last match by name.
 fn find(pattern: &str) -> Option<PathBuf> {
     let Some((before, after)) = pattern.split_once("/*/") else {
         return Some(PathBuf::from(pattern)).filter(|path| path.exists());

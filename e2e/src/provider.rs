@@ -1,4 +1,4 @@
-//! Where scenarios run: on a cluster of our own, with all faults, or on any existing cluster, without faults of nodes.
+//! Where scenarios run: on our own cluster with all faults, or on any existing cluster without node faults.
 
 use std::path::PathBuf;
 
@@ -6,27 +6,27 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::cluster::{Cluster, client};
 
-/// A Kubernetes for scenarios.
+/// A Kubernetes cluster for scenarios.
 #[derive(Debug)]
 pub enum Provider {
-    /// Our own.
+    /// Our own cluster.
     Own(Box<Cluster>),
-    /// An existing one: kind, k3s, a cloud's.
+    /// An existing cluster: kind, k3s, a cloud's.
     Kubeconfig(Kubeconfig),
 }
 
-/// An existing cluster, by its kubeconfig file.
+/// An existing cluster, given by its kubeconfig file.
 #[derive(Debug, Clone)]
 pub struct Kubeconfig {
     /// The file.
     pub path: PathBuf,
-    /// A database that the cluster's pods reach, if the scenario needs one: `$LEADERGROUP_DATABASE_URL`.
+    /// A database that the cluster's pods can reach, if the scenario needs one: `$LEADERGROUP_DATABASE_URL`.
     pub database_url: Option<String>,
 }
 
 impl Provider {
-    /// What `$LEADERGROUP_PROVIDER` says: `own` (the default: the running cluster, else a new one), or `kubeconfig`
-    /// (the file that `$KUBECONFIG` names).
+    /// The provider named by `$LEADERGROUP_PROVIDER`: `own` (the default: the running cluster, otherwise a new one)
+    /// or `kubeconfig` (the file named by `$KUBECONFIG`).
     pub async fn from_environment() -> Result<Self> {
         let name = std::env::var("LEADERGROUP_PROVIDER").unwrap_or_default();
         match name.as_str() {
@@ -56,12 +56,12 @@ impl Provider {
         }
     }
 
-    /// A client of whoever the kubeconfig file names.
+    /// A client for the user in the kubeconfig file.
     pub async fn client(&self) -> Result<kube::Client> {
         client(&self.kubeconfig()).await
     }
 
-    /// The URL of a database that the operator can use from within the cluster.
+    /// The URL of a database that the operator can use in the cluster.
     pub fn database_url_in_cluster(&self) -> Option<String> {
         match self {
             Self::Own(cluster) => Some(cluster.database_url_in_cluster()),
@@ -69,7 +69,7 @@ impl Provider {
         }
     }
 
-    /// The cluster whose machines can be made to fail. `None`: this scenario must do without.
+    /// The cluster for fault injection. `None` if faults are not possible.
     pub fn faults(&self) -> Option<&Cluster> {
         match self {
             Self::Own(cluster) => Some(cluster),

@@ -1,5 +1,5 @@
-//! What is known of a cluster outside its processes: where its files are, the lock that keeps two clusters apart, and
-//! the state file by which another process finds the running one.
+//! The state of a cluster outside its processes: the locations of its files, the lock that prevents a second cluster,
+//! and the state file that other processes use to find the running cluster.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,15 @@ use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
 use crate::network::Machine;
+use crate::programs::Programs;
 
-/// One cluster a machine: its network namespaces and cgroups have fixed names.
+/// Only one cluster per machine, because its network namespaces and cgroups have fixed names.
 const LOCK: &str = "/run/leadergroup-e2e.lock";
 
-/// The folder for what is built once: `$LEADERGROUP_CACHE`, else `$XDG_CACHE_HOME/leadergroup`, else `~/.cache/leadergroup`.
+/// The cache directory for built programs: `$LEADERGROUP_CACHE`, otherwise `$XDG_CACHE_HOME/leadergroup`, otherwise
+/// `~/.cache/leadergroup`.
 pub fn cache() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let path = set("LEADERGROUP_CACHE")
@@ -27,11 +30,11 @@ pub fn cache() -> Result<PathBuf> {
     path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))
 }
 
-/// The folder of a running cluster: state, sockets and data. Gone when the cluster is. Not below a home folder, because
-/// the database server, which does not run as root, must get at its data.
+/// The directory of a running cluster: state, sockets and data. Removed with the cluster. Not below a home directory,
+/// because the database server, which does not run as root, must have access to its data.
 pub const RUN_DIR: &str = "/var/lib/leadergroup-e2e";
 
-/// The folder of the daemons' logs, which stay for diagnosis until the next start.
+/// The directory of the daemons' logs, which are kept until the next start.
 pub fn logs() -> Result<PathBuf> {
     Ok(cache()?.join("logs"))
 }
@@ -39,20 +42,20 @@ pub fn logs() -> Result<PathBuf> {
 /// A cluster as other processes see it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
-    /// Where the daemons' logs are.
+    /// The directory of the daemons' logs.
     pub logs: PathBuf,
-    /// The settings it was started with.
-    pub config: crate::cluster::Config,
+    /// Its configuration.
+    pub config: Config,
     /// Its nodes.
     pub nodes: Vec<Machine>,
-    /// The folders that hold its programs.
-    pub programs: crate::programs::Programs,
+    /// The locations of its programs.
+    pub programs: Programs,
     /// The password of the database's users.
     pub database_password: String,
 }
 
 impl State {
-    /// Writes the state file, at once and whole.
+    /// Writes the state file atomically.
     pub fn save(&self) -> Result<()> {
         let path = file();
         let next = path.with_extension("next");
@@ -88,18 +91,18 @@ pub fn socket() -> PathBuf {
     Path::new(RUN_DIR).join("supervisor.sock")
 }
 
-/// The right to run a cluster on this machine, as long as it is held.
+/// The exclusive right to run a cluster on this machine, held until this value is dropped.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code, reason = "dropping the file releases the lock")] File);
 
 impl Lock {
-    /// Takes the lock, or says who has it.
+    /// Takes the lock. The error names the holder.
     pub fn take() -> Result<Self> {
         let file = open()?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let holder = fs::read_to_string(LOCK).unwrap_or_default();
             bail!(
-                "a test cluster is running on this machine already (process {holder}): use it, or take it down with \
+                "a test cluster is already running on this machine (process {holder}): use it, or take it down with \
                  `make cluster-down` (or `leadergroup-e2e down`)"
             );
         }

@@ -1,8 +1,8 @@
-//! The small process that stands behind a running cluster: the parent of all its daemons.
+//! The process behind a running cluster: the parent of all its daemons.
 //!
-//! It starts them, reaps them, starts those again that end by themselves (what systemd does on a real machine), holds the
-//! lock that keeps two clusters apart, and takes the cluster down when it is told to, on SIGTERM or SIGINT, or when the
-//! process that owns the cluster is gone. Requests come in as one line of JSON on a unix socket and are answered by one.
+//! It starts and reaps daemons, restarts those that end by themselves (as systemd does on a real machine), and holds
+//! the lock that prevents a second cluster. It takes the cluster down on request, on SIGTERM or SIGINT, or when the
+//! process that owns the cluster ends. Each request is one line of JSON on a Unix socket, and so is each answer.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -20,9 +20,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-/// How soon a daemon that ended by itself is started again.
+/// Delay before a daemon that ended by itself is restarted.
 const RESTART_DELAY: Duration = Duration::from_millis(500);
-/// Enters the cgroups before anything else, so that no process of a machine is ever outside of them.
+/// Joins the cgroups before anything else, so that no process of a machine is ever outside of them.
 const WRAPPER: &str =
     r#"for file in $LG_CGROUPS; do echo $$ > "$file" || exit 71; done; unset LG_CGROUPS; exec "$@""#;
 
@@ -33,24 +33,24 @@ pub struct Daemon {
     pub name: String,
     /// The machine it runs on.
     pub machine: String,
-    /// The program and its arguments, `nsenter` and the like included.
+    /// The program and its arguments, including `nsenter` and similar.
     pub argv: Vec<String>,
-    /// Added to the environment.
+    /// Additional environment variables.
     pub env: Vec<(String, String)>,
-    /// Where its output goes (appended).
+    /// The file to which its output is appended.
     pub log: PathBuf,
-    /// The `cgroup.procs` files that it enters before it runs.
+    /// The `cgroup.procs` files of the groups that it joins first.
     pub cgroups: Vec<PathBuf>,
-    /// Started again when it ends by itself.
+    /// Whether it is restarted when it ends by itself.
     pub restart: bool,
 }
 
-/// What the supervisor is asked for.
+/// A request to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Start a daemon, or again the one of that name with this description.
+    /// Start a daemon, or restart the one of that name with this description.
     Start(Daemon),
-    /// Start a daemon once more as it was described before.
+    /// Start a daemon again with its previous description.
     StartAgain(String),
     /// Send a signal.
     Signal {
@@ -58,17 +58,17 @@ pub enum Request {
         name: String,
         /// The signal's number.
         number: i32,
-        /// The daemon is not started again when it ends of it.
+        /// Whether the daemon is not restarted if the signal ends it.
         stop: bool,
     },
-    /// Answer when the daemon does not run (any more).
+    /// Answer when the daemon is not running.
     WaitEnd(String),
-    /// From now on no daemon of this machine is started again by itself.
+    /// Do not restart any daemon of this machine from now on.
     Disown {
         /// The machine's name.
         machine: String,
     },
-    /// All daemons.
+    /// List all daemons.
     List,
     /// Keep the cluster when the owner ends.
     Detach,
@@ -83,7 +83,7 @@ pub struct Listed {
     pub name: String,
     /// Its process id while it runs.
     pub pid: Option<i32>,
-    /// How often it was started again because it ended by itself.
+    /// How often it was restarted because it ended by itself.
     pub restarts: u32,
 }
 
@@ -96,7 +96,7 @@ pub enum Answer {
     Started(i32),
     /// The daemons.
     Daemons(Vec<Listed>),
-    /// It did not work, and why.
+    /// The request failed, with the reason.
     Failed(String),
 }
 
@@ -108,21 +108,21 @@ struct Entry {
     waiting: Vec<Reply>,
 }
 
-/// Where an answer goes.
+/// The receiver of an answer.
 #[derive(Debug)]
 pub struct Reply {
     answer: oneshot::Sender<Answer>,
-    /// Ends when the answer is on its way.
+    /// Completes when the answer was sent.
     sent: oneshot::Receiver<()>,
 }
 
 impl Reply {
     fn send(self, answer: Answer) {
-        // Whoever asked may have given up.
+        // The client may have given up.
         let _ = self.answer.send(answer);
     }
 
-    /// Answers, and waits until the answer is on its way.
+    /// Answers, and waits until the answer was sent.
     pub async fn send_now(self, answer: Answer) {
         let _ = self.answer.send(answer);
         let _ = self.sent.await;
@@ -134,7 +134,7 @@ enum Event {
     Restart(String),
 }
 
-/// Asks the supervisor that listens on `socket`. Waits at most `limit` for the answer.
+/// Sends a request to the supervisor on `socket`. Waits at most `limit` for the answer.
 pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<Answer> {
     let talk = async {
         let mut stream = UnixStream::connect(socket).await.with_context(|| {
@@ -162,12 +162,12 @@ pub async fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<An
     }
 }
 
-/// Serves until the cluster is to be taken down. Returns the request to answer when that has been done, if there was one.
-/// The end of standard input (the owner has gone) is a reason too, unless [`Request::Detach`] came first. `ready` is
-/// called when requests are taken. What the daemons do by themselves is written to `log`.
+/// Serves requests until the cluster must be taken down. If a request caused this, it is returned, to be answered
+/// afterwards. The end of standard input (the owner has ended) also causes it, unless [`Request::Detach`] came first.
+/// `ready` is called when requests are accepted. Unexpected ends and restarts of daemons are written to `log`.
 pub async fn serve(socket: &Path, log: &Path, ready: impl FnOnce()) -> Result<Option<Reply>> {
     let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    // Processes that lose their parent (the shims of containers) become our children, and are reaped.
+    // Processes that lose their parent (the shims of containers) become our children, so that they are reaped.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("cannot become a subreaper")?;
     let _ = fs::remove_file(socket);
@@ -188,7 +188,7 @@ pub async fn serve(socket: &Path, log: &Path, ready: impl FnOnce()) -> Result<Op
             _ = children.recv() => reap(&mut daemons, &events, &mut log),
             _ = terminate.recv() => return Ok(None),
             _ = interrupt.recv() => return Ok(None),
-            // The terminal of a cluster that stays has been closed: nothing to do with us.
+            // The terminal was closed; a detached cluster keeps running.
             _ = hangup.recv() => {}
             () = async { match &mut owner { Some(gone) => { let _ = gone.await; } None => std::future::pending().await } } => {
                 return Ok(None);
@@ -289,14 +289,14 @@ fn spawn(daemon: &Daemon) -> Result<Pid> {
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // A process group of its own: Ctrl-C in the terminal is for the owner, not for the cluster's daemons.
+        // In its own process group, because Ctrl-C in the terminal is for the owner, not for the daemons.
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start {}", daemon.name))?;
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("the kernel gave an impossible process id")
 }
 
-/// Reaps every child that has ended, the adopted ones included.
+/// Reaps every child that has ended, including adopted ones.
 fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>, log: &mut File) {
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
         let Some(entry) = daemons.values_mut().find(|entry| entry.pid == Some(pid)) else { continue };
@@ -322,7 +322,7 @@ fn reap(daemons: &mut HashMap<String, Entry>, events: &mpsc::Sender<Event>, log:
 }
 
 fn say(log: &mut File, text: &str) {
-    // There is nowhere else to say that the log cannot be written.
+    // An error cannot be reported anywhere else.
     let _ = writeln!(log, "{} {text}", jiff::Timestamp::now());
 }
 
@@ -330,7 +330,7 @@ async fn accept(listener: UnixListener, events: mpsc::Sender<Event>) {
     while let Ok((stream, _)) = listener.accept().await {
         let events = events.clone();
         tokio::spawn(async move {
-            // Whoever asked notices by itself that there is no answer.
+            // On an error the client sees that there is no answer.
             let _ = converse(stream, events).await;
         });
     }
@@ -338,7 +338,7 @@ async fn accept(listener: UnixListener, events: mpsc::Sender<Event>) {
 
 async fn converse(stream: UnixStream, events: mpsc::Sender<Event>) -> Result<()> {
     let (read, mut write) = stream.into_split();
-    // Dropped, and thereby noticed, when this function ends.
+    // Dropped when this function ends, which completes `sent`.
     let (_sending, sent) = oneshot::channel();
     let mut line = String::new();
     BufReader::new(read.take(1 << 20)).read_line(&mut line).await?;
@@ -357,7 +357,7 @@ async fn converse(stream: UnixStream, events: mpsc::Sender<Event>) -> Result<()>
     Ok(())
 }
 
-/// Answered when standard input ends. A thread of its own, because the read cannot be cancelled.
+/// Completes when standard input ends. Uses its own thread, because the read cannot be cancelled.
 fn owner_gone() -> oneshot::Receiver<()> {
     let (gone, answer) = oneshot::channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The test cluster itself: what it promises to the scenarios, each fault and its undoing, and that nothing of it stays.
+//! Tests of the test cluster: what the scenarios rely on, each fault and its undoing, and the complete clean-up.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -8,8 +8,9 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, ListParams};
 use leadergroup_e2e::cgroup::Cgroups;
 use leadergroup_e2e::cleanup::{self, leftovers};
-use leadergroup_e2e::cluster::{Cluster, Config};
+use leadergroup_e2e::cluster::Cluster;
 use leadergroup_e2e::command::{output, output_with_input};
+use leadergroup_e2e::config::Config;
 use leadergroup_e2e::images::{self, Image};
 use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::network::{CONTROL_ADDRESS, DATABASE, HOST};
@@ -92,7 +93,7 @@ spec:
       readinessProbe: { exec: { command: [pg_isready, -h, 127.0.0.1, -U, somebody, -d, things] }, periodSeconds: 1 }
 "#;
 
-/// A pod of the Deployment, as it is now.
+/// A pod of the Deployment in its current state.
 struct Web {
     name: String,
     uid: String,
@@ -127,7 +128,7 @@ impl Test {
             .with_context(|| format!("no pod on {node}"))
     }
 
-    /// Whether an HTTP server answers, to somebody in the network of `machine` (`None`: the host).
+    /// Whether an HTTP server answers a client in the network of `machine` (`None`: the host).
     async fn answers(&self, machine: Option<&str>, address: &str) -> bool {
         let mut command = if let Some(machine) = machine {
             let mut command = self.cluster.command_on(machine, "timeout");
@@ -142,7 +143,7 @@ impl Test {
         output(command, LIMIT).await.is_ok()
     }
 
-    /// Waits until a server answers, or does not, to the host.
+    /// Waits until a server answers the host, or does not.
     async fn wait_answers(&self, address: &str, wanted: bool) -> Result<()> {
         let what = format!("{address} to {} the host", if wanted { "answer" } else { "be silent to" });
         wait_until(&what, LIMIT, async || Ok(self.answers(None, address).await == wanted)).await
@@ -187,7 +188,7 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     timed("servers", servers(&test)).await?;
 
     let refused = Cluster::start(Config::default()).await.err().context("a second cluster started")?;
-    ensure!(refused.to_string().contains("is running on this machine already"), "unclear: {refused:#}");
+    ensure!(refused.to_string().contains("is already running on this machine"), "unclear: {refused:#}");
     let other = Cluster::attach()?;
     ensure!(other.kubeconfig() == test.cluster.kubeconfig());
 
@@ -203,7 +204,7 @@ async fn a_cluster_and_its_faults() -> Result<()> {
     Ok(())
 }
 
-/// Runs a part of the test, and says how long it took.
+/// Runs a part of the test and prints its duration.
 async fn timed(name: &'static str, part: impl Future<Output = Result<()>>) -> Result<()> {
     let started = Instant::now();
     part.await.context(name)?;
@@ -222,7 +223,7 @@ async fn service_answers_everywhere(test: &Test) -> Result<()> {
         lookup.args(["nslookup", "web.default.svc.cluster.local", CONTROL_ADDRESS]);
         let answer = output(lookup, LIMIT).await?;
         ensure!(answer.contains("198.19.1.1"), "{machine} resolves the Service to {answer}");
-        // From a pod, by name, through the resolver that the kubelet set up; also to the pod itself (hairpin).
+        // From a pod, by name, through the resolver configured by the kubelet; also to the pod itself (hairpin).
         let pod = test.web_on(machine).await?;
         let mut seen = std::collections::BTreeSet::new();
         wait_until(&format!("every pod to answer {}", pod.name), LIMIT, async || {
@@ -231,7 +232,7 @@ async fn service_answers_everywhere(test: &Test) -> Result<()> {
             Ok(seen.len() == 3)
         })
         .await?;
-        // What an operator in a pod needs: the API server and the database.
+        // An operator in a pod needs the API server and the database.
         for server in ["198.19.0.1 443", "198.18.0.20 5432"] {
             let connect = format!("timeout 5 nc {server} < /dev/null");
             test.kubectl(&["exec", &pod.name, "--", "sh", "-c", &connect], "").await.context(server)?;
@@ -279,7 +280,7 @@ async fn bundled_database(test: &Test) -> Result<()> {
     Ok(())
 }
 
-/// What the README's five minutes do: the chart as it is, which brings its own PostgreSQL on a volume, and a group.
+/// The quick start of the README: the chart with default values, which installs PostgreSQL on a volume, and a group.
 async fn chart_by_default(test: &Test) -> Result<()> {
     let operator = Image::operator(images::OPERATOR, &build_operator().await?);
     test.cluster.load_image(&operator).await.context("loading the operator")?;
@@ -291,11 +292,12 @@ async fn chart_by_default(test: &Test) -> Result<()> {
             .env("KUBECONFIG", test.cluster.kubeconfig());
         output(helm, HELM_LIMIT).await
     };
-    // As on a cluster where the strictest of the Pod Security Standards is enforced.
+    // As on a cluster that enforces the strictest Pod Security Standard.
     test.kubectl(&["create", "namespace", OPERATOR_NAMESPACE], "").await?;
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     test.kubectl(&["label", "namespace", OPERATOR_NAMESPACE, restricted], "").await?;
-    // The official image of the chart's default tag cannot be pulled here; the cluster's own is of the installed server.
+    // The official image of the chart's default tag cannot be pulled here; the cluster's own image contains the
+    // installed server.
     let database = ["--set", "postgresql.image.tag=15"];
     let install = ["install", "leadergroup", chart, "--wait", "--timeout", "120s"];
     helm(&[&install[..], &database].concat()).await?;
@@ -398,7 +400,7 @@ async fn power_off(test: &Test) -> Result<()> {
         })
     })
     .await?;
-    // Its kube-proxy works again too.
+    // Its kube-proxy works again, too.
     wait_until("the Service to answer the booted node", LIMIT, async || {
         Ok(test.answers(Some("node-2"), "198.19.1.1").await)
     })
@@ -442,7 +444,7 @@ async fn servers(test: &Test) -> Result<()> {
     Ok(())
 }
 
-/// A daemon enters the hierarchies of cgroups one after the other. A clean-up that comes in between ends it.
+/// A daemon joins the cgroup hierarchies one after the other. A clean-up in between must end it.
 async fn half_started() -> Result<()> {
     let lock = Lock::take()?;
     let entries = Cgroups::find()?.create_machine("half")?;
@@ -456,7 +458,7 @@ async fn half_started() -> Result<()> {
     Ok(())
 }
 
-/// A process that dies while it starts a cluster leaves nothing.
+/// If a process dies while it starts a cluster, nothing remains.
 async fn killed_owner() -> Result<()> {
     let mut up = Command::new(COMMAND).arg("up").stdout(Stdio::null()).spawn()?;
     wait_until("etcd to be started", LIMIT, async || Ok(!leftovers().is_empty() && leftovers().len() > 10))
@@ -466,7 +468,7 @@ async fn killed_owner() -> Result<()> {
     gone.with_context(|| format!("left behind: {:#?}", leftovers()))
 }
 
-/// What a supervisor leaves that was killed itself, the next command removes.
+/// The next command removes the remains of a killed supervisor.
 async fn killed_supervisor() -> Result<()> {
     output(command("up"), LIMIT * 2).await?;
     let pid = Lock::holder()?.context("no supervisor")?;

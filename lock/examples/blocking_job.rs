@@ -1,4 +1,4 @@
-//! A job of a program without an async runtime: of all copies of the program one does the job at a time.
+//! A job of a program without an async runtime: only one copy of the program does the job at a time.
 //!
 //! Needs `LEADERGROUP_DATABASE_URL`, and ends by itself.
 
@@ -10,7 +10,7 @@ use leadergroup_lock::{ClientConfig, DatabaseConfig, Held, Key, Store, blocking}
 fn main() -> Result<(), Box<dyn Error>> {
     match run(&std::env::var("LEADERGROUP_DATABASE_URL")?)? {
         Held::Done(pages) => println!("{pages} pages are written"),
-        Held::Lost => println!("the lock was lost; another copy may be at work"),
+        Held::Lost => println!("the lock was lost; another copy may be working"),
     }
     Ok(())
 }
@@ -21,7 +21,7 @@ pub fn run(url: &str) -> Result<Held<usize>, Box<dyn Error>> {
     blocking::migrate(&store)?;
     let config = ClientConfig { name: "reporter".into(), ..ClientConfig::default() };
     let client = blocking::Client::connect(store, config)?;
-    // Nothing can stop a closure in the middle, so it looks before each page whether it still has the lock.
+    // A closure cannot be stopped in the middle, so it checks before each page whether it still has the lock.
     let written = client.run_while_held(&Key::new("report")?, Duration::from_mins(1), |guard| {
         (1..=10).take_while(|_| !guard.is_lost()).inspect(|page| println!("page {page}")).count()
     })?;

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the balance at the end: 100 and the 10 of the one that could book.
+/// Returns the balance at the end: 100, and the 10 of the transaction that was committed.
 pub async fn run(url: &str) -> Result<i64, Box<dyn Error>> {
     let store = Store::new(&DatabaseConfig { url: url.into(), ..DatabaseConfig::default() })?;
     store.migrate().await?;
@@ -29,9 +29,10 @@ pub async fn run(url: &str) -> Result<i64, Box<dyn Error>> {
     let guard = client.lock(&key, Duration::from_secs(30)).await?;
     book(&mut bank, &key, guard.token().get(), 10).await?;
 
-    // Somebody takes the lock away. This process does not know it yet, as if it had been paused, and books once more.
+    // The lock is released by force. This process has not noticed it yet, as if it had been paused, and books once
+    // more.
     store.force_release(&key, guard.token(), "to show what happens").await?;
-    // LG001 is the code of the fence; nothing of this transaction was written, and trying again is of no use.
+    // LG001 is the code of the fence; nothing of this transaction was written, and trying again does not help.
     match book(&mut bank, &key, guard.token().get(), 1_000).await {
         Err(error) if code_of(&error) == "LG001" => println!("refused: {error}"),
         Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! Waiting in order, with a limit, and giving one's turn to somebody further back.
+//! Waiting in order, with a time limit, and transferring a key to a waiter further back in the queue.
 //!
 //! Needs `LEADERGROUP_DATABASE_URL`, and ends by itself.
 
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns who was served, in order.
+/// Returns the holders, in the order in which they got the key.
 pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let store = Store::new(&DatabaseConfig { url: url.into(), ..DatabaseConfig::default() })?;
     store.migrate().await?;
@@ -36,25 +36,25 @@ pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
             tokio::task::yield_now().await;
         }
     }
-    // A try does not get past them, and a wait that takes too long ends with an error.
+    // A try does not overtake them, and a wait that takes too long ends with an error.
     if client.another_holder("pushy").try_lock(&key).await?.is_some() {
-        return Err("somebody jumped the queue".into());
+        return Err("a try overtook the queue".into());
     }
     let late = client.another_holder("impatient").lock(&key, Duration::from_millis(100)).await;
     println!("{}", late.err().map_or_else(String::new, |error| error.to_string()));
 
     // Eve is in a hurry. The others keep their places.
     let Transferred::Done = held.transfer_to(Successor::Name("eve")).await? else {
-        return Err("eve does not wait any more".into());
+        return Err("eve is no longer waiting".into());
     };
     let mut served = Vec::new();
     for next in ["eve", "ann", "bob"] {
-        let place = waiting.iter().position(|(name, _)| *name == next).ok_or("nobody of that name waits")?;
+        let place = waiting.iter().position(|(name, _)| *name == next).ok_or("no waiter has that name")?;
         let (name, turn) = waiting.remove(place);
         let guard = turn.await??;
         println!("{name} has it in term {}", guard.token());
         served.push(name.to_owned());
-        // Dropping the guard would do, too, in the background.
+        // Dropping the guard would do the same in the background.
         guard.release().await?;
     }
     client.shutdown().await?;

@@ -1,7 +1,7 @@
-//! Of all copies of this program one works at a time; the others stand by.
+//! Only one copy of this program works at a time; the others stand by.
 //!
-//! Run it twice, with `LEADERGROUP_DATABASE_URL` set; stop the one that works with Ctrl-C, with `kill -9`, or take the
-//! lock away with `leadergroup lock release singleton --force`, and watch the other one.
+//! Run it twice, with `LEADERGROUP_DATABASE_URL` set. Stop the one that works with Ctrl-C or `kill -9`, or release the
+//! lock by force with `leadergroup lock release singleton --force`, and watch the other one.
 
 use std::error::Error;
 use std::time::Duration;
@@ -32,13 +32,14 @@ pub async fn run<W: Future<Output = ()>>(
     store.migrate().await?;
     let config = ClientConfig {
         name: format!("worker-{}", std::process::id()),
-        // What is under way in the database when a worker dies may take effect a little later.
+        // Statements that are under way when a worker dies may take effect a little later.
         lock_delay: Duration::from_millis(500),
         ..ClientConfig::default()
     };
     let client = Client::connect(store, config).await?;
     let key = Key::new("singleton")?;
-    // The work is dropped in the middle when the lock is lost: a fifth of the ttl before anybody else can have it.
+    // When the lock is lost, the work is dropped in the middle: a fifth of the ttl before anyone else can have the
+    // lock.
     let campaign = client.campaign(&key, async |guard| {
         println!("this one works, in term {}", guard.token());
         work(guard.token().get()).await;
@@ -47,11 +48,11 @@ pub async fn run<W: Future<Output = ()>>(
         error = campaign => return Err(error.into()),
         () = stop => println!("stopping"),
     }
-    // The next one has the lock at once, not only after the ttl.
+    // The next copy gets the lock at once, instead of after the ttl.
     Ok(client.shutdown().await?)
 }
 
-/// A step each second, for ever. A real program hands the token on to whatever it writes to.
+/// An endless loop with a step each second. A real program passes the token to every store that it writes to.
 async fn work(token: i64) {
     for step in 1.. {
         println!("term {token}, step {step}");

@@ -1,5 +1,5 @@
-//! Keys that a program holds for itself: acquired, released, transferred. The statements behind it are functions in the
-//! database (`migrations/0005_acquire.sql`, `0006_release.sql`), which any language can call.
+//! Keys that a program holds directly: acquiring, releasing and transferring them. The statements are functions in the
+//! database (`migrations/0005_acquire.sql`, `0006_release.sql`), which programs in any language can call.
 
 use std::time::Duration;
 
@@ -28,30 +28,31 @@ const END_HOLD: Statement = Statement {
 const GIVE_UP: Statement =
     Statement { name: "give up", sql: "select * from leadergroup.give_up($1, $2, $3)" };
 
-/// Most requests in one statement: each may take a lock from the server's table of locks.
+/// Most requests in one statement: each may need an entry in the server's lock table.
 const MOST: usize = 100;
 
 /// Most living waiters for one key.
 pub const MOST_WAITERS: u32 = 10_000;
 
-/// What a program wants.
+/// A request for a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest {
     /// The key.
     pub key: Key,
-    /// Who is to hold it.
+    /// The holder, if it is granted.
     pub holder: Holder,
-    /// Names this request. Repeat it with the same id while waiting, and when an answer was lost.
+    /// Identifies this request. Repeat it with the same id while waiting, and when an answer was lost.
     pub grant: GrantId,
     /// Kept in the history.
     pub reason: String,
-    /// For how long nobody gets the key should this holder's session be marked dead while it holds the key: work that was
-    /// under way may have effects that come late. Zero for none. A release, and an end in order, hand over at once.
+    /// For how long no one gets the key if this holder's session is marked dead while it holds the key: effects of work
+    /// that was under way may come late. Zero for none. A release, and an end in order, hand over at once.
     pub lock_delay: Duration,
-    /// The token of the term whose delay the caller has sat out; see [`Acquired::Delayed`].
+    /// The token of the term whose delay the caller has waited out; see [`Acquired::Delayed`].
     pub sat_out: Option<Token>,
-    /// Once the session has sent more heartbeats than this, the request has no effect any more ([`Beat`](crate::Beat)'s
-    /// `count`). So a caller knows from when on a statement that it has given up can do nothing.
+    /// Once the session has sent more heartbeats than this, the request has no effect (see
+    /// [`Beat::count`](crate::Beat::count)). So the caller can tell when a statement that it gave up can no longer take
+    /// effect.
     pub void_after: Option<u64>,
 }
 
@@ -70,55 +71,56 @@ impl AcquireRequest {
     }
 }
 
-/// Whether a request queues up for a key that is not to be had at once.
+/// Whether a request queues up for a key that cannot be granted at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// A try: nobody is waited for, but fenced transactions of the key's last holder.
+    /// A try: waits for nothing but fenced transactions of the key's last holder.
     No,
-    /// First come, first served. Repeat the request to see whether it is its turn; [give it up](Store::give_up) when it is
-    /// not wanted any more.
+    /// First come, first served. Repeat the request to see whether it has been granted; [give it up](Store::give_up)
+    /// when it is no longer wanted.
     InQueue,
 }
 
-/// The answer to an [`AcquireRequest`], with what is worth knowing where it was not granted.
+/// The answer to an [`AcquireRequest`], with details in case it was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// What became of it.
+    /// The outcome of the request.
     pub outcome: Acquired,
     /// The session of the present holder.
     pub holder: Option<HolderSession>,
-    /// Who is in the way of [`Refusal::Busy`], in words, if it is known.
+    /// For [`Refusal::Busy`]: the processes in the way, in words, if known.
     pub blockers: Option<String>,
-    /// The era that the answer is from. A grant of another era than that of the session's last heartbeat came from another
-    /// server, and is worth nothing.
+    /// The era of the answer. If it is not the era of the session's last heartbeat, another server answered, and a
+    /// grant does not count.
     pub era: Option<EraId>,
 }
 
-/// What became of an [`AcquireRequest`].
+/// The outcome of an [`AcquireRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
-    /// The holder holds the key with this token, by this call, an earlier one, or because it was handed over.
+    /// The holder holds the key with this token, granted by this call, by an earlier one, or by the previous holder's
+    /// release.
     Granted {
         /// The token of the term.
         token: Token,
     },
-    /// Somebody else holds the key, or waits for it.
+    /// Another holder has the key, or others wait for it.
     Held,
-    /// In the queue.
+    /// The request is in the queue.
     Waiting,
-    /// [`MOST_WAITERS`] wait already.
+    /// [`MOST_WAITERS`] requests wait already.
     QueueFull,
-    /// The last holder's session was marked dead, and it had asked for a delay: in the queue, or not, as asked for. A caller
-    /// that has counted `delay` on a monotonic clock, from the receipt of its *first* such answer for this token on, may
-    /// ask with [`AcquireRequest::sat_out`].
+    /// The last holder's session was marked dead, and it had asked for a delay. The request is in the queue if it asked
+    /// to wait. A caller that has measured `delay` on a monotonic clock, from the receipt of its *first* such answer
+    /// for this token, may ask with [`AcquireRequest::sat_out`].
     Delayed {
-        /// The token of the term that ended so.
+        /// The token of the term that ended this way.
         token: Token,
-        /// How long to let pass.
+        /// How long to wait.
         delay: Duration,
     },
-    /// Somebody may hold the key by a grant that the database has lost; see [`Quarantine`](crate::Quarantine). In the queue,
-    /// or not, as asked for.
+    /// Another program may hold the key by a grant that the database has lost; see [`Quarantine`](crate::Quarantine).
+    /// The request is in the queue if it asked to wait.
     Quarantine,
     /// Nothing was changed.
     Refused(Refusal),
@@ -131,18 +133,18 @@ pub struct HolderSession {
     pub session: SessionId,
     /// Its ttl.
     pub ttl: Duration,
-    /// Since when its heartbeat has been silent, by the database's clock: a hint to watch it, no proof.
+    /// How long its heartbeat has been silent, by the database's clock: a reason to watch it, not a proof.
     pub silent: Duration,
 }
 
 impl HolderSession {
-    /// Whether the session has been silent for so long that it probably is dead.
+    /// Whether the session has been silent for so long that it is probably dead.
     pub(crate) fn is_suspect(&self) -> bool {
         self.silent >= self.ttl * 2
     }
 }
 
-/// To whom a key is transferred.
+/// The waiter that a key is transferred to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Successor<'a> {
     /// The waiter with this [`Holder::uid`].
@@ -156,18 +158,18 @@ pub enum Successor<'a> {
 pub enum Transfer {
     /// The successor holds the key.
     Done,
-    /// No living waiter fits the description; nothing was changed.
+    /// No living waiter matches; nothing was changed.
     NotWaiting,
     /// Nothing was changed.
     Refused(Refusal),
 }
 
 impl Store {
-    /// Acquires the key, if it can, or queues up for it.
+    /// Acquires the key if possible, or queues up for it if the request asks to wait.
     ///
-    /// Never waits for another holder, nor for one that is about to become it: then the answer is [`Refusal::Busy`]. That
-    /// one may be the same request's first try, whose answer was lost on the way: repeat it until there is another answer,
-    /// or [give it up](Self::give_up). Only fenced transactions of the last holder are waited for, as the
+    /// Never waits for another holder, nor for a request that is being granted: then the answer is [`Refusal::Busy`].
+    /// That request may be the first try of this one, whose answer was lost: repeat it until there is another answer,
+    /// or [give it up](Self::give_up). Waits only for fenced transactions of the last holder, as the
     /// [`FencePolicy`](crate::FencePolicy) says.
     pub async fn acquire(
         &self,
@@ -186,16 +188,16 @@ impl Store {
         let repeats = self.pool.repeats();
         let mut attempt = match self.batches.acquire.ask(self, acquiring.clone()).await? {
             Some(attempt) => attempt,
-            // Among others it could not be answered: something has to be waited for.
+            // It could not be answered in a batch, because it has to wait for something.
             None => acquiring.clone().alone(self).await?,
         };
         if attempt.outcome == Acquired::Quarantine && attempt.era.is_none() {
-            // The first to notice a new history.
+            // This is the first call to notice a new history.
             self.begin_era().await?;
             attempt = acquiring.alone(self).await?;
         }
         if attempt.outcome == Acquired::Refused(Refusal::Busy) && self.pool.repeats() != repeats {
-            let detail = "the connection broke, and what was asked on it may still be under way".to_owned();
+            let detail = "the connection broke, and the first attempt may still be under way".to_owned();
             return Err(LockError::Interrupted { statement: ACQUIRE.name, detail });
         }
         if !matches!(attempt.outcome, Acquired::Granted { .. }) {
@@ -204,10 +206,10 @@ impl Store {
         Ok(attempt)
     }
 
-    /// Gives the key up; the first living waiter holds it at once, and is woken (after a failover only once the
-    /// [quarantine](crate::Quarantine) is over; while a fenced transaction of this term is under way, once that has ended).
-    /// Only in the term with this token: after the key went to somebody else the answer is [`Refusal::TokenChanged`]. May
-    /// be repeated with the same reason.
+    /// Releases the key. The first living waiter becomes the holder at once, and is woken (after a failover only once
+    /// the [quarantine](crate::Quarantine) is over; while a fenced transaction of this term is under way, once that has
+    /// ended). Applies only to the term with this token: after the key went to another holder, the answer is
+    /// [`Refusal::TokenChanged`]. May be repeated with the same reason.
     pub async fn release(
         &self,
         own: SessionId,
@@ -227,9 +229,9 @@ impl Store {
         Ok(ended.answer)
     }
 
-    /// Gives the key to one that waits for it, ahead of the queue; the others keep their places. Otherwise as
-    /// [`release`](Self::release), except that nothing is changed unless the answer is [`Transfer::Done`]. While a fenced
-    /// transaction of the present term is under way, or in quarantine, the answer is [`Refusal::Busy`].
+    /// Gives the key to a waiter, ahead of the queue; the others keep their places. Otherwise like
+    /// [`release`](Self::release), except that nothing is changed unless the answer is [`Transfer::Done`]. While a
+    /// fenced transaction of the present term is under way, or in quarantine, the answer is [`Refusal::Busy`].
     pub async fn transfer(
         &self,
         own: SessionId,
@@ -245,7 +247,7 @@ impl Store {
                 None => Transfer::Done,
                 Some(refusal) => {
                     if refusal == Refusal::Busy {
-                        // Perhaps the first to notice a new history.
+                        // This may be the first call to notice a new history.
                         self.begin_era().await?;
                     }
                     Transfer::Refused(refusal)
@@ -254,7 +256,7 @@ impl Store {
         })
     }
 
-    /// Ends a hold, by force without a session, and wakes who is next.
+    /// Ends a hold (by force if there is no session), and wakes the next holder.
     pub(crate) async fn end_hold(
         &self,
         own: Option<SessionId>,
@@ -283,7 +285,7 @@ impl Store {
         Ok(row)
     }
 
-    /// Leaves the queue. If it was the request's turn meanwhile, the key is released again.
+    /// Gives the request up: leaves the queue, and releases the key if it has been granted meanwhile.
     pub async fn give_up(&self, own: SessionId, key: &Key, grant: GrantId) -> Result<(), LockError> {
         let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(grant.as_uuid())?;
         if let Some((session, grant)) = next(&self.row(GIVE_UP, bind).await?)? {
@@ -293,14 +295,14 @@ impl Store {
     }
 }
 
-/// Whom to wake.
+/// The request to wake, and its session.
 fn next(row: &PgRow) -> Result<Option<(SessionId, GrantId)>, LockError> {
     let session = get::<Option<uuid::Uuid>>(row, "next_session")?;
     let grant = get::<Option<uuid::Uuid>>(row, "next_grant")?;
     Ok(session.zip(grant).map(|(session, grant)| (session.into(), grant.into())))
 }
 
-/// A request to acquire a key, on its way.
+/// A request to acquire a key, as batched with others.
 #[derive(Debug, Clone)]
 pub(crate) struct Acquiring {
     own: SessionId,
@@ -308,7 +310,7 @@ pub(crate) struct Acquiring {
     wait: Wait,
 }
 
-/// As `leadergroup.acquire` reads it.
+/// The form that `leadergroup.acquire` reads.
 #[derive(Serialize)]
 struct AcquiringJson<'a> {
     key: &'a str,
@@ -346,7 +348,7 @@ impl Acquiring {
     }
 }
 
-/// `None` if the request is to be made alone.
+/// `None` if the request must be made alone.
 impl Request for Acquiring {
     type Answer = Option<Attempt>;
 
@@ -365,7 +367,7 @@ impl Request for Acquiring {
             .with(passing.patience_ms)?
             .with(passing.force_ms)?;
         match store.rows(ACQUIRE, bind).await {
-            // There may be room for them one by one.
+            // One by one, they may fit into the lock table.
             Err(error) if error.is_out_of_locks() && requests.len() > 1 => Ok(vec![None; requests.len()]),
             rows => in_order(requests.len(), &rows?, attempt),
         }
@@ -383,7 +385,7 @@ fn attempt(row: &PgRow) -> Result<Attempt, LockError> {
         "delayed" => Acquired::Delayed { token: token()?, delay: millis("delay_ms")? },
         "quarantine" => Acquired::Quarantine,
         "void" => {
-            // It was on its way for so long that it has no effect.
+            // The request took so long that it was void when it arrived.
             return Err(LockError::Timeout { statement: ACQUIRE.name, after: Duration::ZERO });
         }
         verdict => Acquired::Refused(
@@ -402,7 +404,7 @@ fn attempt(row: &PgRow) -> Result<Attempt, LockError> {
     Ok(Attempt { outcome, holder, blockers: get(row, "blockers")?, era })
 }
 
-/// A request to release a key, on its way.
+/// A request to release a key, as batched with others.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Releasing {
     #[serde(skip)]
@@ -412,7 +414,7 @@ pub(crate) struct Releasing {
     reason: String,
 }
 
-/// What became of it.
+/// The outcome of a release.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
     answer: Changed,
@@ -426,7 +428,7 @@ impl Releasing {
     }
 }
 
-/// `None` if the request is to be made alone.
+/// `None` if the request must be made alone.
 impl Request for Releasing {
     type Answer = Option<Ended>;
 

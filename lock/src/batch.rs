@@ -1,41 +1,42 @@
-//! What many tasks ask for at the same time goes to the server together: one statement and one commit for all of it, as a
-//! database does with the commits of many clients (group commit). Nobody waits for company: a request goes at once if a
-//! slot is free, with those that are asked for at the same moment; those that find no slot go together when there is one
-//! again. A request that comes alone is a batch of one.
+//! Requests that many tasks make at the same time go to the server together, in one statement with one commit, as a
+//! database does with the commits of many clients (group commit). No request waits for others to join it: if a slot is
+//! free, it goes at once, with those that are made at the same moment; requests that find no free slot go together when
+//! one becomes free. A single request is a batch of one.
 //!
-//! Statements run in tasks of their own: a caller that is not polled for a while, or goes away, keeps nobody else from an
-//! answer.
+//! Statements run in their own tasks: a caller that is not polled for a while, or goes away, does not delay the answers
+//! to others.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::{LockError, SessionId, Store};
 
-/// How many statements of one kind may be under way. Two, so that the server works on one while the answer to the other
+/// How many statements of one kind may be under way. With two, the server works on one while the answer to the other
 /// travels. More would make the batches smaller, and take connections from other work.
 const SLOTS: usize = 2;
 
-/// Something that may go to the server together with others of its kind, those about the same key among them.
+/// A request that may go to the server together with others of its kind, including others about the same key.
 pub(crate) trait Request: Debug + Sized + Send + Sync + 'static {
-    /// What it is answered.
+    /// The type of its answer.
     type Answer: Debug + Send + 'static;
 
-    /// What the log calls the statement.
+    /// The name of the statement in errors and logs.
     const NAME: &'static str;
 
     /// Most requests in one statement.
     const MOST: usize;
 
-    /// Whose request it is. Only those of one session go together.
+    /// The session that makes the request. Only requests of one session go together.
     fn session(&self) -> SessionId;
 
-    /// Asks the database, in bounded time. Answers come in the order of the requests.
+    /// Sends the requests to the database, in bounded time. Answers come in the order of the requests.
     fn send(
         store: &Store,
         own: SessionId,
@@ -43,7 +44,7 @@ pub(crate) trait Request: Debug + Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Self::Answer>, LockError>> + Send;
 }
 
-/// Those that wait, and the slots that are free. Clones share them.
+/// The requests that wait, and the number of free slots. Clones share them.
 #[derive(Debug)]
 pub(crate) struct Batcher<R: Request>(Arc<Mutex<State<R>>>);
 
@@ -57,7 +58,8 @@ impl<R: Request> Clone for Batcher<R> {
 struct State<R: Request> {
     waiting: VecDeque<Waiting<R>>,
     free: usize,
-    /// At this length those that went away are taken out: there are never more than twice as many as wait, and a batch.
+    /// At this length, requests whose callers went away are removed. So the queue is never longer than twice the number
+    /// of requests that still wait, plus one batch.
     sweep_at: usize,
 }
 
@@ -74,12 +76,13 @@ impl<R: Request> Default for Batcher<R> {
 }
 
 impl<R: Request> Batcher<R> {
-    /// Asks, at once or together with others. May be dropped: a request that still waits is then not sent, and a
-    /// statement that nobody waits for is given up. One that others wait for runs on, and may take effect.
+    /// Sends a request, at once or together with others. May be dropped: a request that still waits is then not sent,
+    /// and a statement that no caller waits for is given up. A statement that others wait for runs on, and may take
+    /// effect.
     pub(crate) async fn ask(&self, store: &Store, request: R) -> Result<R::Answer, LockError> {
         let runtime = Handle::current();
         let (answer, answered) = oneshot::channel();
-        let has_slot = lock(&self.0).enter(Waiting { request, answer });
+        let has_slot = self.0.lock().enter(Waiting { request, answer });
         if has_slot {
             let slot = Slot { state: Arc::clone(&self.0), taken: true };
             runtime.spawn(slot.run(store.clone()));
@@ -91,12 +94,8 @@ impl<R: Request> Batcher<R> {
     }
 }
 
-fn lock<R: Request>(state: &Mutex<State<R>>) -> MutexGuard<'_, State<R>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<R: Request> State<R> {
-    /// True if a slot was free, which is taken then.
+    /// Adds a request. Takes a slot if one is free, and returns whether it did.
     fn enter(&mut self, waiting: Waiting<R>) -> bool {
         if self.waiting.len() >= self.sweep_at {
             self.waiting.retain(|waiting| !waiting.answer.is_closed());
@@ -108,7 +107,7 @@ impl<R: Request> State<R> {
         enters
     }
 
-    /// The first of those that still wait, all of one session.
+    /// The next batch: the first requests that still wait, all of one session.
     fn next(&mut self) -> Vec<Waiting<R>> {
         let mut next: Vec<Waiting<R>> = Vec::new();
         let mut others = VecDeque::new();
@@ -137,11 +136,12 @@ struct Slot<R: Request> {
     taken: bool,
 }
 
-/// Only if it ends before its time, with the runtime: those that wait are told, lest they wait for ever.
+/// Matters only if the task ends early, with its runtime: those that wait get an error, so that they do not wait for
+/// ever.
 impl<R: Request> Drop for Slot<R> {
     fn drop(&mut self) {
         if self.taken {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.free += 1;
             state.waiting.clear();
         }
@@ -149,10 +149,10 @@ impl<R: Request> Drop for Slot<R> {
 }
 
 impl<R: Request> Slot<R> {
-    /// Sends what waits, until nothing does.
+    /// Sends batches until no request waits.
     async fn run(mut self, store: Store) {
         loop {
-            // Tasks that are about to ask at this moment do: an answer to many has just woken many, for instance.
+            // Lets other tasks add their requests first: for instance, an answer to a batch has just woken many tasks.
             yield_now().await;
             let Some(next) = self.next() else { return };
             let own = next[0].request.session();
@@ -166,7 +166,7 @@ impl<R: Request> Slot<R> {
             match answers {
                 Ok(answers) => {
                     for (asking, answer) in asking.into_iter().zip(answers) {
-                        // A caller that has gone away does not need it.
+                        // The caller may have gone away.
                         let _ = asking.send(Ok(answer));
                     }
                 }
@@ -179,9 +179,9 @@ impl<R: Request> Slot<R> {
         }
     }
 
-    /// None, and the slot is free, when nobody waits.
+    /// The next batch. If no request waits, frees the slot and returns `None`.
     fn next(&mut self) -> Option<Vec<Waiting<R>>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let next = state.next();
         if next.is_empty() {
             state.free += 1;
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::DatabaseConfig;
 
-    /// What was sent at once, and how it is answered: each question with its number of characters, or all with an error.
+    /// A batch as it was sent, and how to answer it: each request with its number of characters, or all with an error.
     type Sent = (Vec<String>, oneshot::Sender<Result<(), LockError>>);
 
     #[derive(Debug, Clone)]
@@ -246,7 +246,7 @@ mod tests {
             Self { batcher: Batcher::default(), store: Store::new(&config).unwrap(), server, sent }
         }
 
-        /// Asks in a task of its own, and waits until it is under way or in the queue.
+        /// Makes a request in its own task, and waits until it is under way or in the queue.
         async fn ask(&self, text: &str) -> JoinHandle<Result<usize, LockError>> {
             let (batcher, store, word) = (self.batcher.clone(), self.store.clone(), self.word(text));
             let before = self.state();
@@ -262,7 +262,7 @@ mod tests {
         }
 
         fn state(&self) -> (usize, usize) {
-            let state = lock(&self.batcher.0);
+            let state = self.batcher.0.lock();
             (state.waiting.len(), state.free)
         }
 
@@ -270,7 +270,7 @@ mod tests {
             tokio::time::timeout(Duration::from_mins(1), self.sent.recv()).await.unwrap().unwrap()
         }
 
-        /// Two that occupy the slots, and hear their answers one day.
+        /// Two requests that occupy the slots until they are answered.
         async fn busy(&mut self) -> ([Sent; SLOTS], Vec<JoinHandle<Result<usize, LockError>>>) {
             let asking = vec![self.ask("slot-1").await, self.ask("slot-2").await];
             ([self.next().await, self.next().await], asking)
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// As on a worker of a program's runtime: what a task spawns last is what runs next.
+    /// As on a worker of a program's runtime: the task that was spawned last runs next.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn those_that_ask_at_the_same_moment_go_together() {
         let mut scene = Scene::new();
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(later.await.unwrap(), Ok(1));
     }
 
-    /// Two of a program's futures that it does not look at for a while, as those of a buffered stream.
+    /// Two futures that the program does not poll for a while, like those of a buffered stream.
     #[tokio::test]
     async fn callers_that_are_not_polled_keep_nobody_waiting() {
         let mut scene = Scene::new();
@@ -382,7 +382,7 @@ mod tests {
         let (gone, stays) = (scene.ask("gone").await, scene.ask("stays").await);
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
-        // Nobody waits for this statement any more: it is given up, and the next ones have its slot.
+        // No caller waits for this statement any more: it is given up, and the next batch gets its slot.
         busy.remove(0).abort();
         first.closed().await;
         let (texts, answer) = scene.next().await;
@@ -436,7 +436,7 @@ mod tests {
         });
     }
 
-    /// A session was lost while a request of it still waited.
+    /// A session was lost while one of its requests still waited.
     #[tokio::test]
     async fn requests_of_two_sessions_go_in_two_statements() {
         let mut scene = Scene::new();

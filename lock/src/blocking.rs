@@ -1,7 +1,7 @@
-//! Locks for programs without an async runtime. The calls are those of [`crate::Client`] and [`crate::Guard`]; each waits
-//! until it is done.
+//! Locks for programs without an async runtime. The calls are those of [`crate::Client`] and [`crate::Guard`]; each one
+//! blocks until it is done.
 //!
-//! A client has a thread in the background that sends the heartbeats, whatever the threads of the program do.
+//! A client has a background thread that sends the heartbeats, whatever the threads of the program do.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,8 +21,8 @@
 //!
 //! # In async programs
 //!
-//! Use the async [`Client`](crate::Client) there. The calls of this module also work on a thread of an async runtime, and do
-//! not panic, but they block the thread: other tasks of that runtime stand still meanwhile.
+//! Use the async [`Client`](crate::Client) there. The calls of this module also work on a thread of an async runtime,
+//! and do not panic, but they block that thread and the tasks on it.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -34,7 +34,7 @@ use tokio::time::timeout;
 
 use crate::{ClientConfig, ClientError, Held, Key, LockError, Released, Store, Token};
 
-/// A runtime on a thread of its own.
+/// A runtime on its own thread.
 #[derive(Debug, Clone)]
 struct Background {
     runtime: Handle,
@@ -56,7 +56,8 @@ impl Background {
         Ok(Self { runtime, _alive: Arc::new(alive) })
     }
 
-    /// Runs the work in the background and waits for it. `block_on` would panic on a thread of another runtime.
+    /// Runs the work in the background and blocks until it is done. `block_on` would panic on a thread of another
+    /// runtime.
     fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         let (done, answer) = sync_channel(1);
         self.runtime.spawn(async move {
@@ -85,7 +86,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Registers a session and begins to keep it in the background.
+    /// Registers a session and starts its heartbeat in the background.
     pub fn connect(store: Store, config: ClientConfig) -> Result<Self, LockError> {
         let background = Background::start()?;
         let client = background.wait(crate::Client::connect(store, config))?;
@@ -106,10 +107,9 @@ impl Client {
         Ok(self.guard(guard))
     }
 
-    /// Waits for the key, works, and releases the key. Unlike the work of
-    /// [`crate::Client::run_while_held`], a closure cannot be stopped in the middle. Long work must look at
-    /// [`Guard::is_lost`] now and then, and return when it is true. If the key was lost before the work returned, its result
-    /// is dropped and the answer is [`Held::Lost`].
+    /// Waits for the key, works, and releases the key. Unlike the work of [`crate::Client::run_while_held`], a closure
+    /// cannot be stopped in the middle. Long work must look at [`Guard::is_lost`] now and then, and return when it is
+    /// true. If the key was lost before the work returned, its result is dropped and the answer is [`Held::Lost`].
     pub fn run_while_held<T>(
         &self,
         key: &Key,
@@ -127,7 +127,7 @@ impl Client {
         Ok(Held::Done(done))
     }
 
-    /// Another ttl from now on, as [`crate::Client::set_ttl`].
+    /// Changes the ttl, as [`crate::Client::set_ttl`].
     pub fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
         let client = self.client.clone();
         self.background.wait(async move { client.set_ttl(ttl).await })
@@ -143,8 +143,8 @@ impl Client {
     }
 }
 
-/// Proof that a key is held, as [`crate::Guard`]. Dropping it releases the key in the background, while the client lives;
-/// [`release`](Self::release) waits until that is done.
+/// Proof that a key is held, as [`crate::Guard`]. Dropping it releases the key in the background, while the client
+/// lives; [`release`](Self::release) waits until that is done.
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
@@ -158,22 +158,22 @@ impl Guard {
         self.guard.key()
     }
 
-    /// The fencing token of the term, to be shown to whatever is written to.
+    /// The fencing token of the term. Pass it to every store that the work writes to.
     pub fn token(&self) -> Token {
         self.guard.token()
     }
 
-    /// Whether others may hold the key, as [`crate::Guard::is_lost`]. Cheap: it asks only the own clock.
+    /// Whether others may hold the key, as [`crate::Guard::is_lost`]. Cheap: it only reads the clock.
     pub fn is_lost(&self) -> bool {
         self.guard.is_lost()
     }
 
-    /// Until when the key is surely held, as [`crate::Guard::held_until`].
+    /// Until when the key is certainly held, as [`crate::Guard::held_until`].
     pub fn held_until(&self) -> Option<Duration> {
         self.guard.held_until()
     }
 
-    /// Waits until the key is lost, but not for longer than `limit`. Whether it is lost.
+    /// Waits until the key is lost, but not for longer than `limit`. Returns whether it is lost.
     pub fn wait_lost(&self, limit: Duration) -> bool {
         let term = self.guard.term();
         self.background.wait(async move { timeout(limit, term.lost()).await.is_ok() })

@@ -1,10 +1,10 @@
-//! Work that is done only while a key is held.
+//! Runs work only while a key is held.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::wait::portion;
+use crate::jitter::portion;
 use crate::{Client, ClientError, Guard, Key};
 
 /// How work under a key ended.
@@ -18,8 +18,8 @@ pub enum Held<T> {
 
 impl Client {
     /// Waits for the key, but not for longer than `wait`, works while it is held, and releases it. The work's future is
-    /// dropped as soon as the key is [lost](Guard::lost): it stops at its next `.await`. What it does outside of this
-    /// process may still take effect later; show the [token](Guard::token) to it.
+    /// dropped as soon as the key is [lost](Guard::lost): it stops at its next `.await`. What it has started outside of
+    /// this process may still take effect later; pass the [token](Guard::token) to it.
     ///
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +30,7 @@ impl Client {
     /// let wait = Duration::from_secs(60);
     /// match client.run_while_held(&key, wait, async |guard| write_report(guard.token().get()).await).await? {
     ///     Held::Done(pages) => println!("{pages} pages"),
-    ///     Held::Lost => eprintln!("somebody else may be writing it"),
+    ///     Held::Lost => eprintln!("another holder may be writing it"),
     /// }
     /// # Ok(())
     /// # }
@@ -46,9 +46,10 @@ impl Client {
         Ok(run(guard, work).await)
     }
 
-    /// Campaigns for the key, works while it leads, and campaigns again, for ever: when the work returns, when the key is
-    /// lost, and when the database fails. Between two terms it pauses for a moment, so that others get their turn. Ends
-    /// with an error only where trying again is of no use: the key belongs to a group, or the client was shut down.
+    /// Campaigns for the key, works while it holds the key, and campaigns again, in an endless loop: after the work has
+    /// returned, after the key was lost, and after the database has failed. Between two terms it pauses for a moment,
+    /// so that others get their turn. Returns an error only where trying again does not help: the key belongs to a
+    /// group, or the client was shut down.
     ///
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -71,7 +72,7 @@ impl Client {
                 ) => {
                     return error;
                 }
-                Err(error) => tracing::warn!(%key, %error, "not elected; campaigning again"),
+                Err(error) => tracing::warn!(%key, %error, "the lock was not acquired; campaigning again"),
             }
             sleep(self.process.config.retry_interval.mul_f64(0.5 + portion() / 2.0)).await;
         }
@@ -84,7 +85,7 @@ async fn run<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Held<T> {
         () = guard.lost() => return Held::Lost,
         done = work(&guard) => done,
     };
-    // If it fails it is repeated in the background.
+    // A release that fails is repeated in the background.
     if let Err(error) = guard.release().await {
         tracing::debug!(%error, "the lock was not released; trying again");
     }

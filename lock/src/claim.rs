@@ -1,4 +1,4 @@
-//! Claims: which session may change a row. Claiming a key and giving the claim up never touches holder or token.
+//! Claims: which session may change a row. Claiming a key and giving the claim up never changes holder or token.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -13,21 +13,21 @@ const UNCLAIM: Statement = Statement { name: "unclaim", sql: include_str!("sql/u
 const ROWS_OF: Statement = Statement { name: "rows of a session", sql: include_str!("sql/rows_of.sql") };
 const UNCLAIMED: Statement = Statement { name: "unclaimed rows", sql: include_str!("sql/unclaimed.sql") };
 
-/// Most keys in one statement that may create rows: each creation takes a slot in the server's table of locks.
+/// Most keys in one statement that may create rows: each creation needs an entry in the server's lock table.
 pub(crate) const CREATE_CHUNK: usize = 200;
 
-/// A session's wish to be the one that may change a key.
+/// A session's request for the right to change a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The key.
     pub key: Key,
     /// The claimant's group (UID).
     pub group: String,
-    /// Create the row if there is none, and revive a tombstone of another group. Only for a caller that has just made
-    /// sure that its group exists; otherwise a stale cache would bring a deleted group back.
+    /// Whether to create the row if there is none, and to revive a tombstone of another group. Only for a caller that
+    /// has just verified that its group exists; otherwise a stale cache would bring a deleted group back.
     pub may_create: bool,
-    /// A group that is known not to exist any more: its row may be taken over although it left no tombstone (the
-    /// database was away when it was deleted).
+    /// A group that is known to be deleted: its row may be taken over although it has no tombstone (the database was
+    /// away when the group was deleted).
     pub supersedes: Option<String>,
 }
 
@@ -43,14 +43,15 @@ pub enum Claimed {
     },
     /// The row is being changed by another transaction at this moment: ask again at the next poll.
     Busy,
-    /// Another group uses the key: another cluster, or an older group that is not known to be gone. Nothing was touched.
+    /// Another group uses the key: one of another cluster, or an older one that is not known to be deleted. Nothing was
+    /// changed.
     Foreign {
         /// That group.
         group: String,
     },
     /// There is no row, and `may_create` was not set.
     Missing,
-    /// The row is a tombstone of this very group, or of another one and `may_create` was not set.
+    /// The row is a tombstone of this group, or it is one of another group and `may_create` was not set.
     Tombstone {
         /// The group that was deleted.
         group: String,
@@ -83,13 +84,13 @@ pub struct Unclaimed {
 }
 
 impl Store {
-    /// Claims keys: those that no living session has claimed, and, where the claim allows it, those whose rows have to be
-    /// created first. A row that another transaction has locked is skipped. One answer for each claim, in their order.
-    /// Neither holder nor token ever changes here, with one exception that [`Claim::supersedes`] asks for: the holder of a
-    /// group that is gone is gone, too.
+    /// Claims keys that no living session has claimed, and, where the claim allows it, keys whose rows have to be
+    /// created first. A row that another transaction has locked is skipped. Returns one answer for each claim, in their
+    /// order. Holder and token never change here, except where [`Claim::supersedes`] is used: then the holder of the
+    /// deleted group is removed.
     ///
-    /// Two statements: the change itself answers in a few bytes, so that its locks never wait for a slow reader; then the
-    /// rows that are ours are read.
+    /// Uses two statements. The first one changes the rows and returns only a few bytes, so that its locks never wait
+    /// for a slow reader; the second one reads the rows that were claimed.
     pub async fn claim(&self, own: SessionId, claims: &[Claim]) -> Result<Vec<Claimed>, LockError> {
         check_distinct(claims.iter().map(|claim| &claim.key))?;
         for claim in claims {
@@ -131,7 +132,8 @@ impl Store {
         let settled = claims.iter().zip(answers).map(|(claim, answer)| {
             answer.unwrap_or_else(|| match rows.remove(&claim.key) {
                 Some(row) if row.session == Some(own) => Claimed::Ours(row),
-                // Lost again between the two statements: the own session was marked dead, or the row was removed by hand.
+                // The claim was lost between the two statements: the own session was marked dead, or the row was
+                // removed by hand.
                 Some(LockRow { session: Some(session), .. }) => Claimed::By { session },
                 Some(_) | None => Claimed::Busy,
             })
@@ -139,7 +141,7 @@ impl Store {
         Ok(settled.collect())
     }
 
-    /// Gives claims up, so that others can claim the keys; holders and tokens stay. Others are told.
+    /// Gives claims up, so that others can claim the keys; holders and tokens stay. Others are notified.
     pub async fn unclaim(&self, own: SessionId, keys: &[Key]) -> Result<Vec<Changed>, LockError> {
         check_distinct(keys.iter())?;
         let mut all = Vec::with_capacity(keys.len());
@@ -161,8 +163,8 @@ impl Store {
         Ok(all)
     }
 
-    /// All rows that a session has claimed, in the order of the keys. Reads the whole table: for a slow comparison with what
-    /// is believed, not for every poll.
+    /// All rows that a session has claimed, in the order of the keys. Reads the whole table: meant for an occasional
+    /// comparison with the caller's own state, not for every poll.
     pub async fn rows_of(&self, own: SessionId) -> Result<Vec<ClaimedRow>, LockError> {
         let rows = self.rows(ROWS_OF, Bind::new().with(own.as_uuid())?).await?;
         let claimed = rows.iter().map(|row| {
@@ -175,8 +177,8 @@ impl Store {
         claimed.collect()
     }
 
-    /// Keys that no living session has claimed, in the order of the keys, from the one behind `after` on. Tombstones are
-    /// left out. Reads the whole table at worst.
+    /// Keys that no living session has claimed, in the order of the keys, beginning after the key `after`. Tombstones
+    /// are left out. Reads the whole table at worst.
     pub async fn unclaimed(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Unclaimed>, LockError> {
         let bind = Bind::new().with(after.map_or("", Key::as_str))?.with(i64::from(limit))?;
         let rows = self.rows(UNCLAIMED, bind).await?;

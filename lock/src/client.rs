@@ -1,12 +1,13 @@
-//! Locks for any program: take a key, or wait for it, and know when it is lost.
+//! Locks for any program: acquire a key, or wait for it, and notice when it is lost.
 //!
-//! A [`Client`] is one process with one session; a task in the background keeps it alive, watches others and marks those
-//! dead that have expired. All keys that it holds cost one heartbeat.
+//! A [`Client`] is one process with one session; a background task keeps it alive, watches other sessions and marks
+//! expired ones dead. One heartbeat keeps all keys that it holds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -24,32 +25,32 @@ use crate::{
     AcquireRequest, EraId, Holder, Key, LockError, MOST_WAITERS, Reason, SessionConfig, Store, Token, Wait,
 };
 
-/// How a client keeps its session, and what it asks for.
+/// Settings of a client: how it keeps its session, and how it requests keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// What the holder is called in tables and in the history.
+    /// The holder's name in tables and in the history.
     pub name: String,
-    /// After this long without a heartbeat the client's keys go to others. It stops believing in them before that.
+    /// After this long without a heartbeat, the client's keys go to others. Its guards are lost before that.
     pub ttl: Duration,
-    /// Time between two heartbeats; at most a third of `ttl`. Waiters look as often whether it is their turn, besides being
-    /// woken.
+    /// Time between two heartbeats; at most a third of `ttl`. Waiters poll at the same interval, besides being woken.
     pub retry_interval: Duration,
-    /// Kept in the history.
+    /// The reason for its requests, kept in the history.
     pub reason: String,
-    /// For how long nobody gets a key after this client's session was marked dead while it held it: work that was under way
-    /// may have effects that come late. Measured by those who wait, from when they learn of it. A release and a
-    /// [`shutdown`](Client::shutdown) hand over at once.
+    /// For how long no one gets a key after this client's session was marked dead while it held the key: effects of
+    /// work that was under way may come late. The waiters measure it, each from the time when it first learns of the
+    /// death mark. A release and a [`shutdown`](Client::shutdown) hand over at once.
     pub lock_delay: Duration,
-    /// The longest time that a key may be held. Then it is [lost](Guard::lost). It is free for others when the guard is
-    /// dropped, or else with the first heartbeat after a fifth of the ttl, whatever the holder does.
+    /// The longest time that a key may be held. After that, its guard is [lost](Guard::lost). The key is free for
+    /// others when the guard is dropped, or else with the first heartbeat after another fifth of the ttl, whatever the
+    /// holder does.
     pub max_hold: Option<Duration>,
-    /// Whether the heartbeat runs in a thread of its own, with connections of its own. Then code that blocks the caller's
-    /// runtime does not cost the lock.
+    /// Whether the heartbeat runs in its own thread, with its own connections. Then code that blocks the caller's
+    /// runtime does not lose the lock.
     pub heartbeat_thread: bool,
-    /// Whether a try, and a wait that is over, takes longer where somebody has to observe something before the key goes to
-    /// anybody. If the holder has been silent for twice its ttl, that is its ttl: the client watches the holder, marks it
-    /// dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it is the longest ttl. Without
-    /// this, programs that only try, and end, never get such a key.
+    /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
+    /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
+    /// marks it dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it takes the
+    /// longest ttl. Without this, programs that only try once, and end, never get such a key.
     pub confirm_death: bool,
 }
 
@@ -69,40 +70,40 @@ impl Default for ClientConfig {
     }
 }
 
-/// Why a key was not to be had.
+/// Why a key could not be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The time was over.
-    #[error("the lock {key:?} was not to be had within {waited:?}: {reason}")]
+    /// The time to wait was over.
+    #[error("the lock {key:?} could not be acquired within {waited:?}: {reason}")]
     Deadline {
         /// The key.
         key: String,
-        /// For how long it was waited for.
+        /// How long the client waited for it.
         waited: Duration,
-        /// Why, as far as the last answer said.
+        /// The reason, according to the last answer.
         reason: Reason,
     },
-    /// Too many wait for it.
-    #[error("the lock {key:?} cannot be waited for: {MOST_WAITERS} wait for it already; try again later")]
+    /// Too many requests wait for it.
+    #[error("the queue of the lock {key:?} is full: {MOST_WAITERS} requests wait for it; try again later")]
     QueueFull {
         /// The key.
         key: String,
     },
     /// The key cannot be used.
-    #[error("the lock {key:?} cannot be taken: {why}")]
+    #[error("the lock {key:?} cannot be acquired: {why}")]
     Refused {
         /// The key.
         key: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The database.
+    /// The database failed, or refused the operation.
     #[error(transparent)]
     Lock(#[from] LockError),
 }
 
-/// A program that holds locks. Cheap to clone; a clone is the same holder, and may take a key that the holder has already.
-/// Dropping the last one ends the background tasks; [`shutdown`](Self::shutdown) also frees everything at once.
+/// A program that holds locks. Cheap to clone; a clone is the same holder, and may take a key that the holder already
+/// has. Dropping the last one ends the background tasks; [`shutdown`](Self::shutdown) also frees everything at once.
 ///
 /// ```no_run
 /// # async fn example(store: leadergroup_lock::Store) -> Result<(), Box<dyn std::error::Error>> {
@@ -113,7 +114,7 @@ pub enum ClientError {
 /// let client = Client::connect(store, config).await?;
 /// let guard = client.lock(&Key::new("nightly-report")?, Duration::from_secs(60)).await?;
 /// tokio::select! {
-///     () = guard.lost() => eprintln!("stop: somebody else may be at work"),
+///     () = guard.lost() => eprintln!("stop: another holder may be working"),
 ///     () = work(guard.token().get()) => {}
 /// }
 /// guard.release().await?;
@@ -127,7 +128,7 @@ pub struct Client {
     pub(crate) process: Arc<Process>,
     config: Arc<ClientConfig>,
     holder: Holder,
-    /// What this holder has. The guards keep the terms alive.
+    /// The terms that this holder has. The guards keep them alive.
     held: Arc<Mutex<HashMap<Key, Weak<Term>>>>,
     background: Arc<Background>,
 }
@@ -140,7 +141,7 @@ struct Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Ends the heartbeat in a thread, too. Guards that are left can still release their keys.
+        // This also ends a heartbeat in a thread. Remaining guards can still release their keys.
         self.process.stop();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
@@ -153,7 +154,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Registers a session and begins to keep it.
+    /// Registers a session and starts its heartbeat.
     pub async fn connect(store: Store, config: ClientConfig) -> Result<Self, LockError> {
         let ClientConfig { name, ttl, retry_interval, .. } = config.clone();
         let session = SessionConfig { name, peers: None, ttl, retry_interval };
@@ -174,7 +175,7 @@ impl Client {
         Ok(Self { process, config: Arc::new(config), holder, held: Arc::default(), background })
     }
 
-    /// Another holder in the same process, with the same session: it has to wait for keys that this one holds.
+    /// Creates another holder in the same process, with the same session: it has to wait for keys that this one holds.
     #[must_use]
     pub fn another_holder(&self, name: &str) -> Self {
         let uid = uuid::Uuid::new_v4().to_string();
@@ -182,18 +183,18 @@ impl Client {
         Self { holder, held: Arc::default(), ..self.clone() }
     }
 
-    /// Another ttl from now on, for the session and so for all its keys; a program that needs two at a time needs two
-    /// clients. It must be at least three times the `retry_interval`, which stays as it is.
+    /// Changes the ttl of the session, and so of all its keys; a program that needs two ttls at a time needs two
+    /// clients. The ttl must be at least three times the `retry_interval`, which does not change.
     ///
-    /// A shorter one counts for the guards before the database is told, a longer one after it has answered. After an error
-    /// the guards go by the shorter of the two, and the change is repeated with the heartbeats until it is done.
+    /// A shorter ttl applies to the guards before the database is asked, a longer one after it has answered. After an
+    /// error, the shorter of the two applies to the guards, and the heartbeats repeat the change until it is done.
     ///
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// // Before something slow, in which this process may not get to its heartbeats.
+    /// // Before slow work that may delay the heartbeats of this process.
     /// client.set_ttl(Duration::from_secs(60)).await?;
-    /// // After it: let others take over sooner again should this process fail.
+    /// // After it, so that others take over sooner again if this process fails.
     /// client.set_ttl(Duration::from_secs(5)).await?;
     /// # Ok(())
     /// # }
@@ -202,22 +203,23 @@ impl Client {
         self.process.set_ttl(ttl).await
     }
 
-    /// Takes the key if nobody holds it and nobody waits for it. A key that this holder has already is held once more. Never
-    /// waits for others who want the key: while somebody else is about to take it, it is not to be had. Only fenced
-    /// transactions of its last holder are waited for, as the [`FencePolicy`](crate::FencePolicy) says, and a holder that
-    /// probably is dead, or a quarantine, is [observed](ClientConfig::confirm_death).
+    /// Acquires the key if it has no holder and no waiters. If this holder already has it, it is held once more. Never
+    /// waits for others that want the key: while another program is about to take it, the answer is `None`. Waits only
+    /// for fenced transactions of the last holder, as the [`FencePolicy`](crate::FencePolicy) says, and
+    /// [observes](ClientConfig::confirm_death) a holder that is probably dead, or a quarantine.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         Ok(self.try_lock_or_why(key).await?.ok())
     }
 
-    /// The same, with the reason if the key was not to be had.
+    /// Like [`try_lock`](Self::try_lock), with the reason if the key was not acquired.
     pub async fn try_lock_or_why(&self, key: &Key) -> Result<Result<Guard, Reason>, ClientError> {
         within(trying(key, &self.holder), self.waiter(key, Wait::No, Some(Duration::ZERO)).run()).await
     }
 
-    /// Waits until it is this holder's turn, first come, first served, but not for longer than `wait`. A key that this
-    /// holder has already is held once more. While the database cannot be reached, it is tried again; the error at the end
-    /// says so. May be dropped at any time: the place in the queue is given up then.
+    /// Waits in the queue until this holder gets the key, first come, first served, but not for longer than `wait`. If
+    /// this holder already has the key, it is held once more. While the database cannot be reached, the request is
+    /// repeated; if that lasts until the end, the error says so. The future may be dropped at any time: it gives up its
+    /// place in the queue.
     pub async fn lock(&self, key: &Key, wait: Duration) -> Result<Guard, ClientError> {
         let waiter = self.waiter(key, Wait::InQueue, Some(wait));
         within(waiting(key, &self.holder), async {
@@ -227,7 +229,7 @@ impl Client {
         .await
     }
 
-    /// Waits for as long as it takes.
+    /// Waits without a time limit.
     pub(crate) async fn lock_whenever(&self, key: &Key) -> Result<Guard, ClientError> {
         let waiter = self.waiter(key, Wait::InQueue, None);
         within(waiting(key, &self.holder), async {
@@ -250,7 +252,7 @@ impl Client {
         }
     }
 
-    /// A guard for what was granted in this era, if it is still worth something.
+    /// Returns a guard for a request that was granted in this era, if the grant still counts.
     pub(crate) fn hold(
         &self,
         unfinished: &mut Unfinished,
@@ -264,32 +266,28 @@ impl Client {
         }
         tracing::debug!(%key, %token, holder = %self.holder.name, "the lock is held");
         let term = Term::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
-        // From now on it is looked at when the era changes. If that was just before, the grant may be lost; or it came from
-        // another server than the heartbeat's.
+        // From now on, the term is checked when the era changes. If the era changed just before, the grant may be lost;
+        // or the grant came from another server than the heartbeat's answer.
         self.process.terms.enter(request.grant, &term);
         if Some(self.process.lease.borrow().era) != era {
             self.process.store.pool.forget();
             return None;
         }
-        let mut held = self.held();
+        let mut held = self.held.lock();
         held.retain(|_, term| term.strong_count() > 0);
         held.insert(key.clone(), Arc::downgrade(&term));
         Some(Guard::new(term))
     }
 
-    /// The key, if this holder has it already.
+    /// Another guard for the key, if this holder already has it.
     pub(crate) fn again(&self, key: &Key) -> Option<Guard> {
-        let term = self.held().get(key).and_then(Weak::upgrade)?;
+        let term = self.held.lock().get(key).and_then(Weak::upgrade)?;
         Guard::again(term)
     }
 
-    /// What this client is called in tables and in the history, and to whom a key is [transferred](Guard::transfer_to).
+    /// The holder, as in tables and in the history, and as the target of a [transfer](Guard::transfer_to).
     pub fn holder(&self) -> &Holder {
         &self.holder
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<Key, Weak<Term>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn request(&self, key: &Key) -> AcquireRequest {
@@ -297,8 +295,8 @@ impl Client {
         AcquireRequest { lock_delay: self.config.lock_delay, ..request }
     }
 
-    /// Ends the session: everything that is held or waited for by any holder of this process is free at once. Clones get no
-    /// lock any more, but [`LockError::SessionDead`].
+    /// Ends the session: all keys and places in queues of all holders of this process are free at once. Clones get
+    /// [`LockError::SessionDead`] from then on.
     pub async fn shutdown(self) -> Result<(), LockError> {
         self.background.tasks.iter().for_each(JoinHandle::abort);
         let lease = *self.process.lease.borrow();

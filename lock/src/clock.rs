@@ -1,4 +1,4 @@
-//! The clock that everything in this crate goes by.
+//! The clock that this crate uses everywhere.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The time of a clock that never jumps and keeps running while the machine is suspended (`CLOCK_BOOTTIME`).
 ///
-/// `std::time::Instant` stands still during suspend on Linux: a process that wakes up would believe in a lock that it has
-/// lost.
+/// `std::time::Instant` stands still during suspend on Linux: after it, a process would still treat a lock as held that
+/// it has lost.
 pub fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     // Neither part of this clock is ever negative, and nanoseconds stay below a second.

@@ -1,4 +1,4 @@
-//! Settings of the database connection, and how a URL becomes connection options.
+//! Settings of the database connection, and how a URL is turned into connection options.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,13 +13,13 @@ use crate::LockError;
 use crate::route::Hosts;
 use crate::url::{REMEDY, Url};
 
-/// What the connections call themselves in `pg_stat_activity`, unless the URL says otherwise.
+/// The name of the connections in `pg_stat_activity`, unless the URL sets another one.
 const APPLICATION_NAME: &str = "leadergroup";
 
-/// The smallest useful pool: one connection is reserved for heartbeats, one for hints, one for all else.
+/// The smallest useful pool: one connection is reserved for heartbeats, one for hints, one for everything else.
 const FEWEST_CONNECTIONS: u32 = 3;
 
-/// A text that is never shown: neither `Debug` nor an error prints it.
+/// A text that is never displayed: neither `Debug` nor an error prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -29,7 +29,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the one who needs it.
+    /// The text itself.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -53,42 +53,42 @@ impl From<&str> for Secret {
     }
 }
 
-/// How to reach the database. The names are those of the configuration file, in its spelling `maxOpenConnections`
-/// and so on.
+/// How to reach the database. The configuration file uses the same names, spelled `maxOpenConnections` and so on.
 #[derive(Debug, Clone)]
 pub struct DatabaseConfig {
     /// `postgres://user:password@host:port/database?sslmode=…`, or `postgres:///database?host=/socket/directory`.
     /// Without `sslmode`, a server on another machine must show a certificate for its name that a known CA signed
-    /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless asked for. Empty with
-    /// `url_file`.
+    /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless `sslmode` asks for it.
+    /// Empty with `url_file`.
     ///
     /// Several hosts are written as for libpq: `postgres://user@host1:5432,host2:5433/database`, or as lists in the
-    /// parameters `host` and `port`, where one port counts for all hosts. A connection is made to the first host that
-    /// fits, beginning with the one that fitted last; each host gets its share of `statement_timeout`.
-    /// `target_session_attrs` says which host fits: `read-write`, one where transactions may write; `primary`, one that
-    /// is not in recovery; `any`, every one that answers. With several hosts `read-write` is the default, since a lock
-    /// needs the primary; with one host it is `any`, and statements on a standby fail with [`LockError::ReadOnly`].
+    /// parameters `host` and `port`, where a single port applies to all hosts. A connection is made to the first
+    /// suitable host, beginning with the one that was used last; each host gets its share of `statement_timeout`.
+    /// `target_session_attrs` says which hosts are suitable: `read-write`, one where transactions may write; `primary`,
+    /// one that is not in recovery; `any`, every one that answers. With several hosts `read-write` is the default,
+    /// since a lock needs the primary; with one host it is `any`, and statements on a standby fail with
+    /// [`LockError::ReadOnly`].
     pub url: Secret,
-    /// Holds the URL and nothing else (a line end is cut off), in place of `url`. Read again for each connection: what
-    /// is wrong in it is an error of that attempt, and is gone once the file is right. When it leads elsewhere,
-    /// connections to where it led before are given up within seconds.
+    /// A file that contains the URL and nothing else (a line end is removed), in place of `url`. Read again for each
+    /// connection: a mistake in it is an error of that attempt, and is gone once the file is corrected. When the URL
+    /// names another place, connections to the former one are closed within seconds.
     pub url_file: Option<PathBuf>,
-    /// Holds the password and nothing else (a line end is cut off). Read again for each connection, so that a rotated
-    /// password is picked up. Wins over a password in the URL.
+    /// A file that contains the password and nothing else (a line end is removed). Read again for each connection, so
+    /// that a rotated password is picked up. Overrides a password in the URL.
     pub password_file: Option<PathBuf>,
-    /// Most connections at a time, at least 3: one is reserved for heartbeats, so that no other work can delay them,
-    /// and one for hints.
+    /// The largest number of connections at a time, at least 3: one is reserved for heartbeats, so that no other work
+    /// can delay them, and one for hints.
     pub max_open_connections: u32,
-    /// Most connections kept open without work for more than a few seconds, besides the two reserved ones.
+    /// How many connections are kept open without work for more than a few seconds, besides the two reserved ones.
     pub max_idle_connections: u32,
     /// A connection is replaced after this time.
     pub connection_max_lifetime: Duration,
     /// A connection without work is closed after this time.
     pub connection_max_idle_time: Duration,
-    /// PEM file of the CA that signed the server's certificate; trusted besides the public ones. With it,
+    /// PEM file of the CA that signed the server's certificate; trusted in addition to the public ones. With it,
     /// `sslmode=require` means `verify-ca`.
     pub ca_file: Option<PathBuf>,
-    /// How long one statement, and likewise making one connection, may take. The server gets the same limit.
+    /// How long one statement may take, and how long making one connection may take. The server gets the same limit.
     pub statement_timeout: Duration,
 }
 
@@ -133,11 +133,11 @@ impl DatabaseConfig {
         match (&self.url_file, self.url.reveal()) {
             (None, url) => self.hosts(url).map(drop),
             (Some(_), "") => Ok(()),
-            (Some(_), _) => Err(config("urlFile", "is set, and url, too; leave one of the two out")),
+            (Some(_), _) => Err(config("urlFile", "is set, and so is url; remove one of the two")),
         }
     }
 
-    /// What the driver needs to connect by this URL. An error is one of `url`, or of `caFile` together with it.
+    /// The connection options for this URL. An error is about `url`, or about `caFile` together with it.
     pub(crate) fn hosts(&self, url: &str) -> Result<Hosts, LockError> {
         let url = Url::parse(url)?;
         let each = url.each()?.iter().map(|one| self.host(&url, one)).collect::<Result<Vec<_>, _>>()?;
@@ -145,9 +145,9 @@ impl DatabaseConfig {
         Ok(Hosts { each, wanted })
     }
 
-    /// What the driver needs to connect to one host, given by a URL of its own.
+    /// The connection options for one host, given as a URL with that host alone.
     fn host(&self, url: &Url<'_>, one: &str) -> Result<PgConnectOptions, LockError> {
-        // The driver's own complaints about a URL are fixed texts or name a parameter's value; none repeats the URL.
+        // The driver's error texts about a URL are fixed or name a parameter's value; none repeats the URL.
         let mut options = PgConnectOptions::from_str(one).map_err(|error| LockError::Config {
             key: "url",
             problem: format!("{}; {REMEDY}", flat(&error)),
@@ -182,7 +182,7 @@ fn config(key: &'static str, problem: &str) -> LockError {
     LockError::Config { key, problem: problem.to_owned() }
 }
 
-/// Whether the server is reached without a network: nobody can listen in or stand in between.
+/// Whether the server is reached without a network, where no one can eavesdrop or intercept.
 fn is_local(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     options.get_socket().is_some()
@@ -191,7 +191,7 @@ fn is_local(options: &PgConnectOptions) -> bool {
         || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The error in one line without the driver's prefix.
+/// The error on one line, without the driver's prefix.
 fn flat(error: &sqlx::Error) -> String {
     let text = match error {
         sqlx::Error::Configuration(inner) => inner.to_string(),

@@ -1,8 +1,10 @@
-//! Errors of the lock. Every text says what to do. No secret gets in: driver errors are taken apart, not wrapped.
+//! Errors of the lock. Every text says what to do. None contains a secret: driver errors are taken apart, not wrapped.
 
 use std::time::Duration;
 
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+use crate::migrations::VERSION;
 
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
 /// [`Refusal`](crate::Refusal) and [`Claimed`](crate::Claimed).
@@ -17,7 +19,7 @@ pub enum LockError {
         /// What is wrong, and what to write instead.
         problem: String,
     },
-    /// An argument cannot be stored. A bug in the caller, or a name out of bounds.
+    /// An argument cannot be stored: a bug in the caller, or a name that is too long.
     #[error("the {what} {problem}")]
     Invalid {
         /// Which argument.
@@ -28,7 +30,7 @@ pub enum LockError {
     /// No connection could be made, or it broke.
     #[error(
         "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (database.url or database.urlFile), that the \
-         server runs and that the network lets this program through"
+         server runs and that the network lets this program reach it"
     )]
     Unreachable {
         /// Host, port and database.
@@ -39,14 +41,14 @@ pub enum LockError {
     /// The URL names several hosts, and none of them could be used.
     #[error(
         "none of the hosts in the URL can be used: {}; check the URL (database.url or database.urlFile), and that \
-         one of its servers is the primary and lets this program in",
+         one of its servers is the primary and accepts this program's login",
         reasons(hosts)
     )]
     NoHost {
         /// Host, port and database of each, and why it could not be used.
         hosts: Vec<(String, LockError)>,
     },
-    /// TLS could not be set up or the certificate was refused.
+    /// TLS could not be set up, or the certificate was refused.
     #[error(
         "TLS with PostgreSQL at {endpoint} failed: {detail}; set database.caFile to the CA of the server's \
          certificate, check that the host in the URL is in the certificate, or choose another sslmode"
@@ -87,21 +89,21 @@ pub enum LockError {
         /// Which limit was hit.
         detail: String,
     },
-    /// The pooler gives each statement another connection of the server.
+    /// The pooler may run each statement on another connection to the server.
     #[error(
-        "the connection pooler works by the statement ({detail}), and nothing can be locked so; set pool_mode = \
-         transaction (or session) for this database in the pooler, or let the URL lead to PostgreSQL itself"
+        "the connection pooler is in statement mode ({detail}), in which nothing can be locked; set pool_mode = \
+         transaction (or session) for this database in the pooler, or point the URL at PostgreSQL itself"
     )]
     StatementPooling {
         /// The pooler's message.
         detail: String,
     },
     /// The statement did not end in time. Whether it took effect is not known; repeating it is safe.
-    #[error("PostgreSQL did not answer {statement} within {} ms; it may be overloaded or hang", after.as_millis())]
+    #[error("PostgreSQL did not answer {statement} within {} ms; it may be overloaded or hanging", after.as_millis())]
     Timeout {
         /// Which operation.
         statement: &'static str,
-        /// How long was waited.
+        /// How long it was waited for.
         after: Duration,
     },
     /// The connection broke while the statement ran. Whether it took effect is not known; repeating it is safe.
@@ -112,9 +114,9 @@ pub enum LockError {
         /// The operating system's or server's message.
         detail: String,
     },
-    /// The database takes no writes.
+    /// The database accepts no writes.
     #[error(
-        "the database is read-only (a standby, or default_transaction_read_only is on); let the URL lead to the \
+        "the database is read-only (a standby, or default_transaction_read_only is on); point the URL at the \
          primary"
     )]
     ReadOnly,
@@ -130,29 +132,29 @@ pub enum LockError {
     },
     /// The schema was changed by a newer program in a way that this one cannot work with.
     #[error(
-        "the schema `leadergroup` was changed by a newer program and needs one that knows version {needed}; this one \
-         knows {known}: upgrade it"
+        "the schema `leadergroup` was changed by a newer program and needs one that supports version {needed}; this \
+         one supports {known}: upgrade it"
     )]
     SchemaNew {
         /// The oldest program version that can work with it.
         needed: u32,
-        /// What this program knows.
+        /// The version that this program supports.
         known: u32,
     },
-    /// The role may not do what is needed.
+    /// The role lacks a privilege that is needed.
     #[error(
-        "the database role lacks privileges: {detail}; let `leadergroup migrate` run as the owner of the schema \
+        "the database role lacks privileges: {detail}; run `leadergroup migrate` as the owner of the schema \
          `leadergroup`, or grant USAGE on it, SELECT, INSERT, UPDATE, DELETE on its tables, and EXECUTE on the \
-         functions that are named here"
+         functions named here"
     )]
     Privileges {
-        /// Which.
+        /// The privileges that are missing.
         detail: String,
     },
-    /// The own session is dead, closed or unknown: register and claim again.
+    /// The own session is dead, closed or unknown: register a new one, and claim again.
     #[error("this program's session was marked dead or closed; it has to register again")]
     SessionDead,
-    /// Anything else that the server said.
+    /// Any other error that the server reported.
     #[error("PostgreSQL refused {statement}: {message} (SQLSTATE {code})")]
     Database {
         /// Which operation.
@@ -164,13 +166,13 @@ pub enum LockError {
     },
 }
 
-/// The SQLSTATE for a full table of locks, too.
+/// The SQLSTATE for a full lock table, among others.
 const OUT_OF_MEMORY: &str = "53200";
 
 impl LockError {
-    /// Whether the server's table of locks was full. There is one for the whole server, of some thousands by default, and
-    /// each key that changes hands, and each that is created, needs one until its statement has ended: a smaller batch may
-    /// find room. Not even a connection can be made then.
+    /// Whether the server's lock table was full. There is one for the whole server, with some thousands of entries by
+    /// default. Each key that changes hands, and each that is created, needs an entry until its statement has ended, so
+    /// a smaller batch may fit. While the table is full, not even a connection can be made.
     pub(crate) fn is_out_of_locks(&self) -> bool {
         match self {
             Self::Database { code, .. } => code == OUT_OF_MEMORY,
@@ -179,7 +181,7 @@ impl LockError {
         }
     }
 
-    /// Whether the same call may well succeed a little later, with nobody having changed anything.
+    /// Whether the same call may succeed a little later without any change.
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Timeout { .. }
@@ -190,12 +192,12 @@ impl LockError {
             Self::NoHost { hosts } => {
                 hosts.iter().any(|(_, error)| *error == Self::ReadOnly || error.is_temporary())
             }
-            // Others may need less a little later.
+            // Others may need fewer entries a little later.
             error => error.is_out_of_locks(),
         }
     }
 
-    /// Whether the server was reached and said so itself, as opposed to not being heard.
+    /// Whether the server itself reported this error, as opposed to being out of reach.
     pub fn is_an_answer(&self) -> bool {
         match self {
             Self::Login { .. }
@@ -218,7 +220,7 @@ impl LockError {
         }
     }
 
-    /// What went wrong while a connection was made.
+    /// The error for a failure to connect.
     pub(crate) fn from_connecting(error: &sqlx::Error, endpoint: &str) -> Self {
         let endpoint = endpoint.to_owned();
         match error {
@@ -234,7 +236,7 @@ impl LockError {
                         code: OUT_OF_MEMORY.to_owned(),
                         message: detail,
                     },
-                    // PgBouncer's message for it.
+                    // PgBouncer's message for too many connections.
                     _ if detail.contains("no more connections allowed") => Self::NoConnection { detail },
                     // Wrong role, wrong password, no entry in pg_hba.conf, no such database.
                     Some("28000" | "28P01" | "3D000" | "42501") => Self::Login { endpoint, detail },
@@ -246,7 +248,7 @@ impl LockError {
         }
     }
 
-    /// What went wrong while a new connection asked its first question. The login was no problem.
+    /// The error for a failure of the first query on a new connection, after a successful login.
     pub(crate) fn from_first_question(error: &sqlx::Error, endpoint: &str) -> Self {
         match error {
             sqlx::Error::Database(inner) if inner.code().as_deref() == Some("42501") => {
@@ -256,7 +258,7 @@ impl LockError {
         }
     }
 
-    /// What went wrong while a statement ran.
+    /// The error for a failed statement.
     pub(crate) fn from_statement(error: &sqlx::Error, statement: &'static str, limit: Duration) -> Self {
         let sqlx::Error::Database(inner) = error else {
             return match error {
@@ -269,7 +271,7 @@ impl LockError {
             .try_downcast_ref::<PgDatabaseError>()
             .is_some_and(|error| error.severity() == PgSeverity::Panic)
         {
-            // The whole server ends. What becomes of the statement is known after its recovery.
+            // The whole server ends. Whether the statement took effect is known only after its recovery.
             return Self::Interrupted { statement, detail: message };
         }
         match inner.code().as_deref().unwrap_or_default() {
@@ -279,7 +281,7 @@ impl LockError {
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
                 Self::Interrupted { statement, detail: message }
             }
-            // PgBouncer's code for it is of the class of broken connections.
+            // PgBouncer reports it with a code of the class of broken connections.
             "08P01" if message.contains("statement pooling") => Self::StatementPooling { detail: message },
             code if code.starts_with("08") => Self::Interrupted { statement, detail: message },
             // The statement was prepared before the schema was changed: a new connection prepares it again.
@@ -289,20 +291,20 @@ impl LockError {
             "55000" if message.contains("recovery") => Self::ReadOnly,
             "42501" => Self::Privileges { detail: message },
             // No such schema or table.
-            "3F000" | "42P01" | "42883" => Self::SchemaOld { found: 0, needed: crate::schema::VERSION },
+            "3F000" | "42P01" | "42883" => Self::SchemaOld { found: 0, needed: VERSION },
             code => Self::Database { statement, code: code.to_owned(), message },
         }
     }
 }
 
-/// Why each of several hosts could not be used, in short: what to do about it is said once, for all.
+/// Why each of several hosts could not be used, in short: the text of the whole error says once what to do.
 fn reasons(hosts: &[(String, LockError)]) -> String {
     let short = |error: &LockError| match error {
         LockError::Unreachable { detail, .. } | LockError::NoConnection { detail } => detail.clone(),
         LockError::Tls { detail, .. } => format!("TLS failed: {detail}"),
         LockError::Login { detail, .. } => format!("it refused the login: {detail}"),
         LockError::ReadOnly => {
-            "it takes no writes (a standby, or default_transaction_read_only is on)".to_owned()
+            "it accepts no writes (a standby, or default_transaction_read_only is on)".to_owned()
         }
         error => error.to_string(),
     };

@@ -1,9 +1,10 @@
-//! Whether other sessions have expired, judged by observation on the own monotonic clock. No I/O, no clock of its own.
+//! Judges by observation, on the own monotonic clock, whether other sessions have expired. No I/O, no clock of its own.
 //!
-//! A session's heartbeat counter must not have changed for the session's ttl, measured from the *receipt* of the first
-//! answer that showed it to the *sending* of a later question that found it unchanged. Both ends err on the session's side,
-//! and the database's clock has no part in it. After a time in which the observer itself did not reach the database, the
-//! others may not have reached it either: all windows start again. So they do when the database may have lost commits.
+//! A session has expired if its heartbeat counter has not changed for the session's ttl, measured from the *receipt* of
+//! the first answer that showed it to the *sending* of a later question that found it unchanged. Both ends err on the
+//! session's side, and the database's clock plays no part. After a time in which the observer itself did not reach the
+//! database, the others may not have reached it either: all windows start again. They also start again when the
+//! database may have lost commits.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub struct FailureDetector {
     seen: HashMap<SessionId, Window>,
 }
 
-/// After so long between two answers, what was seen before says nothing about the time in between.
+/// If two answers are further apart than this, they say nothing about the time in between.
 pub(crate) fn longest_gap(interval: Duration) -> Duration {
     interval * 5 / 2
 }
@@ -31,21 +32,21 @@ struct Window {
     beat: u64,
     since: Duration,
     ttl: Duration,
-    /// Unchanged for longer than a living session leaves it, short pauses allowed for.
+    /// Unchanged for longer than a living session leaves it unchanged, short pauses included.
     suspect: bool,
 }
 
 impl FailureDetector {
-    /// For one that asks about every `interval`. A gap of more than two and a half intervals between two answers starts all
-    /// windows again.
+    /// A detector for an observer that sends a heartbeat about once per `interval`. A gap of more than two and a half
+    /// intervals between two answers starts all windows again.
     pub fn new(interval: Duration) -> Self {
         Self { interval, last_sent: Duration::ZERO, last_receipt: None, era: None, seen: HashMap::new() }
     }
 
-    /// Takes in one answer. `sent_at` and `now` are when the question was sent and the answer received, on one monotonic
-    /// clock that keeps running while the machine sleeps ([`monotonic`](crate::monotonic)). Returns the sessions that have
-    /// expired, with the counter to mark them dead by. Each later call returns them again until they are seen dead or with
-    /// another counter.
+    /// Processes one answer. `sent_at` and `now` are when the question was sent and the answer received, on one
+    /// monotonic clock that keeps running while the machine sleeps ([`monotonic`](crate::monotonic)). Returns the
+    /// sessions that have expired, with the counter by which to mark them dead. Each later call returns them again
+    /// until an answer shows them dead or with another counter.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -76,7 +77,7 @@ impl FailureDetector {
     /// assert_eq!(detector.observe(second(13), second(13), &beat(8)), [(other, 8)]);
     /// ```
     pub fn observe(&mut self, now: Duration, sent_at: Duration, beat: &Beat) -> Vec<(SessionId, u64)> {
-        // In another era heartbeats may be missing that were carried out.
+        // In another era, heartbeats may be missing that their senders count as successful.
         let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > longest_gap(self.interval))
             || self.era != Some(beat.era);
         self.last_sent = sent_at;
@@ -86,7 +87,7 @@ impl FailureDetector {
         let mut seen = HashMap::with_capacity(beat.sessions.len());
         for session in beat.sessions.iter().filter(|session| !session.dead && session.id != beat.own) {
             let since = match self.seen.get(&session.id) {
-                // Another ttl comes with another count; should it come without, the window still starts again.
+                // A new ttl comes with a new count; if it should not, the window still starts again.
                 Some(window) if !gap && window.beat == session.beat && window.ttl == session.ttl => {
                     window.since
                 }
@@ -103,13 +104,13 @@ impl FailureDetector {
         expired
     }
 
-    /// Sessions that seem to have stopped, though not for their ttl yet: time to get ready to take over.
+    /// Sessions that seem to have stopped, but not yet for their ttl: time to prepare for a takeover.
     pub fn suspects(&self) -> impl Iterator<Item = SessionId> {
         self.seen.iter().filter(|(_, window)| window.suspect).map(|(id, _)| *id)
     }
 
-    /// When to ask next at the latest, so that a suspect's end is noticed on time. May be over already: the window ended while
-    /// the last answer was on its way.
+    /// The latest time to ask next, so that a suspect's end is noticed in time. It may have passed already, if the
+    /// window ended while the last answer was on its way.
     pub fn next_expiry(&self) -> Option<Duration> {
         let suspects = self.seen.values().filter(|window| window.suspect);
         suspects.map(|window| window.since + window.ttl).filter(|at| *at > self.last_sent).min()
@@ -177,11 +178,11 @@ mod tests {
             beat.sessions[0].ttl = ms(ttl);
             detector.observe(ms(time), ms(time), &beat).len()
         };
-        // Extended just before the shorter one would have been over.
+        // Extended just before the shorter ttl would have been over.
         assert_eq!([look(0, 7, 2_000), look(1_000, 7, 2_000), look(1_999, 8, 6_000)], [0; 3]);
         assert_eq!([look(3_999, 8, 6_000), look(5_999, 8, 6_000), look(7_998, 8, 6_000)], [0; 3]);
         assert_eq!(look(7_999, 8, 6_000), 1);
-        // Shortened: from the beat that said so, no earlier.
+        // Shortened: the shorter ttl counts from the beat that announced it, no earlier.
         assert_eq!([look(9_000, 9, 6_000), look(11_000, 10, 2_000), look(12_999, 10, 2_000)], [0; 3]);
         assert_eq!(look(13_000, 10, 2_000), 1);
         // A ttl that changed without a beat has not been watched for long enough, either.
@@ -212,7 +213,7 @@ mod tests {
         for time in [0, 1_000, 2_000] {
             assert_eq!(detector.observe(ms(time), ms(time), &beat), []);
         }
-        // Nobody could reach the database for a while; the next answer must not condemn the others.
+        // No session could reach the database for a while; the next answer must not condemn the others.
         assert_eq!(detector.observe(ms(4_501), ms(4_501), &beat), []);
         for time in [5_501, 6_501, 7_500] {
             assert_eq!(detector.observe(ms(time), ms(time), &beat), []);
@@ -244,8 +245,8 @@ mod tests {
     }
 
     proptest! {
-        /// However polls and heartbeats fall, and however long they take: who is expired has not beaten for its ttl, and
-        /// has itself stopped believing before the question that condemned it was sent.
+        /// Whatever the timing and duration of polls and heartbeats: a session that has expired has not beaten for its
+        /// ttl, and its own lease had ended before the question that condemned it was sent.
         #[test]
         fn nobody_is_expired_who_still_believes(
             polls in prop::collection::vec(step(2_000), 1..60),
@@ -279,9 +280,9 @@ mod tests {
             }
         }
 
-        /// With regular polls, and one when a window ends, a session that stopped is noticed within its ttl, one interval
-        /// and the time of three answers: the first that shows its last beat, one that is on its way when the window ends,
-        /// and the one that is asked for then.
+        /// With regular polls, and one when a window ends, a session that stopped is noticed within its ttl, one
+        /// interval and the time of three answers: the first that shows its last beat, one that is on its way when the
+        /// window ends, and the one that is asked for then.
         #[test]
         fn a_death_is_noticed_in_time(phase in 0..R, takes in 0..R / 4, dies_after in 0..20_u64) {
             let (own, other) = (SessionId::new(), SessionId::new());

@@ -1,7 +1,7 @@
-//! Fencing, the program's side: what a change of holder does about transactions of the old holder that are under way.
+//! The program's side of fencing: what a change of holder does about transactions of the old holder that are under way.
 //!
-//! An application calls `leadergroup.fence(key, token)` first in a transaction. Until that transaction ends, no grant of
-//! the key takes effect; this file decides for how long that may be. The mechanism itself is SQL
+//! An application calls `leadergroup.fence(key, token)` first in a transaction. Until that transaction ends, no grant
+//! of the key takes effect; this module limits how long that may take. The mechanism itself is SQL
 //! (`migrations/0004_fence.sql`); `docs/fencing.md` explains it.
 
 use std::time::Duration;
@@ -12,27 +12,27 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::store::get;
 use crate::{Key, LockError, Store};
 
-/// A fence for data that is kept in another database than the lock: SQL that makes the function
-/// `leadergroup.fence_seen(key, token)` there. May be run again.
+/// A fence for data in another database than the lock's: SQL that creates the function `leadergroup.fence_seen(key,
+/// token)` there. May be run again.
 pub const FENCE_SEEN_SQL: &str = include_str!("install/fence_seen.sql");
 
 /// What happens to a fenced transaction of the old holder that does not end by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overrun {
-    /// The server terminates its connection, so that nothing of it is committed. Needs the right to do so: the role of
-    /// the lock has to be a member of the application's role, or of `pg_signal_backend`.
+    /// The server terminates its connection, so that nothing of it is committed. This needs a privilege: the lock's
+    /// role has to be a member of the application's role, or of `pg_signal_backend`.
     Terminate,
-    /// The change of holder waits for as long as the transaction takes, however long that is: it is refused with
-    /// [`Refusal::Busy`](crate::Refusal::Busy), to be tried again.
+    /// The change of holder waits for the transaction, however long it takes: it is refused with
+    /// [`Refusal::Busy`](crate::Refusal::Busy), and the caller tries it again.
     Wait,
 }
 
-/// For how long fenced transactions of the old holder may hold a change of holder up.
+/// How long fenced transactions of the old holder may delay a change of holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FencePolicy {
     /// How long a change waits for them. Never more than half of the statements' time limit.
     pub patience: Duration,
-    /// What happens then.
+    /// What happens after that.
     pub overrun: Overrun,
 }
 
@@ -61,7 +61,7 @@ impl Fence {
         self.places
     }
 
-    /// The right to wait. Others that have it give it back in bounded time. `None` never happens: it is never closed.
+    /// Permission to wait. Each one is returned in bounded time. Never `None`, because the semaphore is never closed.
     pub(crate) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         self.waiting.acquire().await.ok()
     }
@@ -70,9 +70,9 @@ impl Fence {
 /// How a statement waits for fenced transactions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Passing {
-    /// For how long.
+    /// How long to wait, in milliseconds.
     pub(crate) patience_ms: i32,
-    /// How long terminating those that take longer may take; they are not terminated if `None`.
+    /// How long to wait after terminating those that take longer, in milliseconds. `None`: they are not terminated.
     pub(crate) force_ms: Option<i32>,
 }
 
@@ -84,10 +84,11 @@ impl Store {
         Self { fence: std::sync::Arc::new(fence), batches: crate::store::Batches::default(), ..self }
     }
 
-    /// What the policy comes to with the statements' time limit.
+    /// The policy, fitted into the statements' time limit.
     pub(crate) fn passing(&self) -> Passing {
         let FencePolicy { patience, overrun } = self.fence.policy;
-        // Half of the statement's time for patience, a quarter for ending the others (twice an eighth), the rest in reserve.
+        // Half of the statement's time for patience, a quarter after terminations (twice an eighth), the rest in
+        // reserve.
         let limit = self.pool.limit();
         let ms = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         Passing {
@@ -97,18 +98,18 @@ impl Store {
     }
 }
 
-/// Says why fenced transactions still hold a change up.
+/// Logs why fenced transactions still delay a change of holder.
 pub(crate) fn report(row: &PgRow, key: &Key) -> Result<(), LockError> {
     let blockers = get::<Option<&str>>(row, "blockers")?.unwrap_or("unknown");
     match get::<Option<&str>>(row, "gate")? {
         Some("forbidden") => tracing::warn!(
             %key,
             blockers,
-            "transactions of the old holder hold the change of holder up, and this role may not terminate them; grant \
+            "transactions of the old holder delay the change of holder, and this role may not terminate them; grant \
              it membership in the application's role, or in pg_signal_backend"
         ),
         Some("closed") => {
-            tracing::warn!(%key, blockers, "transactions still hold the change of holder up");
+            tracing::warn!(%key, blockers, "transactions still delay the change of holder");
         }
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Terms of keys that a controller grants to others: granted under a new token, confirmed, ended. Each change is a
+//! Terms of keys that a controller grants to others: granting under a new token, confirming, ending. Each change is a
 //! compare-and-set on the key, its token and the own living session.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -17,11 +17,11 @@ const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/c
 const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
 const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
 
-/// How often a batch is tried again because a new era has begun. A second one in between would be two failovers within
+/// How many times a batch is tried if new eras begin meanwhile. A second new era would mean two failovers within
 /// milliseconds.
 const ERA_ATTEMPTS: usize = 3;
 
-/// Most grants in one statement. Each takes a lock from the server's table of locks until the statement has ended.
+/// Most grants in one statement. Each needs an entry in the server's lock table until the statement has ended.
 const GRANT_CHUNK: usize = 500;
 
 /// A change of holder.
@@ -31,11 +31,11 @@ pub struct Grant {
     pub key: Key,
     /// The token that the row must have now.
     pub expected: Token,
-    /// The new token will be larger than this, too: the largest token known from elsewhere.
+    /// The largest token known from elsewhere: the new token will be larger than this one as well.
     pub floor: Token,
     /// The new holder.
     pub holder: Holder,
-    /// Names this change; repeat it with the same id when the answer was lost.
+    /// Identifies this change; repeat it with the same id when the answer was lost.
     pub grant: GrantId,
     /// Kept in the history.
     pub reason: String,
@@ -60,7 +60,7 @@ pub struct Vacate {
     pub key: Key,
     /// The token that the row must have now; it stays.
     pub token: Token,
-    /// Names this change.
+    /// Identifies this change.
     pub grant: GrantId,
     /// Kept in the history.
     pub reason: String,
@@ -71,21 +71,21 @@ pub struct Vacate {
 pub struct Tombstone {
     /// The key.
     pub key: Key,
-    /// The group that is gone.
+    /// The group that was deleted.
     pub group: String,
     /// The largest token known from elsewhere: the next user of the key continues above it, even if the row was lost.
     pub floor: Token,
 }
 
 impl Store {
-    /// Changes holders. One answer for each grant, in their order: the new token, or why nothing was changed. The new token
-    /// is above the row's, above `floor` and above every token in the history.
+    /// Changes holders. Returns one answer for each grant, in their order: the new token, or why nothing was changed.
+    /// The new token is above the row's, above `floor` and above every token in the history.
     ///
-    /// Repeating a grant with the same id answers as the first time as long as no other change came after it; when the
-    /// first try may still be under way, the answer is [`Refusal::Busy`].
+    /// Repeating a grant with the same id returns the same answer as the first time, as long as no other change
+    /// followed it; while the first try may still be under way, the answer is [`Refusal::Busy`].
     ///
-    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. They are waited for, key by key, as
-    /// the [`FencePolicy`](crate::FencePolicy) says, after all other grants were carried out.
+    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. After all other grants have been
+    /// carried out, they are waited for, key by key, as the [`FencePolicy`](crate::FencePolicy) says.
     pub async fn grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
         let mut answers = self.grant_at_once(own, grants).await?;
         // Each key waits alone, so that none waits for another one's transactions, and no two are waited for in one
@@ -100,17 +100,18 @@ impl Store {
         self.finish(answers, grants).await
     }
 
-    /// As [`grant`](Self::grant), but never waits for fenced transactions: where one is under way, the answer is
+    /// Like [`grant`](Self::grant), but never waits for fenced transactions: if one is under way, the answer is
     /// [`Refusal::Busy`].
     pub async fn try_grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
         let answers = self.grant_at_once(own, grants).await?;
         self.finish(answers, grants).await
     }
 
-    /// As [`grant`](Self::grant) for one key, in one statement with those that other tasks ask for at the same time.
+    /// Like [`grant`](Self::grant) for one key, in one statement with the grants that other tasks ask for at the same
+    /// time.
     pub async fn grant_one(&self, own: SessionId, grant: Grant) -> Result<Granted, LockError> {
         match self.batches.grant.ask(self, Granting { own, grant: grant.clone() }).await? {
-            // Perhaps the old holder's transactions are in the way. Only this key waits for them.
+            // The old holder's transactions may be in the way. Only this key waits for them.
             Granted::Refused(Refusal::Busy) => {
                 let answer = self.grant_past_fence(own, &grant).await?;
                 let mut answers = self.finish(vec![answer], &[grant]).await?;
@@ -134,7 +135,7 @@ impl Store {
         stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
     }
 
-    /// In one statement, unless the server has no lock left for each of the keys: then in halves.
+    /// Sends one statement, or halves if the server's lock table has no room for all keys.
     async fn grant_in_parts(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
         let mut answers = Vec::with_capacity(grants.len());
         let mut parts = vec![grants];
@@ -144,7 +145,7 @@ impl Store {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
-                // Another batch has taken all locks that there are.
+                // Other statements fill the whole lock table.
                 Err(error) if error.is_out_of_locks() => answers.push(Granted::Refused(Refusal::Busy)),
                 done => answers.extend(done?),
             }
@@ -152,7 +153,7 @@ impl Store {
         Ok(answers)
     }
 
-    /// One grant, which waits for fenced transactions as the policy says.
+    /// Sends one grant, which waits for fenced transactions as the policy says.
     async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
         let _place = self.fence.place().await;
         match self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await {
@@ -161,7 +162,7 @@ impl Store {
         }
     }
 
-    /// One statement, which waits for fenced transactions if told so.
+    /// Sends one statement. It waits for fenced transactions if `passing` is given.
     async fn grant_chunk(
         &self,
         own: SessionId,
@@ -207,7 +208,7 @@ impl Store {
         Err(unexpected(GRANT.name, "the database's history changes again and again"))
     }
 
-    /// Counts the answers, and reads the rows where the token was another one.
+    /// Counts the answers, and reads the rows whose token had changed.
     async fn finish(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
         let count = |kind: fn(&Granted) -> bool| all.iter().filter(|granted| kind(granted)).count();
         let won = count(|granted| matches!(granted, Granted::Granted { .. }));
@@ -223,8 +224,8 @@ impl Store {
         Ok(all)
     }
 
-    /// Marks terms confirmed: everything was done to make the holder act under this token and nobody else. From then on
-    /// earlier terms are no longer pending.
+    /// Marks terms confirmed: everything has been done so that the holder acts under this token, and no other holder
+    /// acts. From then on, earlier terms are no longer pending.
     pub async fn confirm(&self, own: SessionId, terms: &[(Key, Token)]) -> Result<Vec<Changed>, LockError> {
         check_distinct(terms.iter().map(|(key, _)| key))?;
         let mut all = Vec::with_capacity(terms.len());
@@ -240,13 +241,13 @@ impl Store {
         Ok(all)
     }
 
-    /// As [`confirm`](Self::confirm) for one key, in one statement with those of other tasks.
+    /// Like [`confirm`](Self::confirm) for one key, in one statement with those of other tasks.
     pub async fn confirm_one(&self, own: SessionId, key: Key, token: Token) -> Result<Changed, LockError> {
         self.batches.confirm.ask(self, Confirming { own, term: (key, token) }).await
     }
 
-    /// Removes holders without naming new ones. The tokens stay, and the terms stay pending as before: the old holder may
-    /// still act until the next term is confirmed.
+    /// Removes holders without naming new ones. The tokens stay, and the terms stay pending as before: the old holder
+    /// may still act until the next term is confirmed.
     pub async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
         check_distinct(vacates.iter().map(|vacate| &vacate.key))?;
         for vacate in vacates {
@@ -267,14 +268,14 @@ impl Store {
         Ok(all)
     }
 
-    /// As [`vacate`](Self::vacate) for one key, in one statement with those of other tasks.
+    /// Like [`vacate`](Self::vacate) for one key, in one statement with those of other tasks.
     pub async fn vacate_one(&self, own: SessionId, vacate: Vacate) -> Result<Changed, LockError> {
         self.batches.vacate.ask(self, Vacating { own, vacate }).await
     }
 
-    /// Leaves tombstones for groups that were deleted: holder and claim go, the row and its token stay, and this group
-    /// can never claim the key again. Another group that claims it continues with its tokens. Works on rows that the own
-    /// session or no living one has claimed, and creates a row that was lost.
+    /// Leaves tombstones for groups that were deleted: holder and claim are removed, the row and its token stay, and
+    /// this group can never claim the key again. Another group that claims the key continues its tokens. This applies
+    /// to rows that the own session or no living session has claimed, and creates a row that was lost.
     pub async fn tombstone(
         &self,
         own: SessionId,
@@ -298,7 +299,7 @@ impl Store {
         Ok(all)
     }
 
-    /// Reads the rows of the keys whose token was another one, so that the caller can decide again at once.
+    /// Reads the rows of the keys whose token had changed, so that the caller can decide again at once.
     async fn add_rows<'a>(
         &self,
         refusals: impl Iterator<Item = (&'a Key, &'a mut Refusal)>,
@@ -324,7 +325,7 @@ fn refused<'a>(
     })
 }
 
-/// Tokens must never run out; a number from outside that is absurdly large would use them up.
+/// Tokens must never run out; an absurdly large number from a caller would use them up.
 fn check_token(token: Token) -> Result<(), LockError> {
     const LARGEST: i64 = i64::MAX / 2;
     if (0..=LARGEST).contains(&token.get()) {
@@ -333,7 +334,7 @@ fn check_token(token: Token) -> Result<(), LockError> {
     Err(LockError::Invalid { what: "token", problem: format!("{token} is out of range (0 to {LARGEST})") })
 }
 
-/// A grant on its way, with those of other tasks.
+/// A grant, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Granting {
     own: SessionId,
@@ -355,7 +356,7 @@ impl Request for Granting {
     }
 }
 
-/// A confirmation on its way.
+/// A confirmation, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Confirming {
     own: SessionId,
@@ -377,7 +378,7 @@ impl Request for Confirming {
     }
 }
 
-/// A removal of a holder on its way.
+/// A removal of a holder, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Vacating {
     own: SessionId,

@@ -1,4 +1,4 @@
-//! A key that is held, and how its holder learns that it is not held any more.
+//! Guards: keys that are held, and how their holders learn of a loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use crate::trace::{releasing, transferring, within};
 use crate::wait::{Unfinished, give_up_once_void};
 use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Store, Successor, Token, Transfer};
 
-/// The longest that a guard sleeps at once: timers stand still while the machine does, the lease does not.
+/// The longest that a guard sleeps at once: timers stop while the machine is suspended, but the lease does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 const RELEASED: &str = "released by its holder";
 const TRANSFERRED: &str = "transferred by its holder";
 const HELD_TOO_LONG: &str = "held for as long as it may be";
 
-/// One term of a holder. The last guard that lets go of it releases the key.
+/// One term of a holder. The key is released when the last guard of the term is dropped.
 pub(crate) struct Term {
     process: Arc<Process>,
     pub(crate) session: SessionId,
@@ -28,16 +28,16 @@ pub(crate) struct Term {
     pub(crate) holder: String,
     pub(crate) token: Token,
     grant: GrantId,
-    /// Something may still be under way of the request that was granted; it is void after this heartbeat.
+    /// Set if a statement of the granted request may still be under way; it is void after this heartbeat.
     unclear: Option<u64>,
-    /// When it has lasted for as long as it may.
+    /// When the term must end because of `max_hold`.
     ends_at: Option<Duration>,
-    /// How many guards there are. Nobody comes in again once there is none, though the term still lasts.
+    /// The number of guards. Once it is zero, no guard is added, though the term still lasts.
     guards: AtomicUsize,
-    /// For ever, once it was seen.
+    /// Once a loss was seen, the term stays lost.
     lost: AtomicBool,
     released: AtomicBool,
-    /// Released because it had lasted for as long as it may, whatever the guards do.
+    /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
     pub(crate) since: Instant,
 }
@@ -67,9 +67,10 @@ impl Term {
         })
     }
 
-    /// It is known to be over. `false` if its holder gave it up, or it was lost before.
+    /// Ends the term, because the database shows that it is over. False if its holder released it, or it was lost
+    /// before.
     pub(crate) fn end(&self) -> bool {
-        // Also without a guard: one may come back from a transfer that is under way.
+        // This also applies without a guard: a transfer that is under way may return one.
         let first = !self.lost.swap(true, Ordering::Relaxed);
         first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
     }
@@ -86,13 +87,13 @@ impl Term {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// It has lasted for as long as it may. Nobody else gets the key before it is released.
+    /// Whether the term has lasted for `max_hold`. No one else gets the key before it is released.
     fn is_overdue(&self) -> bool {
         self.ends_at.is_some_and(|at| at <= monotonic())
     }
 
-    /// Whether it has lasted for as long as it may, and its holder has had as much time to stop as after the loss of its
-    /// session.
+    /// Whether the term has lasted for `max_hold`, and its holder has since had as much time to stop as after the loss
+    /// of its session.
     pub(crate) fn is_to_be_freed(&self) -> bool {
         let margin = self.process.lease.borrow().margin();
         self.ends_at.is_some_and(|at| at + margin <= monotonic())
@@ -101,25 +102,25 @@ impl Term {
             && !self.is_taken()
     }
 
-    /// Releases the key of such a term. If that fails the next heartbeat repeats it.
+    /// Releases the key of such a term. If that fails, the next heartbeat repeats it.
     pub(crate) async fn free(&self, store: &Store) {
         match store.release(self.session, &self.key, self.token, HELD_TOO_LONG).await {
             Ok(_) => {
                 tracing::warn!(key = %self.key, token = %self.token, "the lock was {HELD_TOO_LONG}; it is released");
                 self.freed.store(true, Ordering::Relaxed);
             }
-            Err(error) => tracing::debug!(key = %self.key, %error, "no release; trying again"),
+            Err(error) => tracing::debug!(key = %self.key, %error, "the lock was not released; trying again"),
         }
     }
 
-    /// Until when it is surely held.
+    /// Until when the key is certainly held.
     fn until(&self) -> Option<Duration> {
         let lease = *self.process.lease.borrow();
         let until = lease.until().filter(|_| lease.session == self.session && !self.is_lost())?;
         Some(self.ends_at.map_or(until, |at| at.min(until)))
     }
 
-    /// A heartbeat or two are missing, or little is left of the longest time that the key may be held.
+    /// Whether a heartbeat or two are missing, or little is left of `max_hold`.
     fn is_in_jeopardy(&self) -> bool {
         let Some(until) = self.until() else { return true };
         let lease = self.process.lease.borrow().lasts();
@@ -139,7 +140,7 @@ impl Term {
             if condition(self) {
                 return;
             }
-            // The sender lives as long as the term; whether it changed or the time is over, look again.
+            // The sender lives as long as the term. Check again, whether the lease changed or the time is over.
             let left = self.until().unwrap_or_default().saturating_sub(monotonic());
             let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
         }
@@ -152,11 +153,12 @@ impl Drop for Term {
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
         let lost = !released && (gone || overdue);
         let held = self.since.elapsed();
-        tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is not held any more");
+        tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is no longer held");
         self.process.store.counters.held(held, lost);
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
-        // What was taken is another one's, or goes with the session: a release would be an end in order, without the delay.
+        // A key that was lost belongs to another holder, or ends with the session: releasing it would end the term in
+        // order, without its delay.
         let releasing = (!released && !gone).then(|| releasing(self));
         let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
         if releasing.is_none() {
@@ -182,12 +184,12 @@ impl Drop for Term {
     }
 }
 
-/// Proof that a key is held. Dropping it releases the key, in the background; [`release`](Self::release) waits until that
-/// is done. A holder that took the key more than once holds it until the last guard is gone.
+/// Proof that a key is held. Dropping it releases the key in the background; [`release`](Self::release) waits until
+/// that is done. A holder that took the key more than once holds it until the last guard is dropped.
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
     term: Arc<Term>,
-    /// Whether the term counts it.
+    /// Whether the term counts this guard.
     counted: bool,
 }
 
@@ -199,18 +201,18 @@ impl Drop for Guard {
     }
 }
 
-/// The outcome of a transfer. Where a guard comes back nothing was changed.
+/// The outcome of a transfer. If it contains a guard, nothing was changed.
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the key"]
 pub enum Transferred {
     /// The successor holds the key.
     Done,
-    /// No living waiter fits the description.
+    /// No living waiter matches.
     NotWaiting(Guard),
-    /// The holder has other guards for the key, too.
+    /// The holder has other guards for the key.
     StillHeld(Guard),
-    /// Fenced transactions of this term are still under way, or the database failed over less than a ttl ago: try again when
-    /// that is over.
+    /// Fenced transactions of this term are still under way, or the era is in [quarantine](crate::Quarantine) after a
+    /// failover: try again later.
     Busy(Guard),
     /// It was lost before: others may have held it since.
     WasLost,
@@ -219,7 +221,7 @@ pub enum Transferred {
 /// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The key is free, or the next holder's already.
+    /// The key is free, or already held by the next holder.
     Done,
     /// The holder has other guards for the key.
     StillHeld,
@@ -244,13 +246,13 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// The first one of a term.
+    /// The first guard of a term.
     pub(crate) fn new(term: Arc<Term>) -> Self {
         term.guards.fetch_add(1, Ordering::AcqRel);
         Self { term, counted: true }
     }
 
-    /// Another one of a term that still has one and is not lost.
+    /// Another guard of a term that still has one and is not lost.
     pub(crate) fn again(term: Arc<Term>) -> Option<Self> {
         let more = |guards| if guards > 0 { Some(guards + 1) } else { None };
         term.guards.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -268,39 +270,39 @@ impl Guard {
         &self.term.key
     }
 
-    /// The fencing token of the term, to be shown to whatever is written to.
+    /// The fencing token of the term. Pass it to every store that the work writes to.
     pub fn token(&self) -> Token {
         self.term.token
     }
 
-    /// Whether others may hold the key. Once it is lost it stays lost, even if nobody took it. Between this answer and what
-    /// is done upon it the process may be paused for any time: only a fence protects against that.
+    /// Whether others may hold the key. Once it is lost it stays lost, even if no one took it. The process may be
+    /// paused for any time between this answer and its next step: only a fence protects against that.
     pub fn is_lost(&self) -> bool {
         self.term.is_lost()
     }
 
-    /// Until when the key is surely held as far as is known at this moment, by [`monotonic`]; every
-    /// heartbeat makes it longer. Others can have the key a fifth of the ttl later. `None` once it is lost.
+    /// Until when the key is certainly held, by [`monotonic`], as known at this moment; every heartbeat extends it.
+    /// Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()
     }
 
-    /// Completes when the key is lost: the session is gone, its heartbeats have not got through for so long that others may
-    /// soon take it, the key was taken away by force, or it was held for as long as it may be. In the second case that is a
-    /// fifth of the ttl before anybody else can have it: time to stop the work.
+    /// Completes when the key is lost: the session is dead; its heartbeats have failed for so long that others may soon
+    /// take the key; the key was released by force; or [`max_hold`](crate::ClientConfig::max_hold) has passed. In the
+    /// second case, this is a fifth of the ttl before anyone else can have it: time to stop the work.
     pub async fn lost(&self) {
         self.term.lost().await;
     }
 
-    /// Completes when the key is about to be lost: less than half of the lease is left because heartbeats do not get
-    /// through, or little is left of the longest time that the key may be held. Time to save work; the key may recover.
-    /// Also completes when it is lost.
+    /// Completes when the key is about to be lost: less than half of the lease is left because heartbeats fail, or
+    /// little is left of [`max_hold`](crate::ClientConfig::max_hold). This is the time to save work; the key may
+    /// recover. Also completes when the key is lost.
     pub async fn in_jeopardy(&self) {
         self.term.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
     }
 
-    /// Releases the key and waits until it is done; the next waiter holds it then. An error means that the outcome is not
-    /// known: the release is repeated in the background.
+    /// Releases the key and waits until it is done; the next waiter then holds it. After an error, the outcome is
+    /// unknown: the release is repeated in the background.
     pub async fn release(self) -> Result<Released, LockError> {
         within(releasing(&self.term), self.let_go()).await
     }
@@ -319,8 +321,8 @@ impl Guard {
         Ok(answer.into())
     }
 
-    /// Gives the key to a waiter, ahead of the queue, and returns when it is done; the others keep their places. The work
-    /// has to be finished before. An error means that the outcome is not known: if the key was not transferred it is
+    /// Gives the key to a waiter, ahead of the queue, and returns when it is done; the others keep their places. The
+    /// work must be finished before. After an error, the outcome is unknown: if the key was not transferred, it is
     /// released in the background.
     ///
     /// ```no_run
@@ -340,7 +342,7 @@ impl Guard {
     }
 
     async fn give_to(mut self, successor: Successor<'_>) -> Result<Transferred, LockError> {
-        // From now on this holder's tries find no term to come in to.
+        // From now on, this holder's tries cannot share the term.
         if self.term.guards.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Ok(Transferred::StillHeld(self));
         }

@@ -1,7 +1,7 @@
-//! The heartbeat: the one loop that keeps a session alive, watches others, and marks dead those that have expired. Clients
-//! run it for what they hold, controllers for what they have claimed.
+//! The heartbeat: the one loop that keeps a session alive, watches others, and marks expired ones dead. Clients run it
+//! for the keys that they hold, controllers for the keys that they have claimed.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -15,17 +15,17 @@ use crate::{Beat, EraId, FailureDetector, LockError, Quarantine, SessionConfig, 
 /// Events that may wait to be received.
 const EVENTS: usize = 64;
 
-/// What a controller learns from its session's heartbeats.
+/// An event of a controller's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEvent {
     /// A heartbeat was answered.
     Beat(BeatEvent),
     /// Other sessions have been marked dead, by this one.
     Died(Vec<SessionId>),
-    /// The session is gone: others may have claimed what it had. A new one is registered with the next heartbeat.
+    /// The session is dead: others may have claimed its keys. A new one is registered with the next heartbeat.
     Lost,
-    /// The database cannot be used now. A session that exists is not lost by that: nobody else can use it either, or somebody
-    /// marks it dead.
+    /// The database cannot be used now. This alone does not end the session: others cannot use the database either, or,
+    /// if they can, one of them marks the session dead.
     Failed(LockError),
 }
 
@@ -36,18 +36,18 @@ pub struct BeatEvent {
     pub own: SessionId,
     /// All living peers, the own session included.
     pub peers: Vec<SessionId>,
-    /// Those of them that seem to have stopped.
+    /// Those of the peers that seem to have stopped.
     pub suspects: Vec<SessionId>,
-    /// The database may have lost commits: rows are to be read again.
+    /// The database may have lost commits: read the rows again.
     pub era_changed: bool,
     /// How long the answer took.
     pub took: Duration,
-    /// How long after its time the heartbeat was answered, if it was a regular one.
+    /// How long after its due time the heartbeat was answered, if it was a regular one.
     pub lag: Option<Duration>,
 }
 
-/// A controller's session, kept alive in the background. Dropping it stops the heartbeat, and others take over after the
-/// ttl; [`leave`](Self::leave) hands everything over at once.
+/// A controller's session, kept alive in the background. Dropping it stops the heartbeat, and others take over after
+/// the ttl; [`leave`](Self::leave) hands everything over at once.
 pub struct Membership {
     process: Arc<Process>,
     early: Arc<Notify>,
@@ -67,8 +67,8 @@ impl std::fmt::Debug for Membership {
 }
 
 impl Membership {
-    /// Registers a session and begins to keep it. Its events have to be received: a process that does not take them for 64
-    /// heartbeats sends no more, and loses its session.
+    /// Registers a session and starts its heartbeat. The caller has to receive the events: after 64 that were not
+    /// received, no more heartbeats are sent, and the session is lost.
     pub async fn join(
         store: Store,
         config: SessionConfig,
@@ -77,7 +77,7 @@ impl Membership {
         let (events, received) = mpsc::channel(EVENTS);
         let early = Arc::new(Notify::new());
         let heartbeat = Heartbeat::new(Arc::clone(&process), store, Arc::clone(&early), Some(events));
-        // The first heartbeat tells who else is there.
+        // The first heartbeat returns the other sessions.
         early.notify_one();
         let task = tokio::spawn(heartbeat.run());
         Ok((Self { process, early, task }, received))
@@ -88,7 +88,7 @@ impl Membership {
         self.process.lease.borrow().session
     }
 
-    /// Sends a heartbeat now: something has happened that it may show.
+    /// Sends a heartbeat now, because something has happened that it may show.
     pub fn beat_now(&self) {
         self.early.notify_one();
     }
@@ -105,16 +105,17 @@ impl Membership {
 /// The state of the loop.
 pub(crate) struct Heartbeat {
     process: Arc<Process>,
-    /// With connections of its own if the loop runs in a thread of its own.
+    /// If the loop runs in its own thread, this store has its own connections.
     store: Store,
-    /// A reason to send the next heartbeat early.
+    /// Asks for the next heartbeat to be sent early.
     early: Arc<Notify>,
-    /// A controller's. Without, the session is a client's.
+    /// Where a controller's events go. `None` for a client's session.
     events: Option<mpsc::Sender<SessionEvent>>,
     detector: FailureDetector,
     quarantine: Quarantine,
     revoked: u64,
-    /// What answers give rise to. One at a time; the next heartbeat does not wait for it. Ends with the loop.
+    /// Work that follows from answers, such as death marks. One task at a time; the next heartbeat does not wait for
+    /// it. Ends with the loop.
     chores: JoinSet<()>,
 }
 
@@ -145,7 +146,7 @@ impl Heartbeat {
         let mut planned = attempt + interval;
         let mut lease = self.process.lease.subscribe();
         loop {
-            // Asked for once when a session may have expired; should there be no answer, the regular questions go on.
+            // One extra heartbeat when a session may have expired; if it is not answered, the regular ones continue.
             let expiry = self.detector.next_expiry().filter(|at| *at > attempt);
             let due = expiry.map_or(planned, |at| at.min(planned));
             let mut regular = true;
@@ -170,26 +171,12 @@ impl Heartbeat {
         let (session, now) = (beat.own, monotonic());
         let in_time = self.process.covers(session);
         if !beat.alive || !in_time && self.events.is_none() {
-            // Before anything that may take time: nothing that was held is, and the guards have to know.
-            let mut over = None;
-            self.process.lease.send_modify(|lease| {
-                over = lease.until().map(|until| until + lease.margin());
-                lease.end();
-            });
-            if let Some(over) = over.filter(|_| beat.alive) {
-                // Others may have what it held: not before the delay that was asked for, and no sooner than if they had marked
-                // it dead. That is the time that its holders have to stop.
-                let store = self.store.clone();
-                tokio::spawn(async move {
-                    sleep(over.saturating_sub(monotonic())).await;
-                    let _ = store.abandon(session).await;
-                });
-            }
+            self.end_lease(session, beat.alive);
             self.begin_again(session).await;
             return;
         }
         let era_changed = self.reconcile(beat.era).await;
-        // What the row says is what others go by.
+        // Others judge this session by the ttl in its row.
         self.process.believe_at_most(beat.ttl);
         self.process.lease.send_if_modified(|lease| {
             lease.beat = lease.beat.max(beat.count);
@@ -218,6 +205,30 @@ impl Heartbeat {
             };
             self.tell(SessionEvent::Beat(event)).await;
         }
+        self.start_chores(&beat, expired, quarantine_is_over);
+    }
+
+    /// Ends the lease. This comes before anything that may take time: everything that was held is lost, and the guards
+    /// must show it.
+    fn end_lease(&self, session: SessionId, alive: bool) {
+        let mut over = None;
+        self.process.lease.send_modify(|lease| {
+            over = lease.until().map(|until| until + lease.margin());
+            lease.end();
+        });
+        if let Some(over) = over.filter(|_| alive) {
+            // The keys become free for others no sooner than if another session had marked this one dead, and after the
+            // delay that was asked for. Until then, the holders have time to stop.
+            let store = self.store.clone();
+            tokio::spawn(async move {
+                sleep(over.saturating_sub(monotonic())).await;
+                let _ = store.abandon(session).await;
+            });
+        }
+    }
+
+    /// Starts what a heartbeat found to do, unless the work of an earlier one is still under way.
+    fn start_chores(&mut self, beat: &Beat, expired: Vec<(SessionId, u64)>, quarantine_is_over: bool) {
         while self.chores.try_join_next().is_some() {}
         let ttl_differs = beat.ttl != self.process.wanted_ttl();
         let overdue = self.process.terms.to_be_freed();
@@ -242,7 +253,7 @@ impl Heartbeat {
     async fn failed(&mut self, error: LockError) {
         tracing::debug!(%error, "no heartbeat; trying again");
         if matches!(error, LockError::SchemaOld { .. }) {
-            // The tables are gone, and the session with them.
+            // The tables were removed, and the session with them.
             let session = self.process.lease.borrow().session;
             self.process.lease.send_modify(crate::lease::Lease::end);
             self.begin_again(session).await;
@@ -251,31 +262,32 @@ impl Heartbeat {
         self.tell(SessionEvent::Failed(error)).await;
     }
 
-    /// Of the commits that the database lost, some may have been grants: in a new era everything that is held is looked at
-    /// before the lease is renewed. If that fails the next heartbeat brings it up again. Whether the era is a new one.
+    /// The commits that the database lost may include grants: in a new era, everything that is held is checked before
+    /// the lease is renewed. If that fails, the next heartbeat tries again. Returns whether the era is a new one.
     async fn reconcile(&self, era: EraId) -> bool {
         let lease = *self.process.lease.borrow();
         if lease.reconciled && lease.era == era {
             return false;
         }
-        // First, so that a grant of the era before whose answer is still to come is not believed in (Client::settle).
+        // This comes first, so that a grant of the previous era whose answer is still to come does not count
+        // (`Client::hold`).
         self.process.lease.send_modify(|lease| (lease.era, lease.reconciled) = (era, false));
         match self.process.terms.reconcile(&self.store, era).await {
-            // Wakes those that wait for a loss, too.
+            // This also wakes those that wait for a loss.
             Ok(_) => self.process.lease.send_modify(|lease| lease.reconciled = true),
-            Err(error) => tracing::debug!(%error, "what is held could not be looked at; trying again"),
+            Err(error) => tracing::debug!(%error, "the held keys could not be checked; trying again"),
         }
         lease.era != era
     }
 
-    /// A session in place of one that is gone.
+    /// Registers a session in place of one that is dead.
     async fn begin_again(&self, session: SessionId) {
         self.tell(SessionEvent::Lost).await;
         let _one_at_a_time = self.process.changing_ttl.lock().await;
         let ttl = self.process.wanted_ttl();
         match register(&self.store, &self.process.config, ttl).await {
             Ok(lease) => {
-                tracing::warn!(%session, "the session was lost, and all that it held with it; a new one begins");
+                tracing::warn!(%session, "the session was lost, and all its keys with it; a new one begins");
                 self.process.lease.send_if_modified(|now| {
                     if !now.closed {
                         *now = lease;
@@ -285,7 +297,7 @@ impl Heartbeat {
                 self.early.notify_one();
             }
             Err(error) => {
-                tracing::warn!(%error, "no new session; trying again");
+                tracing::warn!(%error, "no new session could be registered; trying again");
                 self.tell(SessionEvent::Failed(error)).await;
             }
         }
@@ -299,7 +311,7 @@ impl Heartbeat {
     }
 }
 
-/// Marks sessions dead that have expired, and ends a quarantine that is over. What fails comes up again.
+/// Marks expired sessions dead, and ends a quarantine that is over. A later heartbeat repeats what fails.
 async fn see_to(
     process: &Process,
     store: &Store,
@@ -325,26 +337,25 @@ async fn see_to(
     }
 }
 
-/// The ttl.
 impl Process {
     fn wanted_ttl(&self) -> Duration {
-        *self.ttl.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.ttl.lock()
     }
 
-    /// Wants another ttl from now on, and asks for it once. If that fails the heartbeat repeats it.
+    /// Changes the ttl that the process asks for, and requests it once. If that fails, the heartbeat repeats it.
     pub(crate) async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
         check(ttl, self.config.retry_interval)?;
         let _one_at_a_time = self.changing_ttl.lock().await;
-        *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = ttl;
+        *self.ttl.lock() = ttl;
         self.ask_for_ttl(&self.store, ttl).await
     }
 
-    /// The lease is never longer than what the row can say, whichever of the two ttls it says at the moment.
+    /// The lease is never longer than the ttl in the row allows, whichever of the two ttls the row has at the moment.
     async fn ask_for_ttl(&self, store: &Store, ttl: Duration) -> Result<(), LockError> {
         let session = self.lease.borrow().session;
         self.believe_at_most(ttl);
         let attempt = monotonic();
-        // A session that is dead is replaced by one with the ttl that is wanted.
+        // A dead session is replaced by one with the wanted ttl.
         if let Some((beat, era)) = store.change_ttl(session, ttl).await? {
             self.lease.send_modify(|lease| {
                 if lease.covers(session, monotonic()) {
@@ -367,12 +378,12 @@ impl Process {
         });
     }
 
-    /// A change of the ttl may have failed, or been lost with the database.
+    /// Repeats a change of the ttl that failed, or that the database lost.
     async fn repair_ttl(&self, store: &Store) {
-        // If it is being changed at this moment there is nothing to do.
+        // If it is being changed at this moment, there is nothing to do.
         let Ok(_one_at_a_time) = self.changing_ttl.try_lock() else { return };
         if let Err(error) = self.ask_for_ttl(store, self.wanted_ttl()).await {
-            tracing::debug!(%error, "the ttl is not the one that is wanted; trying again");
+            tracing::debug!(%error, "the ttl could not be changed; trying again");
         }
     }
 }

@@ -1,45 +1,45 @@
-//! For how long a process may believe that its session lives. No I/O.
+//! The lease: for how long a process may rely on its session being alive. No I/O.
 
 use std::time::Duration;
 
 use crate::{EraId, SessionId};
 
-/// The session's lease as its own process sees it.
+/// The session's lease, as its own process counts it.
 ///
 /// It ends at the *start* of the last successful heartbeat plus the ttl, less a margin for clocks that run at different
-/// rates. Nobody else can have marked the session dead before. See Gray and Cheriton, "Leases" (1989).
+/// rates. No other process can have marked the session dead before that. See Gray and Cheriton, "Leases" (1989).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) session: SessionId,
-    /// The heartbeats that the database has counted.
+    /// The number of heartbeats that the database has counted.
     pub(crate) beat: u64,
-    /// The era in which the session was last heard of.
+    /// The era of the last answer about the session.
     pub(crate) era: EraId,
-    /// Whether all that is held was found in that era. Until then its heartbeats do not renew the lease.
+    /// Whether everything that is held was found in that era. Until then, its heartbeats do not renew the lease.
     pub(crate) reconciled: bool,
     /// How long the quarantine of that era lasts, if it is in one.
     pub(crate) quarantine: Option<Duration>,
-    /// There will be no other session, and no more heartbeats.
+    /// Whether the process was closed: no other session and no more heartbeats follow.
     pub(crate) closed: bool,
     lasts: Duration,
     until: Option<Duration>,
 }
 
-/// What a lease is shorter than the ttl by: clocks that run at different rates, and the time to react. A fifth, and never
-/// less than the grain of the timers.
+/// By how much a lease is shorter than the ttl, to allow for clocks that run at different rates and for the time to
+/// react. A fifth, and never less than the granularity of the timers.
 pub(crate) fn margin(ttl: Duration) -> Duration {
     (ttl / 5).max(Duration::from_millis(10))
 }
 
 impl Lease {
-    /// A session whose registration was started at `attempt`.
+    /// The lease of a session whose registration was started at `attempt`.
     pub(crate) fn begin(session: SessionId, era: EraId, ttl: Duration, attempt: Duration) -> Self {
         let lasts = ttl.saturating_sub(margin(ttl));
         let until = Some(attempt + lasts);
         Self { session, beat: 1, era, reconciled: true, quarantine: None, closed: false, lasts, until }
     }
 
-    /// From the next renewal on it lasts for another ttl. A shorter one shortens the lease at once.
+    /// Changes the ttl from the next renewal on. A shorter ttl shortens the lease at once.
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         let lasts = ttl.saturating_sub(margin(ttl));
         let less = self.lasts.saturating_sub(lasts);
@@ -47,8 +47,9 @@ impl Lease {
         self.lasts = lasts;
     }
 
-    /// A heartbeat that was *started* at `attempt` was answered in this era. An answer after the lease has ended is too
-    /// late: the guards have said that they are lost. So is one from an era that was not reconciled. Whether it counted.
+    /// A heartbeat that was *started* at `attempt` was answered in this era. Returns whether it renews the lease. It
+    /// does not if the lease has ended: the guards have already reported the loss. Nor does it if it is from an era
+    /// that was not reconciled.
     pub(crate) fn renew(&mut self, session: SessionId, attempt: Duration, era: EraId, now: Duration) -> bool {
         let counts = self.covers(session, now) && self.reconciled && self.era == era;
         if counts {
@@ -58,27 +59,27 @@ impl Lease {
         counts
     }
 
-    /// How much sooner it ends than others may have what is held.
+    /// The time between the end of the lease and the moment when others can take the keys.
     pub(crate) fn margin(&self) -> Duration {
         margin(self.lasts + self.lasts / 4)
     }
 
-    /// How long it lasts from a renewal on.
+    /// How long it lasts from a renewal.
     pub(crate) fn lasts(&self) -> Duration {
         self.lasts
     }
 
-    /// The session is known to be dead, or was closed.
+    /// Ends the lease: the session is dead, or was closed.
     pub(crate) fn end(&mut self) {
         self.until = None;
     }
 
-    /// Whether what this session took is surely still held at `now`.
+    /// Whether it is certain at `now` that this session still holds its keys.
     pub(crate) fn covers(&self, session: SessionId, now: Duration) -> bool {
         self.session == session && self.until.is_some_and(|until| now < until)
     }
 
-    /// Whether keys are to be asked for by this session: it may be gone, but there is no other one.
+    /// Whether requests use this session: it may be dead already, but no other one has replaced it.
     pub(crate) fn serves(&self, session: SessionId) -> bool {
         self.session == session && !self.closed
     }

@@ -1,18 +1,18 @@
-//! A lock in PostgreSQL for programs that must not work twice: sessions, leases, fencing tokens, and a queue.
+//! A lock in PostgreSQL for programs that must run one copy at a time: sessions, leases, fencing tokens, and a queue.
 //!
-//! - A *session* is one running process. One heartbeat keeps everything that it holds, so the cost does not grow with the
-//!   number of keys.
-//! - A *lock* is a row with a key. It names its *holder*, the *token* of the holder's term, and the session that may change
-//!   it.
-//! - A *token* grows with each change of holder and is never used twice, even when the database lost commits. Show it to
-//!   whatever is written to under the lock, in SQL (`leadergroup.fence(key, token)`) or elsewhere: only that stops a holder
-//!   that was paused and resumes.
+//! - A *session* is one running process. One heartbeat keeps everything that it holds, so the cost does not grow with
+//!   the number of keys.
+//! - A *lock* is a row with a key. It names its *holder*, the *token* of the holder's term, and the session that may
+//!   change it.
+//! - A *token* grows with each change of holder and is never used twice, even when the database lost commits. Pass it
+//!   to every store that is written to under the lock, in SQL (`leadergroup.fence(key, token)`) or elsewhere: only that
+//!   stops a holder that was paused and resumes.
 //!
-//! Time in the database is for information only. Whether a session is dead is judged by a [`FailureDetector`] on a monotonic
-//! clock: its heartbeat counter did not change for its ttl. It is then *marked* dead by compare-and-set on that counter, and
-//! whatever it sends later is refused.
+//! Time in the database is for information only. A [`FailureDetector`] judges on a monotonic clock whether a session is
+//! dead: its heartbeat counter did not change for its ttl. The session is then *marked* dead by compare-and-set on that
+//! counter, and everything that it sends later is refused.
 //!
-//! There are two ways in. A program that is itself to work one at a time uses a [`Client`]:
+//! There are two ways to use it. A program that must itself run one copy at a time uses a [`Client`]:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,7 @@
 //! # async fn work(token: i64) {}
 //! ```
 //!
-//! A controller that decides which of *others* is to work, as a Kubernetes operator does, keeps a session by a
+//! A controller that decides which of *others* works, as a Kubernetes operator does, keeps a session with a
 //! [`Membership`], [claims](Store::claim) keys, and [grants](Store::grant) them to holders:
 //!
 //! ```no_run
@@ -74,8 +74,10 @@ mod fence;
 mod grant;
 mod guard;
 mod heartbeat;
+mod jitter;
 mod lease;
 mod listen;
+mod migrations;
 mod pool;
 mod pooler;
 mod process;
@@ -113,6 +115,7 @@ pub use grant::{Grant, Granted, Tombstone, Vacate};
 pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, SessionEvent};
 pub use listen::Hint;
+pub use pool::PoolState;
 pub use process::SessionConfig;
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
@@ -122,7 +125,7 @@ pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterIn
 pub use reason::Reason;
 pub use refusal::{Changed, Refusal};
 pub use schema::Health;
-pub use stats::{LockStats, PoolState};
+pub use stats::LockStats;
 pub use store::Store;
 pub use types::{
     Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, PROTOCOL, SessionId, SessionSeen, Term, Token,

@@ -1,4 +1,4 @@
-//! LISTEN on a connection of its own. Hints make a program look earlier than its next poll would, and nothing else.
+//! LISTEN on a connection of its own. A hint makes a program check earlier than its next poll, and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,34 +15,35 @@ use crate::store::YIELDED;
 use crate::url::Wanted;
 use crate::{GrantId, LockError, SessionId, Store};
 
-/// The channel that all listen on.
+/// The channel that all sessions listen on.
 const CHANNEL: &str = "leadergroup";
 
-/// Without a word for this long the connection is tried: a path that swallows packets would otherwise look like silence.
+/// After this long without a notification, the connection is tested: a network that drops packets would otherwise look
+/// like silence.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// For how long a process keeps listening when nothing waits any more: the next wait may come soon.
+/// How long a process keeps listening after its last wait: the next one may come soon.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// A hint that something changed. Hints may be lost or late: polling is the truth.
+/// A hint that something changed. Hints may be lost or late, so correctness rests on polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
-    /// A session came to its end, or a claim was taken from it: something may be free.
+    /// A session ended, or a key was released by force: something may be free.
     Freed,
-    /// A session gave up claims, and lives on.
+    /// A living session gave up claims.
     Yielded,
     /// Hints may have been missed (the connection was made, or made again).
     Missed,
 }
 
-/// A word for a program's own requests.
+/// A notification for a program's own requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// Words may have been missed, or a session ended: look at everything.
+    /// Notifications may have been missed, or a session ended: check all requests.
     All,
     /// It is this request's turn.
     About(GrantId),
@@ -52,14 +53,15 @@ struct Listening {
     pool: Pool,
     channels: Vec<String>,
     listener: Option<PgListener>,
-    /// What the listener is connected to.
+    /// The place that the listener is connected to.
     place: Option<Arc<Place>>,
     pause: Duration,
 }
 
 impl Store {
-    /// Hints that something changed, for ever: after a failure the connection is made again, with growing pauses up to half
-    /// a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it listens.
+    /// An endless stream of hints that something changed. After a failure, the connection is made again, with growing
+    /// pauses of up to half a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it
+    /// listens.
     pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
         self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| match heard.as_deref() {
             None => Hint::Missed,
@@ -68,7 +70,7 @@ impl Store {
         })
     }
 
-    /// The words for those who wait for keys by this session.
+    /// The notifications for the requests of this session.
     fn listen_for(&self, session: SessionId) -> impl Stream<Item = Word> + Send + 'static {
         let own = format!("leadergroup_{}", session.as_uuid().simple());
         self.listen_on(vec![CHANNEL.to_owned(), own]).map(|heard| {
@@ -93,8 +95,8 @@ impl Store {
     }
 }
 
-/// Wakes those that wait, whenever somebody does: every listener makes each NOTIFY of the server slower. Runs until it is
-/// dropped.
+/// Wakes waiters. Listens only while there are any, because every listener makes each NOTIFY of the server slower. Runs
+/// until it is dropped.
 pub(crate) async fn listen(process: Arc<Process>) {
     let mut lease = process.lease.subscribe();
     loop {
@@ -110,7 +112,7 @@ pub(crate) async fn listen(process: Arc<Process>) {
             }
         };
         tokio::select! {
-            // The words go on for ever, and the sender lives as long as this.
+            // The stream is endless, and the lease's sender lives as long as this task.
             () = heard => {}
             _ = lease.wait_for(|now| now.session != session) => {}
             () = process.turns.nobody_waits_for(LINGER) => {}
@@ -128,10 +130,10 @@ impl Listening {
                         self.pause = SHORTEST_PAUSE;
                         return None;
                     }
-                    // Until the URL leads elsewhere.
+                    // The URL may point elsewhere later.
                     Ok(None) => sleep(LONGEST_PAUSE).await,
                     Err(error) => {
-                        tracing::debug!(%error, "no hints for now; polling continues");
+                        tracing::debug!(%error, "no notifications for now; polling continues");
                         sleep(self.pause).await;
                         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                     }
@@ -157,7 +159,7 @@ impl Listening {
         }
     }
 
-    /// `None` if no word ever comes this way: through a pooler a listener hears nothing.
+    /// `None` behind a pooler, where a listener receives no notifications.
     async fn connect(&mut self) -> Result<Option<PgListener>, LockError> {
         let route = self.pool.route().await?;
         self.place = Some(Arc::clone(&route.place));
@@ -187,7 +189,8 @@ impl Listening {
         host: &PgConnectOptions,
         wanted: Wanted,
     ) -> Result<Option<PgListener>, pooler::Failure> {
-        // The driver's listener needs a pool of the driver's: one connection, replaced by us, never by it.
+        // The driver's listener needs a pool of the driver: one connection, which is replaced here, never by the
+        // driver.
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)

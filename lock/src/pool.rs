@@ -1,15 +1,16 @@
-//! Connections: how many, how long, and how a statement runs on one.
+//! Connections: how many there are, how long they live, and how a statement runs on one.
 //!
-//! A pool of its own instead of the driver's, for three reasons. A connection whose statement did not end well (timed
-//! out, cancelled by dropping its future, answered with an error) is never used again: it may still be in the middle of
-//! something. No statement costs a second round trip for a test of the connection. And heartbeats have a connection of
-//! their own that no other work can occupy.
+//! The crate has its own pool instead of the driver's, for three reasons. A connection whose statement did not end well
+//! (timed out, cancelled by dropping its future, or failed) is never used again, because it may still be in the middle
+//! of something. No statement costs a second round trip to test the connection. And heartbeats have their own
+//! connection, which no other work can occupy.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
@@ -18,16 +19,30 @@ use tokio::time::timeout;
 use crate::pooler::{self, Opened, Settings};
 use crate::route::{Place, Route, endpoint, silent};
 use crate::target::Target;
-use crate::{DatabaseConfig, LockError, PoolState};
+use crate::{DatabaseConfig, LockError};
 
-/// How much longer than the server the client waits: the server's own message about a timeout says more than ours.
+/// Connections to the database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolState {
+    /// The largest number of connections at a time.
+    pub most: u64,
+    /// In use, or being closed.
+    pub in_use: u64,
+    /// Open without work.
+    pub idle: u64,
+    /// Statements that wait for a connection.
+    pub waiting: u64,
+}
+
+/// How much longer than the server the client waits, because the server's message about a timeout says more than the
+/// client's.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long the end of a connection may take to be told to the server, before the connection is just dropped.
+/// How long closing a connection in order may take before it is simply dropped.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// For how long more connections than `max_idle` are kept without work. Many tasks that run at once soon run again: a
-/// connection that was closed between two of their statements would cost more to make again than the statements do.
+/// How long connections beyond `max_idle` are kept without work. Many tasks that run at the same time soon run again:
+/// closing a connection between two of their statements and opening it again would cost more than the statements.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Which connection a statement runs on.
@@ -35,17 +50,18 @@ const LINGER: Duration = Duration::from_secs(5);
 pub(crate) enum Lane {
     /// Any of the shared ones.
     Work,
-    /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys: a heartbeat that a failover
-    /// loses costs nothing, but one that hangs in COMMIT, where no timeout of the server reaches it, costs the session.
+    /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys: losing a heartbeat in a
+    /// failover costs nothing, but a heartbeat that hangs in COMMIT, where no timeout of the server applies, costs the
+    /// session.
     Heartbeat,
 }
 
-/// One prepared statement and what it is called in errors.
+/// One prepared statement, and its name in errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Statement {
-    /// For people.
+    /// The name, for people.
     pub(crate) name: &'static str,
-    /// The text.
+    /// The SQL text.
     pub(crate) sql: &'static str,
 }
 
@@ -67,15 +83,15 @@ struct Inner {
 
 struct Lanes {
     settings: Settings,
-    /// Begins a transaction with these settings.
+    /// The command that begins a transaction with these settings.
     begin: Arc<str>,
     size: usize,
-    /// Most that are kept without work for longer than [`LINGER`].
+    /// How many are kept without work for longer than [`LINGER`].
     max_idle: usize,
     permits: Arc<Semaphore>,
     /// Statements that wait for a permit.
     waiting: AtomicUsize,
-    /// The last one given back is the first one taken, so that superfluous ones grow old.
+    /// The one returned last is taken first, so that superfluous ones grow old.
     idle: Mutex<Vec<Live>>,
 }
 
@@ -83,14 +99,13 @@ struct Live {
     connection: PgConnection,
     /// See [`Opened::pooled`].
     pooled: bool,
-    /// Where it leads.
+    /// The place that it was made for.
     place: Arc<Place>,
     born: Instant,
     idle_since: Instant,
 }
 
-/// A connection in use. Dropping it without [`Pool::give_back`] closes it: that is what makes every
-/// statement safe to cancel.
+/// A connection in use. Dropping it without [`Pool::give_back`] closes it, which makes every statement safe to cancel.
 struct Lease {
     live: Live,
     reused: bool,
@@ -110,7 +125,7 @@ impl Lanes {
         }
     }
 
-    /// A permit, counted among those who wait until it is there, or not wanted any more.
+    /// Returns a permit. Counts as waiting until it has one, or is dropped.
     async fn permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         struct Waiting<'a>(&'a AtomicUsize);
         impl Drop for Waiting<'_> {
@@ -124,11 +139,6 @@ impl Lanes {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
         Arc::clone(&self.permits).acquire_owned().await
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Live>> {
-        // Nothing panics while the lock is held, and the list is whole at every moment.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,13 +154,13 @@ impl Pool {
         Ok(Self::with(config, Target::of(config)?))
     }
 
-    /// Makes no connection, and says why each time.
+    /// A pool that makes no connection, and returns this error each time.
     pub(crate) fn refusing(error: LockError) -> Self {
         Self::with(&DatabaseConfig::default(), Target::nowhere(error))
     }
 
     fn with(config: &DatabaseConfig, target: Target) -> Self {
-        // One connection is the heartbeats', one the hints'; the settings' check leaves at least one.
+        // One connection is for heartbeats, one for hints; the check of the settings guarantees at least one more.
         let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
         let settings = Settings::new(config.statement_timeout);
         let heartbeat = settings.clone().with("synchronous_commit", "local".to_owned());
@@ -169,9 +179,9 @@ impl Pool {
     /// Runs one statement in one round trip (two when the connection runs it for the first time, and four through a
     /// pooler) and returns its rows.
     ///
-    /// Every statement of this crate may be repeated without harm. So one that broke together with a connection that had
-    /// been idle, such as after a restart of the server, is repeated once on a new connection. The same is done when the
-    /// server takes no writes any more and the URL names others.
+    /// Every statement of this crate may be repeated without harm. So a statement that failed together with a
+    /// connection that had been idle, for instance after a restart of the server, is repeated once on a new connection.
+    /// The same is done when the server has stopped accepting writes and the URL names other servers.
     pub(crate) async fn rows(
         &self,
         lane: Lane,
@@ -183,9 +193,10 @@ impl Pool {
             match self.run(lane, lease, statement, arguments.clone()).await {
                 Err(Failure { stale: true, error }) => {
                     self.0.repeats.fetch_add(1, Ordering::Relaxed);
-                    // What broke this connection broke the other idle ones, too.
-                    self.lanes(lane).idle().clear();
-                    // Without another connection it is not known whether the statement took effect.
+                    // The other idle connections are broken as well.
+                    self.lanes(lane).idle.lock().clear();
+                    // If there is no new connection, it is unknown whether the statement took effect: report the first
+                    // error.
                     lease = self.lease(lane, true).await.map_err(|_| error)?;
                 }
                 other => return other.map_err(|failure| failure.error),
@@ -194,7 +205,7 @@ impl Pool {
         self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
     }
 
-    /// As many connections of its own to the same database.
+    /// Another pool of the same size for the same database.
     pub(crate) fn another(&self) -> Self {
         match self.0.target.config() {
             Some(config) => Self::new(config).unwrap_or_else(|_| self.clone()),
@@ -202,28 +213,28 @@ impl Pool {
         }
     }
 
-    /// Closes the connections without work, but for the heartbeats': they lead to another server than that one.
+    /// Closes the idle connections except the one for heartbeats, because they lead to another server than that one.
     pub(crate) fn forget(&self) {
-        self.0.work.idle().clear();
+        self.0.work.idle.lock().clear();
     }
 
-    /// How many statements were repeated so far. A caller that is told that something is in use, and sees another number
-    /// than before, may have been refused because of its own first try.
+    /// How many statements were repeated so far. If this number has changed, a caller that was refused because
+    /// something is in use may have been refused because of its own first try.
     pub(crate) fn repeats(&self) -> u64 {
         self.0.repeats.load(Ordering::Relaxed)
     }
 
-    /// What the next connection is made with.
+    /// The route of the next connection.
     pub(crate) async fn route(&self) -> Result<Route, LockError> {
         self.0.target.route().await
     }
 
-    /// Whether new connections lead to this place, too.
+    /// Whether new connections lead to this place as well.
     pub(crate) fn still_leads_to(&self, place: &Arc<Place>) -> bool {
         self.0.target.place().is_some_and(|present| Arc::ptr_eq(&present, place))
     }
 
-    /// What statements on this lane run with.
+    /// The settings of statements on this lane.
     pub(crate) fn settings(&self, lane: Lane) -> &Settings {
         &self.lanes(lane).settings
     }
@@ -233,7 +244,7 @@ impl Pool {
         self.0.limit
     }
 
-    /// How many connections there may be for all but heartbeats and hints.
+    /// How many connections there may be besides those for heartbeats and hints.
     pub(crate) fn work_connections(&self) -> usize {
         self.0.work_connections
     }
@@ -244,7 +255,7 @@ impl Pool {
         for lanes in [&self.0.work, &self.0.heartbeat] {
             state.most += lanes.size as u64;
             state.in_use += lanes.size.saturating_sub(lanes.permits.available_permits()) as u64;
-            state.idle += lanes.idle().len() as u64;
+            state.idle += lanes.idle.lock().len() as u64;
             state.waiting += lanes.waiting.load(Ordering::Relaxed) as u64;
         }
         state
@@ -262,15 +273,15 @@ impl Pool {
         let lanes = self.lanes(lane);
         // The semaphore is never closed, so this fails only when the time is up.
         let Ok(Ok(permit)) = timeout(self.0.limit, lanes.permit()).await else {
-            let detail = format!("all of this program's own are busy for {} ms", self.0.limit.as_millis());
+            let detail = format!("all of this program's own were busy for {} ms", self.0.limit.as_millis());
             return Err(LockError::NoConnection { detail });
         };
         self.0.target.look().await;
         self.sweep();
-        let idle = lanes.idle().pop();
+        let idle = lanes.idle.lock().pop();
         match idle {
             Some(live) if !fresh => return Ok(Lease { live, reused: true, _permit: permit }),
-            // There are never more than there are permits.
+            // Closed, so that there are never more connections than permits.
             Some(live) => retire(live, None),
             None => {}
         }
@@ -319,7 +330,7 @@ impl Pool {
             let Some(begin) = begin else {
                 return sqlx::query_with(statement.sql, arguments).fetch_all(connection).await;
             };
-            // What was prepared, and the right to a connection of the server, last as long as the transaction.
+            // Through a pooler, prepared statements and the server's connection last only as long as the transaction.
             connection.execute(AssertSqlSafe(begin)).await?;
             let query = sqlx::query_with(statement.sql, arguments).persistent(false);
             let rows = query.fetch_all(&mut *connection).await?;
@@ -347,28 +358,29 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection that is known to be in order.
+    /// Returns a healthy connection to the pool.
     fn give_back(&self, lane: Lane, lease: Lease) {
         let Lease { mut live, _permit: permit, .. } = lease;
         let now = Instant::now();
         live.idle_since = now;
         let lanes = self.lanes(lane);
         if now - live.born < self.0.max_lifetime && lanes.max_idle > 0 {
-            lanes.idle().push(live);
+            lanes.idle.lock().push(live);
             drop(permit);
             return;
         }
         retire(live, Some(permit));
     }
 
-    /// Closes idle connections that are old, were without work for too long, are more than are kept, or do not lead to
-    /// where new connections lead. Every statement comes by here, heartbeats included, so that no task has to.
+    /// Closes idle connections that are old, have been without work for too long, exceed the number to keep, or do not
+    /// lead to where new connections lead. Every statement runs this, heartbeats included, so no separate task is
+    /// needed.
     fn sweep(&self) {
         let now = Instant::now();
         let present = self.0.target.place();
         for lanes in [&self.0.work, &self.0.heartbeat] {
-            let mut idle = lanes.idle();
-            // The first ones have been without work for the longest time.
+            let mut idle = lanes.idle.lock();
+            // The first ones have been idle for the longest time.
             let mut surplus = idle.len().saturating_sub(lanes.max_idle);
             let unwanted = idle.extract_if(.., |live| {
                 let unused = now - live.idle_since;
@@ -384,11 +396,11 @@ impl Pool {
     }
 }
 
-/// Closes the connection in the background, and tells the server; the permit is kept until then.
+/// Closes the connection in order, in the background; the permit is kept until then.
 fn retire(live: Live, permit: Option<OwnedSemaphorePermit>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(async move {
-            // Whether the server heard it does not matter.
+            // It does not matter whether the server receives the message.
             let _ = timeout(GOODBYE, live.connection.close()).await;
             drop(permit);
         });
@@ -398,7 +410,7 @@ fn retire(live: Live, permit: Option<OwnedSemaphorePermit>) {
 /// How a statement failed.
 struct Failure {
     error: LockError,
-    /// The connection was broken, probably already before the statement was sent, or its server takes no writes while
-    /// another one may.
+    /// The connection was broken, probably before the statement was sent, or its server accepts no writes while another
+    /// one may.
     stale: bool,
 }

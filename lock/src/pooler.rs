@@ -1,7 +1,7 @@
-//! What statements run with (time limits, search path), and the two ways to set it. A direct connection gets the
-//! settings once, when it is made. Through a pooler that gives each transaction another connection of the server
-//! (PgBouncer's transaction mode), every transaction sets them again. A pooler is recognised by what it does: it
-//! refuses such settings, or it drops them.
+//! Settings of statements (time limits, search path), and the two ways to apply them. A direct connection gets the
+//! settings once, when it is made. Through a pooler that gives each transaction another connection to the server
+//! (PgBouncer's transaction mode), every transaction sets them again. A pooler is detected by its behaviour: it refuses
+//! such settings, or it drops them.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Row as _};
 use crate::LockError;
 use crate::url::Wanted;
 
-/// A setting that only this program makes. A server that knows it got all others, too, and from this very connection.
+/// A setting that only this program makes. If the server has it, it got all others as well, and from this very
+/// connection.
 const MARK: &str = "leadergroup.direct";
 
-/// Asks a server what has to be known of it. The schema is looked up in its table: `to_regnamespace` would make the
-/// server's process remember that there is none, and a migration on this connection would not see one that was made by
-/// another while it waited for its turn.
+/// Queries a server's properties. The schema is looked up in its catalog table: `to_regnamespace` would make the
+/// server's process cache that there is none, and a migration on this connection would not see a schema that another
+/// one created while it waited for its turn.
 const LOOK: &str = "
     select current_setting('leadergroup.direct', true) is not distinct from 'on' as direct,
            pg_is_in_recovery() as in_recovery,
@@ -28,43 +29,44 @@ const LOOK: &str = "
                      and has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute')
            ) as tells_history";
 
-/// Caches the history that the server writes in a setting of the connection.
+/// Caches the server's history in a setting of the connection.
 const CACHE_HISTORY: &str = "select set_config('leadergroup.history', leadergroup.read_history(), false)";
 
-/// Makes commits wait for the server's own disk where they would not. A crash would take back a grant that somebody believes
-/// in, or the heartbeat that a lease rests on, and nothing would tell: the history is the same.
+/// Makes commits wait for the server's own disk if they would not. Otherwise a crash could undo a grant that a program
+/// relies on, or the heartbeat that a lease rests on, and nothing would show it: the history is the same.
 const DURABLE: &str = "select set_config('synchronous_commit', 'local', $local) \
                        where current_setting('synchronous_commit') = 'off'";
 
-/// What PgBouncer says of a setting that it cannot pass on.
+/// PgBouncer's message for a setting that it cannot pass on.
 const REFUSED: &str = "unsupported startup parameter";
 
-/// What statements run with.
+/// The settings of statements and connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     statement: Vec<(&'static str, String)>,
-    /// These belong to the connection, which is the pooler's business if there is one.
+    /// These belong to the connection, which a pooler manages if there is one.
     connection: Vec<(&'static str, String)>,
 }
 
 impl Settings {
-    /// For statements that may take as long as this.
+    /// The settings for statements with this time limit.
     pub(crate) fn new(limit: Duration) -> Self {
         let limit = limit.as_millis();
         Self {
             statement: vec![
                 ("search_path", "pg_catalog".to_owned()),
                 ("statement_timeout", limit.to_string()),
-                // A wait for a row is never worth the whole time of a statement.
+                // A wait for a row must not use up the whole time of a statement.
                 ("lock_timeout", (limit / 2).max(1).to_string()),
                 ("idle_in_transaction_session_timeout", (limit * 2).to_string()),
-                // A statement is prepared when the tables may still be empty, and used for as long as the connection
+                // A statement may be prepared while the tables are empty, and is used for as long as the connection
                 // lives: its plan has to suit any size, and is not made again for each set of arguments.
                 ("plan_cache_mode", "force_generic_plan".to_owned()),
                 ("enable_seqscan", "off".to_owned()),
-                // What that makes of the costs must not look like work worth compiling.
+                // The costs that this causes must not trigger compilation.
                 ("jit", "off".to_owned()),
-                // Notices a client that went away while a statement of it runs, and frees the rows it has locked.
+                // Makes the server notice a client that went away while its statement runs, and free the rows that it
+                // locked.
                 ("client_connection_check_interval", (limit / 4).max(1).to_string()),
             ],
             connection: vec![
@@ -86,12 +88,12 @@ impl Settings {
         self
     }
 
-    /// Makes them part of a direct connection.
+    /// Adds them to the options of a direct connection.
     pub(crate) fn startup(&self, options: PgConnectOptions) -> PgConnectOptions {
         options.options(self.statement.iter().chain(&self.connection).cloned())
     }
 
-    /// Begins a transaction in which they count, in one message.
+    /// The command that begins a transaction with them, in one message.
     pub(crate) fn begin(&self) -> String {
         let set = |(name, value): &(&str, String)| format!("; set local {name} = '{value}'");
         let all: String = self.statement.iter().map(set).collect();
@@ -102,11 +104,11 @@ impl Settings {
 /// A new connection.
 pub(crate) struct Opened {
     pub(crate) connection: PgConnection,
-    /// It is a pooler's: nothing may be kept on the server from one transaction to the next.
+    /// It leads through a pooler: nothing may be kept on the server from one transaction to the next.
     pub(crate) pooled: bool,
 }
 
-/// Connects, with all settings in force if the connection is a direct one. `pooled`: it is known that it will not be.
+/// Connects, with all settings in force if the connection is a direct one. `pooled`: it is known that it is not.
 /// `wanted`: the servers that it may lead to.
 pub(crate) async fn open(
     options: &PgConnectOptions,
@@ -134,7 +136,7 @@ pub(crate) async fn open(
             Err(error) => return Err(Failure::Connecting(error)),
         }
     }
-    // The driver adds this one by itself, and PgBouncer refuses it, too. No floating-point number is ever sent.
+    // The driver adds this setting by itself, and PgBouncer refuses it as well. No floating-point number is ever sent.
     let options = options.clone().extra_float_digits(None);
     let mut connection = PgConnection::connect_with(&options).await.map_err(Failure::Connecting)?;
     if wanted != Wanted::Any && !look(&mut connection).await.map_err(Failure::Asking)?.is(wanted) {
@@ -148,14 +150,14 @@ pub(crate) async fn open(
 pub(crate) enum Failure {
     /// The server could not be reached, or refused the login.
     Connecting(sqlx::Error),
-    /// The server did not answer what it was asked first.
+    /// The first query on the connection failed.
     Asking(sqlx::Error),
-    /// The server is not one of those that are wanted.
+    /// The server is not one of the wanted ones.
     Unfit,
 }
 
 impl Failure {
-    /// As an error of the lock.
+    /// The failure as an error of the lock.
     pub(crate) fn told(&self, endpoint: &str) -> LockError {
         match self {
             Self::Connecting(error) => LockError::from_connecting(error, endpoint),
@@ -165,27 +167,27 @@ impl Failure {
     }
 }
 
-/// What a new connection has found.
+/// The properties of the server behind a new connection.
 pub(crate) struct Seen {
-    /// The server got the settings that the connection was made with: there is no pooler in between, or one that keeps
-    /// a connection of the server for it.
+    /// Whether the server got the settings that the connection was made with: there is no pooler in between, or one
+    /// that reserves a connection to the server for it.
     pub(crate) direct: bool,
     state: State,
     durable: bool,
     tells_history: bool,
 }
 
-/// What a server does with writes.
+/// Whether a server accepts writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Writable,
-    /// It is no standby, but refuses writes unless a transaction asks for them.
+    /// It is not a standby, but refuses writes unless a transaction asks for them.
     ReadOnly,
     InRecovery,
 }
 
 impl Seen {
-    /// Whether the server is one of those that are wanted.
+    /// Whether the server is one of the wanted ones.
     pub(crate) fn is(&self, wanted: Wanted) -> bool {
         match wanted {
             Wanted::Any => true,
@@ -195,7 +197,7 @@ impl Seen {
     }
 }
 
-/// Asks the server what has to be known of it. Leaves nothing behind on the connection, which may be a pooler's.
+/// Queries the server's properties. Leaves nothing behind on the connection, which may lead through a pooler.
 pub(crate) async fn look<'c>(
     connection: impl Executor<'c, Database = Postgres>,
 ) -> Result<Seen, sqlx::Error> {
@@ -209,11 +211,12 @@ pub(crate) async fn look<'c>(
     Ok(Seen { direct, state, durable, tells_history: row.try_get("tells_history")? })
 }
 
-/// Caches what stays the same for as long as this direct connection lives, so that statements need not compute it. A
-/// server that denies it is used without: statements then compute it, or say what they miss.
+/// Caches the history, which stays the same for as long as this direct connection lives, so that statements need not
+/// compute it. If the server denies it, the connection is used without: statements then compute the history, or report
+/// the missing privilege.
 async fn cache(connection: &mut PgConnection, seen: &Seen) -> Result<(), sqlx::Error> {
-    // A server in recovery may be promoted under the connection, which begins another history. One that takes writes
-    // keeps its history until it is restarted.
+    // A server in recovery may be promoted while the connection lives, which begins another history. A server that
+    // accepts writes keeps its history until it is restarted.
     if !seen.tells_history || seen.state == State::InRecovery {
         return Ok(());
     }
@@ -223,14 +226,14 @@ async fn cache(connection: &mut PgConnection, seen: &Seen) -> Result<(), sqlx::E
     }
 }
 
-/// Whether the server does not have what it was asked for, or does not let this role have it.
+/// Whether the server does not have the function, or this role may not call it.
 fn is_denial(error: &sqlx::Error) -> bool {
     // Insufficient privilege; no such function; no such schema.
     const CODES: [&str; 3] = ["42501", "42883", "3F000"];
     matches!(error, sqlx::Error::Database(error) if error.code().is_some_and(|code| CODES.contains(&&*code)))
 }
 
-/// Whether this is how a pooler answers to settings that it cannot pass on.
+/// Whether this is a pooler's error for settings that it cannot pass on.
 pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(error) if error.message().contains(REFUSED))
 }

@@ -1,9 +1,9 @@
-//! What one process knows of its own session: its lease, what it holds under it, and what it waits for.
+//! The state of one process: its session and lease, the keys that it holds, and the keys that it waits for.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -14,14 +14,14 @@ use crate::reconcile::Terms;
 use crate::wait::{Delays, Turns};
 use crate::{LockError, SessionId, Store};
 
-/// How a session is kept.
+/// Settings of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// What the process is called in tables and in the history.
+    /// The name of the process in tables and in the history.
     pub name: String,
     /// Sessions with the same value watch each other, besides a few neighbours.
     pub peers: Option<String>,
-    /// After this long without a heartbeat others take what the session holds. The process stops believing in it before.
+    /// After this long without a heartbeat, others take what the session holds. Its own lease ends before that.
     pub ttl: Duration,
     /// Time between two heartbeats; at most a third of `ttl`.
     pub retry_interval: Duration,
@@ -54,7 +54,7 @@ pub(crate) struct Process {
     pub(crate) store: Store,
     pub(crate) config: SessionConfig,
     pub(crate) lease: watch::Sender<Lease>,
-    /// The ttl that is wanted; `config` has the first one.
+    /// The ttl that the process asks for; `config` has the initial one.
     pub(crate) ttl: Mutex<Duration>,
     /// Held while the row's ttl is changed, or a session with it is registered.
     pub(crate) changing_ttl: tokio::sync::Mutex<()>,
@@ -85,13 +85,13 @@ impl Process {
         })
     }
 
-    /// Whether what this session took is surely still held.
+    /// Whether it is certain that this session still holds its keys.
     pub(crate) fn covers(&self, session: SessionId) -> bool {
         self.lease.borrow().covers(session, monotonic())
     }
 
-    /// Repeats an action until it is done. Once the session is gone, or its lease has ended, there is nothing left to do: it
-    /// is not kept alive then, and whatever it has goes with it.
+    /// Repeats an action until it succeeds. Stops once the session is dead or its lease has ended: the session is then
+    /// not kept alive, and its keys are freed with it.
     pub(crate) async fn insist<T, F>(&self, session: SessionId, action: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = Result<T, LockError>>,
@@ -100,11 +100,11 @@ impl Process {
             match action().await {
                 Ok(done) => return Some(done),
                 Err(error) if !self.covers(session) => {
-                    tracing::debug!(%error, "a key was not given up; it goes with the session");
+                    tracing::debug!(%error, "a key was not released; it becomes free with the session");
                     return None;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a key was not given up; trying again");
+                    tracing::debug!(%error, "a key was not released; trying again");
                     sleep(self.config.retry_interval).await;
                 }
             }
@@ -112,20 +112,20 @@ impl Process {
         None
     }
 
-    /// There will be no other session, and no more heartbeats. The lease lasts until its end.
+    /// Stops the heartbeat; no other session is registered. The present lease still runs until its end.
     pub(crate) fn stop(&self) {
         self.lease.send_modify(|lease| lease.closed = true);
         self.turns.wake_all();
     }
 
-    /// The same, and nothing is held any more.
+    /// Like [`stop`](Self::stop), and ends the lease as well.
     pub(crate) fn close(&self) {
         self.lease.send_modify(crate::lease::Lease::end);
         self.stop();
     }
 }
 
-/// A new session and its lease.
+/// Registers a new session and returns its lease.
 pub(crate) async fn register(
     store: &Store,
     config: &SessionConfig,
@@ -136,17 +136,17 @@ pub(crate) async fn register(
     Ok(Lease::begin(session, era, ttl, attempt))
 }
 
-/// Sessions to be watched besides neighbours and peers: those that hold what is waited for.
+/// Sessions to watch besides neighbours and peers: the holders of keys that this process waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Watched(Mutex<HashMap<SessionId, usize>>);
 
 impl Watched {
     pub(crate) fn add(&self, session: SessionId) {
-        *self.all().entry(session).or_default() += 1;
+        *self.0.lock().entry(session).or_default() += 1;
     }
 
     pub(crate) fn remove(&self, session: SessionId) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         if let Some(count) = all.get_mut(&session) {
             *count -= 1;
             if *count == 0 {
@@ -156,10 +156,6 @@ impl Watched {
     }
 
     pub(crate) fn list(&self) -> Vec<SessionId> {
-        self.all().keys().copied().collect()
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().keys().copied().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics of a store and its clients for the registry of the crate `prometheus-client`.
+//! Metrics of a store and its clients, for a registry of the crate `prometheus-client`.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const DATABASE_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 const WORK_SECONDS: [f64; 12] =
     [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0, 86_400.0];
 
-/// The single values behind some of the sums in [`LockStats`](crate::LockStats).
+/// The individual values behind some of the sums in [`LockStats`](crate::LockStats).
 #[derive(Debug)]
 pub(crate) struct Histograms {
     waits: Histogram,
@@ -51,16 +51,16 @@ impl Histograms {
     }
 }
 
-/// Metrics of a store, its clones and its clients, read each time that the registry is encoded. Needs the feature
+/// Metrics of a store, its clones and its clients, read each time the registry is encoded. Needs the feature
 /// `prometheus-client`.
 ///
-/// They count since the store was made, also what happened before the registration. Each name begins with
+/// They count from the creation of the store, including what happened before the registration. Each name begins with
 /// `leadergroup_lock_`:
 ///
-/// | metric | type | what it says |
+/// | metric | type | meaning |
 /// |---|---|---|
-/// | `attempts_total` | counter | tries and waits for keys, and grants asked for |
-/// | `wins_total`, `losses_total` | counter | those that ended with the key, and without it |
+/// | `attempts_total` | counter | tries and waits for keys, and requested grants |
+/// | `wins_total`, `losses_total` | counter | attempts that ended with the key, and without it |
 /// | `contention_total` | counter | answers that others hold the key, wait for it, or change it |
 /// | `lost_total` | counter | terms that clients lost before they released them |
 /// | `clock_jumps_total` | counter | jumps of the database's clock by more than a second |
@@ -68,8 +68,8 @@ impl Histograms {
 /// | `statements_waiting` | gauge | statements that wait for a connection |
 /// | `wait_duration_seconds` | histogram | waits in queues that have ended |
 /// | `hold_duration_seconds` | histogram | terms that have ended |
-/// | `heartbeat_lag_seconds` | histogram | how long after its time a heartbeat of a client was answered |
-/// | `statement_duration_seconds` | histogram | statements, with the wait for a connection, whether they succeeded or not |
+/// | `heartbeat_lag_seconds` | histogram | how long after its due time a client's heartbeat was answered |
+/// | `statement_duration_seconds` | histogram | all statements, including the wait for a connection |
 ///
 /// ```
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,9 +85,9 @@ impl Histograms {
 /// # example().unwrap();
 /// ```
 ///
-/// A program with two databases registers each of them in a
-/// [sub-registry with a label](Registry::sub_registry_with_label). One that wants another prefix registers the value as a
-/// [collector](Registry::register_collector): its own names have none.
+/// A program with two databases registers each of them in a [sub-registry with a
+/// label](Registry::sub_registry_with_label). To use another prefix, register the value as a
+/// [collector](Registry::register_collector): its metrics' names have no prefix of their own.
 #[derive(Debug, Clone)]
 pub struct LockMetrics {
     store: Store,
@@ -112,7 +112,7 @@ impl Collector for LockMetrics {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
         };
-        counter("attempts", "Tries and waits for keys, and grants asked for", stats.attempts)?;
+        counter("attempts", "Tries and waits for keys, and requested grants", stats.attempts)?;
         counter("wins", "Attempts that ended with the key", stats.wins)?;
         counter("losses", "Attempts that ended without the key", stats.losses)?;
         counter("contention", "Answers that others hold the key or want it", stats.contended)?;
@@ -132,7 +132,11 @@ impl Collector for LockMetrics {
         };
         seconds("wait_duration", "Waits in queues that have ended", &histograms.waits)?;
         seconds("hold_duration", "Terms that have ended", &histograms.holds)?;
-        seconds("heartbeat_lag", "From a heartbeat's time to its answer", &histograms.heartbeat_lag)?;
-        seconds("statement_duration", "Statements, with the wait for a connection", &histograms.statements)
+        seconds("heartbeat_lag", "From a heartbeat's due time to its answer", &histograms.heartbeat_lag)?;
+        seconds(
+            "statement_duration",
+            "Statements, including the wait for a connection",
+            &histograms.statements,
+        )
     }
 }

@@ -1,14 +1,14 @@
-//! Pruning: old history, idle keys, dead sessions and forgotten waiters are removed in small steps, now and then by one of
-//! the programs that live.
+//! Pruning: removes old history, idle keys, dead sessions and forgotten waiters in small steps. From time to time, one
+//! of the running programs does it.
 
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 use tokio::time::{sleep, timeout};
 
+use crate::jitter::portion;
 use crate::pool::Statement;
 use crate::store::{Bind, get};
-use crate::wait::portion;
 use crate::{LockError, Store};
 
 const DUE: Statement = Statement {
@@ -22,23 +22,23 @@ const KEYS: Statement = Statement { name: "prune keys", sql: include_str!("sql/p
 const SESSIONS: Statement = Statement { name: "prune sessions", sql: include_str!("sql/prune_sessions.sql") };
 const WAITERS: Statement = Statement { name: "prune waiters", sql: include_str!("sql/prune_waiters.sql") };
 
-/// Keys that one statement looks at, and sessions or waiters that it removes.
+/// How many keys one statement looks at, and how many sessions or waiters it removes.
 const PAGE: i64 = 500;
-/// Terms that one statement removes at most: a statement must end in time, and not hold rows for long.
+/// Most terms that one statement removes: it must end in time, and must not hold rows for long.
 const MOST_TERMS: i64 = 10_000;
 
 /// How often [`housekeeping`] prunes.
 const EVERY: Duration = Duration::from_mins(10);
-/// How long all of it may take; what is left is for the next time.
+/// How long one run may take; the next run continues.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// How much is kept.
+/// What pruning keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Terms of each key. The last confirmed one and later ones are always kept.
+    /// How many terms of each key are kept. The last confirmed one and later ones are always kept.
     pub terms: u32,
-    /// How long keys that programs have used, and that nobody holds, are kept with their history. A key that comes back
-    /// later continues with larger tokens.
+    /// How long free keys of programs are kept with their history. A key that is used again later continues with larger
+    /// tokens.
     pub idle_keys: Duration,
     /// How long dead sessions stay readable.
     pub dead_sessions: Duration,
@@ -54,18 +54,18 @@ impl Default for Retention {
 /// What [`Store::prune`] removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Terms of the history, without those of removed keys.
+    /// The number of terms of the history, without those of removed keys.
     pub terms: u64,
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Dead sessions.
+    /// The number of dead sessions.
     pub sessions: u64,
-    /// Places in queues.
+    /// The number of places in queues.
     pub waiters: u64,
 }
 
 impl Store {
-    /// Removes what is not to be kept. In small steps, so that it may be stopped and repeated at any time.
+    /// Removes everything beyond `retention`, in small steps: it may be stopped and repeated at any time.
     pub async fn prune(&self, retention: Retention) -> Result<Pruned, LockError> {
         let kept = i64::from(retention.terms.max(1));
         let idle_ms = millis(retention.idle_keys);
@@ -78,7 +78,7 @@ impl Store {
         })
     }
 
-    /// Goes from page to page of the keys; a page of which a statement removed as much as it may is looked at again.
+    /// Walks through the pages of keys. A page is repeated while a statement removes as much from it as it may.
     async fn walk(
         &self,
         statement: Statement,
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// Repeats a statement, whose last argument is how many rows it may remove, until there is no more to remove.
+    /// Repeats a statement, whose last argument limits the rows that it removes, until there is nothing left to remove.
     async fn repeat(
         &self,
         statement: Statement,
@@ -116,7 +116,7 @@ impl Store {
         }
     }
 
-    /// Whether nobody has pruned for so long. True for one of those who ask.
+    /// Whether the last pruning was longer ago than `every`. True for only one of the callers.
     async fn pruning_is_due(&self, every: Duration) -> Result<bool, LockError> {
         let rows: Vec<PgRow> = self.rows(DUE, Bind::new().with(millis(every))?).await?;
         Ok(!rows.is_empty())
@@ -127,10 +127,10 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Prunes every ten minutes, in one of all programs that run this. A [`Client`](crate::Client) does so by itself. Runs until
-/// it is dropped.
+/// Prunes every ten minutes, in one of all programs that run this. A [`Client`](crate::Client) runs it by itself. Runs
+/// until it is dropped.
 pub async fn housekeeping(store: &Store) {
-    // Of many programs that live for a short time only, one now and then gets as far as this.
+    // A random pause, so that of many short-lived programs one occasionally gets past it.
     sleep(EVERY.mul_f64(portion())).await;
     loop {
         match store.pruning_is_due(EVERY).await {
@@ -140,11 +140,11 @@ pub async fn housekeeping(store: &Store) {
                     tracing::warn!(%error, "could not prune the lock's tables; trying again later");
                 }
                 Err(_) => {
-                    tracing::debug!("pruning the lock's tables takes long; the rest is for the next time");
+                    tracing::debug!("pruning the lock's tables takes long; the next run continues");
                 }
             },
             Ok(false) => {}
-            Err(error) => tracing::debug!(%error, "could not look whether pruning is due"),
+            Err(error) => tracing::debug!(%error, "could not check whether pruning is due"),
         }
         sleep(EVERY).await;
     }

@@ -1,39 +1,40 @@
-//! When nobody can believe any more in a grant that the database has lost. No I/O, no clock of its own.
+//! The quarantine after lost commits: how long it lasts. No I/O, no clock of its own.
 //!
-//! A failover may lose commits. A program may then hold a key by a grant that the new primary never heard of, and believe
-//! in it until its lease ends. The heartbeat that its lease rests on was sent to the former primary, hence before anybody
-//! saw the new era; and in the new era no heartbeat renews a lease before what is held was found there. So one ttl after
-//! anybody saw the new era, the last such lease is over. Whose ttl is not known: the longest one that the database knows of
-//! is taken. Until then keys go to nobody new. (The operator's groups do not wait: their fence is Kubernetes.)
+//! A failover may lose commits. A program may then hold a key by a grant that the new primary has lost, and rely on it
+//! until its lease ends. That lease rests on a heartbeat that was sent to the former primary, and therefore before any
+//! program saw the new era. In the new era, no heartbeat renews a lease before everything that is held was found in the
+//! database. So the last such lease has ended one ttl after any program saw the new era. Which program's ttl is
+//! unknown, so the longest one in the database counts. Until then, programs' keys get no new holder. (The operator's
+//! groups do not wait: their fence is Kubernetes.)
 
 use std::time::Duration;
 
 use crate::failure_detector::longest_gap;
 use crate::{Beat, EraId};
 
-/// Counts how long an era has lasted. A [`Client`](crate::Client) does this by itself.
+/// Measures how long an era has been in quarantine. A [`Client`](crate::Client) does this by itself.
 #[derive(Debug, Clone)]
 pub struct Quarantine {
     interval: Duration,
     last_receipt: Option<Duration>,
-    /// The era in quarantine, and since when it was seen.
+    /// The era in quarantine, and when it was first seen.
     seen: Option<(EraId, Duration)>,
 }
 
 impl Quarantine {
-    /// For one that sends a heartbeat about every `interval`. A gap of more than two and a half intervals between two answers
-    /// starts the count again.
+    /// For a session that sends a heartbeat about once per `interval`. A gap of more than two and a half intervals
+    /// between two answers starts the count again.
     pub fn new(interval: Duration) -> Self {
         Self { interval, last_receipt: None, seen: None }
     }
 
-    /// Takes in one answer; `sent_at` and `now` are as for a [`FailureDetector`](crate::FailureDetector). True once the era
-    /// has lasted for the longest ttl of all living sessions: then its quarantine is to be
-    /// [ended](crate::Store::end_quarantine). Remains true until that is done.
+    /// Processes one answer; `sent_at` and `now` are as for a [`FailureDetector`](crate::FailureDetector). Returns true
+    /// once the quarantine has lasted for the longest ttl of all living sessions: [end](crate::Store::end_quarantine)
+    /// it then. Remains true until that is done.
     pub fn observe(&mut self, now: Duration, sent_at: Duration, beat: &Beat) -> bool {
         let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > longest_gap(self.interval));
         self.last_receipt = Some(now);
-        // Without a living session of its own the longest ttl may be missing.
+        // If the own session is dead, there may be no living session, and so no longest ttl.
         let Some(longest) = beat.quarantine.filter(|_| beat.alive) else {
             self.seen = None;
             return false;
@@ -56,7 +57,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// An era in quarantine if there is a longest ttl.
+    /// The era is in quarantine if there is a longest ttl.
     fn answer(era: u128, longest: Option<u64>) -> Beat {
         Beat {
             alive: true,

@@ -1,4 +1,4 @@
-//! Reading rows, and the one thing that a person may do to a lock: taking a key away from its holder.
+//! Reading rows, and the one change that a person may make to a lock: releasing a key by force.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,20 +28,20 @@ const SUMMARY: Statement = Statement { name: "summary", sql: include_str!("sql/s
 /// Most rows in one answer of [`Store::list`], [`Store::waiters`] and [`Store::history`].
 pub const LONGEST_LIST: u32 = 1_000;
 
-/// A lock as people want to see it.
+/// A lock, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockInfo {
     /// The key.
     pub key: Key,
     /// The group that uses it.
     pub group: String,
-    /// Who holds it, if anybody.
+    /// The holder, if there is one.
     pub holder: Option<Holder>,
     /// The largest token ever granted for the key.
     pub token: Token,
-    /// Whether the promotion of the holder was seen through.
+    /// Whether the promotion of the holder is complete.
     pub confirmed: bool,
-    /// The group was deleted; the row only keeps the token.
+    /// Whether the group was deleted; the row then only keeps the token.
     pub tombstone: bool,
     /// When the holder last changed, by the database's clock.
     pub since: Timestamp,
@@ -49,14 +49,14 @@ pub struct LockInfo {
     pub session: Option<SessionInfo>,
 }
 
-/// A session as people want to see it.
+/// A session, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionInfo {
     /// Its id.
     pub id: SessionId,
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
-    /// It was marked dead or closed.
+    /// Whether it was marked dead or closed.
     pub dead: bool,
     /// Its last heartbeat, by the database's clock.
     pub seen: Timestamp,
@@ -67,7 +67,7 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// Whether it has sent no heartbeat for so long that its process probably has ended. It is marked dead once another
+    /// Whether it has sent no heartbeat for so long that its process has probably ended. It is marked dead once another
     /// session has watched it for its ttl.
     pub fn is_silent(&self) -> bool {
         !self.dead && self.silent >= self.ttl * 2
@@ -77,9 +77,9 @@ impl SessionInfo {
 /// A term in the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TermInfo {
-    /// Token, holder, reason, beginning.
+    /// Token, holder, reason and beginning of the term.
     pub term: Term,
-    /// The session that had claimed the key, in the end.
+    /// The session that had claimed the key at the end of the term.
     pub session: Option<SessionId>,
     /// When and why it ended; `None` while it lasts.
     pub ended: Option<(Timestamp, String)>,
@@ -88,20 +88,20 @@ pub struct TermInfo {
 /// A waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterInfo {
-    /// Who is to hold the key.
+    /// The holder, once the request is granted.
     pub holder: Holder,
     /// The session that waits.
     pub session: SessionId,
     /// Since when, by the database's clock.
     pub since: Timestamp,
-    /// Why, in its own words.
+    /// The reason that the waiter gave.
     pub reason: String,
 }
 
-/// How many there are of everything.
+/// The numbers of sessions, locks and waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// Sessions that nobody has marked dead, and that have not ended.
+    /// Sessions that were neither marked dead nor closed.
     pub living_sessions: u64,
     /// Locks, free ones included, but not those of deleted groups.
     pub locks: u64,
@@ -135,7 +135,7 @@ impl Store {
         Ok(self.read(keys).await?.into_iter().map(|row| (row.key.clone(), row)).collect())
     }
 
-    /// Who waits for a key, the next one first; at most `limit` and at most [`LONGEST_LIST`].
+    /// The waiters for a key, the next one first; at most `limit` and at most [`LONGEST_LIST`].
     pub async fn waiters(&self, key: &Key, limit: u32) -> Result<Vec<WaiterInfo>, LockError> {
         let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
         let waiter = |row: &PgRow| {
@@ -153,7 +153,7 @@ impl Store {
         self.rows(WAITERS, bind).await?.iter().map(waiter).collect()
     }
 
-    /// Counts everything. Reads whole tables: for people, not for loops.
+    /// Counts sessions, locks and waiters. Reads whole tables: for people, not for loops.
     pub async fn summary(&self) -> Result<Summary, LockError> {
         let rows = self.rows(SUMMARY, Bind::new()).await?;
         let row = rows.first().ok_or_else(|| unexpected("summary", "no rows"))?;
@@ -166,7 +166,7 @@ impl Store {
         })
     }
 
-    /// The locks whose keys begin with `prefix`, in the order of their keys, from the one behind `after` on; at most
+    /// The locks whose keys begin with `prefix`, in the order of their keys, beginning after the key `after`; at most
     /// `limit` and at most [`LONGEST_LIST`].
     pub async fn list(
         &self,
@@ -192,12 +192,12 @@ impl Store {
         self.rows(HISTORY, bind).await?.iter().map(term_info).collect()
     }
 
-    /// Takes a key away from its holder. The history keeps the reason, which should name who did it. Done only if the token
-    /// is still `token`. What the old holder still does is refused where a fence is in place.
+    /// Releases a key by force. The history keeps the reason, which should name the person. Does so only if the token
+    /// is still `token`. A fence refuses later writes of the old holder.
     ///
-    /// A key that a program held goes to the first living waiter at once, and no delay that the old holder had asked for
-    /// applies. The old holder is told with its next heartbeat, and its guard is [lost](crate::Guard::lost) then, which is
-    /// *after* somebody else may have begun. For a group of the operator the holder and the claim go, and the token stays.
+    /// A program's key goes to the first living waiter at once, without the lock delay of the old holder. The old
+    /// holder learns of it with its next heartbeat, when its guard is [lost](crate::Guard::lost); that is *after*
+    /// another holder may have begun. A group of the operator loses its holder and its claim, and the token stays.
     pub async fn force_release(&self, key: &Key, token: Token, reason: &str) -> Result<Changed, LockError> {
         let row = self.end_hold(None, key, token, reason, None).await?;
         Ok(match get::<&str>(&row, "verdict")? {

@@ -1,13 +1,14 @@
-//! What a process believes that it holds, compared with what the database stores.
+//! Compares what a process holds with what the database stores.
 //!
-//! Nobody takes a key from a living session, but for two cases: a person does it by force, and a database that lost its
-//! last commits may not know of it. The heartbeat shows both: the session's count of revoked keys has grown, or the era is
-//! another. A slow look at everything comes besides.
+//! A living session does not lose a key, with two exceptions: a person releases it by force, or the database has lost
+//! its last commits and with them the grant. The heartbeat shows both: the session's count of revoked keys has grown,
+//! or the era has changed. In addition, everything is compared at a slow interval.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -20,12 +21,12 @@ use crate::{EraId, GrantId, LockError, Store};
 
 const HELD: Statement = Statement { name: "what is held", sql: include_str!("sql/held.sql") };
 
-/// The longest time without a look.
+/// The longest time between two comparisons.
 const SLOW_LOOK: Duration = Duration::from_mins(2);
-/// Between two looks, even if there are new doubts.
+/// The shortest time between two comparisons.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// The terms that are held, by their grant. Does not keep them alive: their end is the release.
+/// The terms that are held, by their grant. This does not keep them alive: dropping a term releases its key.
 #[derive(Default)]
 pub(crate) struct Terms {
     all: Mutex<HashMap<GrantId, Weak<Term>>>,
@@ -33,31 +34,31 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// From now on it is looked after. It [leaves](Self::leave) by itself.
+    /// Adds a term. It [leaves](Self::leave) by itself.
     pub(crate) fn enter(&self, grant: GrantId, term: &Arc<Term>) {
-        self.all().insert(grant, Arc::downgrade(term));
+        self.all.lock().insert(grant, Arc::downgrade(term));
     }
 
-    /// The term is over for its holder.
+    /// Removes a term that is over for its holder.
     pub(crate) fn leave(&self, grant: GrantId) {
-        self.all().remove(&grant);
+        self.all.lock().remove(&grant);
     }
 
-    /// Look soon.
+    /// Asks for a comparison soon.
     pub(crate) fn doubt(&self) {
         self.doubt.notify_one();
     }
 
-    /// Terms that have lasted for too long, and whose keys are to be released.
+    /// Terms that have lasted for too long, and whose keys must be released.
     pub(crate) fn to_be_freed(&self) -> Vec<Arc<Term>> {
-        self.all().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
+        self.all.lock().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
     }
 
-    /// Ends the terms that the database does not know, or knows to be over. Whether there were any. Another server than the
-    /// one that the heartbeat of this era came from cannot tell.
+    /// Ends the terms that the database does not have, or that it shows as over. Returns whether there were any. Fails
+    /// if another server answers than the one that sent the heartbeat of this era.
     pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {
-        // All of them were granted, and so committed, before this question is sent.
-        let all: Vec<_> = self.all().values().filter_map(Weak::upgrade).collect();
+        // All of them were granted, and so committed, before this query is sent.
+        let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
         let mut keys: Vec<_> = all.iter().map(|term| term.key.clone()).collect();
         keys.sort();
         keys.dedup();
@@ -74,13 +75,9 @@ impl Terms {
         }
         Ok(lost)
     }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, Weak<Term>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// What a term believes.
+/// The columns by which a term is compared.
 struct Held {
     key: crate::Key,
     token: crate::Token,
@@ -94,7 +91,7 @@ impl Held {
 }
 
 impl Store {
-    /// Tokens and sessions of those keys that are held, as the server knows them that is in this era.
+    /// Tokens and sessions of those keys that are held, from a server that is in this era.
     async fn held(
         &self,
         keys: &[crate::Key],
@@ -105,10 +102,9 @@ impl Store {
             let keys: Vec<_> = chunk.iter().map(crate::Key::as_str).collect();
             for row in &self.rows(HELD, Bind::new().with(keys)?).await? {
                 if era_of(row)? != era {
-                    // New connections may lead to where the heartbeat's does.
+                    // New connections may lead to the heartbeat's server.
                     self.pool.forget();
-                    let detail =
-                        "another server answered than the one that the session is kept on".to_owned();
+                    let detail = "another server answered than the one with the session".to_owned();
                     return Err(LockError::Interrupted { statement: HELD.name, detail });
                 }
                 if let Some(key) = get(row, "key")? {
@@ -120,18 +116,18 @@ impl Store {
     }
 }
 
-/// Looks whenever there is a doubt, and now and then without. Runs until it is dropped.
+/// Compares when asked to, and at a slow interval. Runs until it is dropped.
 pub(crate) async fn reconcile(process: Arc<Process>) {
     loop {
         let _ = timeout(SLOW_LOOK, process.terms.doubt.notified()).await;
         loop {
             let era = process.lease.borrow().era;
             match process.terms.reconcile(&process.store, era).await {
-                // Those that wait for a loss look again.
+                // Makes those that wait for a loss check again.
                 Ok(true) => break process.lease.send_modify(|_| {}),
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::debug!(%error, "what is held could not be looked at; trying again");
+                    tracing::debug!(%error, "the held keys could not be checked; trying again");
                     sleep(process.config.retry_interval).await;
                 }
             }

@@ -5,10 +5,10 @@ use sqlx::postgres::PgRow;
 use crate::store::{get, unexpected};
 use crate::{LockError, LockRow, SessionId};
 
-/// The answer to a change of one key that needs no other answer.
+/// The answer to a change of one key that returns no other values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
-    /// The row is as asked for, by this call or an earlier one.
+    /// The row is as requested, by this call or an earlier one.
     Done,
     /// Nothing was changed.
     Refused(Refusal),
@@ -19,12 +19,12 @@ pub enum Changed {
 pub enum Refusal {
     /// The row has another token than expected, or another holder, or none.
     TokenChanged {
-        /// The row as read right after the refusal, where the operation reads it; `None` if it vanished in between.
+        /// The row as read right after the refusal, where the operation reads it; `None` if it was removed in between.
         row: Option<Box<LockRow>>,
     },
     /// The own session has not claimed the key.
     Unclaimed {
-        /// The session that has, if any.
+        /// The session that has claimed it, if any.
         session: Option<SessionId>,
     },
     /// The own session is dead, closed or unknown: register a new one.
@@ -47,7 +47,7 @@ pub enum Refusal {
     Missing,
 }
 
-/// The refusal that a verdict stands for; `None` for `done`. A changed token comes back without the row.
+/// The refusal for a verdict; `None` for `done`. A changed token is returned without the row.
 pub(crate) fn refusal(row: &PgRow, verdict: &str) -> Result<Option<Refusal>, LockError> {
     Ok(Some(match verdict {
         "done" => return Ok(None),
@@ -65,7 +65,7 @@ pub(crate) fn refusal(row: &PgRow, verdict: &str) -> Result<Option<Refusal>, Loc
     }))
 }
 
-/// The answer of a row with a verdict.
+/// The answer for a row with a verdict.
 pub(crate) fn changed(row: &PgRow) -> Result<Changed, LockError> {
     let verdict: &str = get(row, "verdict")?;
     Ok(refusal(row, verdict)?.map_or(Changed::Done, Changed::Refused))

@@ -1,4 +1,4 @@
-//! What connections are made with: the hosts of the URL, in what order they are tried, and what is known of them.
+//! Routes: the hosts of the URL, the order in which they are tried, and what is known about them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,29 +9,29 @@ use sqlx::postgres::PgConnectOptions;
 use crate::LockError;
 use crate::url::Wanted;
 
-/// What a URL says.
+/// The hosts of a URL.
 #[derive(Clone)]
 pub(crate) struct Hosts {
-    /// What the driver needs for each host. At least one.
+    /// The driver's options for each host. At least one.
     pub(crate) each: Vec<PgConnectOptions>,
     pub(crate) wanted: Wanted,
 }
 
 impl Hosts {
-    /// Where they are, for people.
+    /// Their addresses, for people.
     pub(crate) fn endpoints(&self) -> String {
         let each: Vec<_> = self.each.iter().map(endpoint).collect();
         each.join(", ")
     }
 }
 
-/// Servers, database and user. Every connection holds on to the place that it was made for: once the URL names another
-/// one, the connection is given up.
+/// Servers, database and user. Every connection refers to the place that it was made for: once the URL names another
+/// place, the connection is closed.
 pub(crate) struct Place {
     name: String,
     wanted: Wanted,
     several_hosts: bool,
-    /// A connection pooler was found there.
+    /// Whether a connection pooler was found there.
     pooled: AtomicBool,
     /// The number of the host that was connected to last.
     best: AtomicUsize,
@@ -49,7 +49,7 @@ impl Place {
         }
     }
 
-    /// A place of its own, of which the same is known.
+    /// A separate place with the same properties.
     pub(crate) fn renewed(&self) -> Self {
         Self {
             name: self.name.clone(),
@@ -60,12 +60,12 @@ impl Place {
         }
     }
 
-    /// Whether connections to the one may stay when those to the other are wanted.
+    /// Whether connections to one of the two places may stay when the other is wanted.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.name == other.name && self.wanted == other.wanted
     }
 
-    /// For people.
+    /// The place, for people.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -75,12 +75,12 @@ impl Place {
         self.wanted
     }
 
-    /// Whether another host may take the writes that one refused.
+    /// Whether another host may accept the writes that one host refused.
     pub(crate) fn may_move(&self) -> bool {
         self.several_hosts && self.wanted == Wanted::ReadWrite
     }
 
-    /// Whether its connections lead to a pooler, as far as is known.
+    /// Whether its connections are known to lead to a pooler.
     pub(crate) fn is_pooled(&self) -> bool {
         self.pooled.load(Ordering::Relaxed)
     }
@@ -96,14 +96,14 @@ impl Place {
     }
 }
 
-/// What one connection is made with.
+/// What is needed to make one connection.
 pub(crate) struct Route {
     pub(crate) hosts: Vec<PgConnectOptions>,
     pub(crate) place: Arc<Place>,
 }
 
 impl Route {
-    /// One attempt at each host, which together may take this long.
+    /// One attempt at each host; together they may take this long.
     pub(crate) fn attempts(&self, limit: Duration) -> Attempts<'_> {
         Attempts {
             route: self,
@@ -123,8 +123,8 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    /// The host that is next, and how long it may take; `None` if all have failed. The time that is left is shared
-    /// equally among the hosts that are left.
+    /// The next host, and how long it may take; `None` if all have failed. The remaining time is divided equally among
+    /// the remaining hosts.
     pub(crate) fn next(&self) -> Option<(&'a PgConnectOptions, Duration)> {
         let left = self.route.hosts.len() - self.failed.len();
         let share =
@@ -155,7 +155,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// What a host that does not answer in time is told as.
+/// The error for a host that does not answer in time.
 pub(crate) fn silent(host: &PgConnectOptions, limit: Duration) -> LockError {
     let detail = format!("no answer within {} ms", limit.as_millis());
     LockError::Unreachable { endpoint: endpoint(host), detail }

@@ -1,4 +1,4 @@
-//! The schema: its version, its migrations, and whether this program and the database can work together.
+//! The schema in the database: migrating it, and whether this program can work with it.
 
 use std::time::{Duration, Instant};
 
@@ -6,40 +6,19 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
+use crate::migrations::{MIGRATIONS, VERSION};
 use crate::pool::{Lane, Statement};
 use crate::pooler::Settings;
 use crate::store::{Bind, get};
 use crate::{LockError, Store};
 
-/// One step of the schema.
-struct Migration {
-    sql: &'static str,
-    /// The oldest program (by the version of the schema it brings along) that can work with the result. Two versions of
-    /// the program run side by side during an upgrade, so this only rises when that is impossible.
-    works_with: u32,
-}
-
-/// All steps, a subject each; the first one makes version 1.
-const MIGRATIONS: [Migration; 6] = [
-    Migration { sql: include_str!("migrations/0001_era.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0002_sessions.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0003_locks.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0004_fence.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0005_acquire.sql"), works_with: 1 },
-    Migration { sql: include_str!("migrations/0006_release.sql"), works_with: 1 },
-];
-
-/// The version that this program brings along and needs.
-#[allow(clippy::cast_possible_truncation, reason = "the number of migrations is small")]
-pub(crate) const VERSION: u32 = MIGRATIONS.len() as u32;
-
-/// How long the migration may wait for another one and take itself.
+/// How long a migration may take, including the wait for another one.
 const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
 
-/// How long the migration may wait for a table. All later users of the table wait behind it, heartbeats among them.
+/// How long a migration may wait for a table. All later users of the table wait behind it, including heartbeats.
 const TABLE_LIMIT: &str = "set local lock_timeout = '300ms'";
 
-/// How long heartbeats get through before the migration tries again.
+/// The pause before the migration tries again, so that heartbeats get through.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serialises migrations; any number, but the same in all versions.
@@ -53,12 +32,12 @@ const READ_VERSION: Statement = Statement {
 
 const LOOK: Statement = Statement { name: "check", sql: include_str!("sql/check.sql") };
 
-/// What [`Store::check`](Store::check) found out about the database.
+/// The result of [`Store::check`](Store::check).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// PostgreSQL's version, as in `15.18`.
     pub server_version: String,
-    /// The database takes writes (it is no standby, and its transactions are not read-only).
+    /// Whether the database accepts writes (it is not a standby, and its transactions are not read-only).
     pub writable: bool,
     /// The schema's version; `None` before the first `migrate`.
     pub schema_version: Option<u32>,
@@ -66,14 +45,14 @@ pub struct Health {
     pub works_with: Option<u32>,
     /// The version that this program brings along.
     pub program_version: u32,
-    /// Privileges that the role lacks, in words; empty when all is well.
+    /// Privileges that the role lacks, in words; empty if it lacks none.
     pub missing_privileges: Vec<String>,
     /// How long the check took.
     pub round_trip: Duration,
 }
 
 impl Health {
-    /// The first thing that keeps the lock from working, with its remedy; `Ok` when it can work.
+    /// Returns the first problem that keeps the lock from working, with its remedy; `Ok` if there is none.
     pub fn verdict(&self) -> Result<(), LockError> {
         if !self.writable {
             return Err(LockError::ReadOnly);
@@ -92,7 +71,7 @@ impl Health {
     }
 }
 
-/// What the database has.
+/// The versions that the database has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     version: Option<u32>,
@@ -100,7 +79,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// From the answer to [`READ_VERSION`].
+    /// Reads the answer to [`READ_VERSION`].
     fn from_row(row: &PgRow) -> Result<Self, LockError> {
         Ok(Self {
             version: get::<Option<i32>>(row, "version")?.map(i32::unsigned_abs),
@@ -108,7 +87,7 @@ impl Found {
         })
     }
 
-    /// Whether this program can work with it.
+    /// Checks whether this program can work with it.
     pub(crate) fn check(self) -> Result<(), LockError> {
         check_works_with(self.works_with)?;
         match self.version {
@@ -118,7 +97,7 @@ impl Found {
     }
 }
 
-/// Whether a schema that asks for at least this program version asks too much.
+/// Checks whether this program is new enough for a schema that needs this version.
 pub(crate) fn check_works_with(needed: Option<i32>) -> Result<(), LockError> {
     let needed = needed.unwrap_or(0).unsigned_abs();
     if needed > VERSION {
@@ -128,8 +107,8 @@ pub(crate) fn check_works_with(needed: Option<i32>) -> Result<(), LockError> {
 }
 
 impl Store {
-    /// Looks whether the database can be reached, takes writes, has the schema, and lets this role use it. An `Err` means
-    /// that not even that could be found out; see [`Health::verdict`] for the rest.
+    /// Checks whether the database can be reached, accepts writes, has the schema, and lets this role use it. An `Err`
+    /// means that the check itself failed; see [`Health::verdict`] for its result.
     pub async fn check(&self) -> Result<Health, LockError> {
         let start = Instant::now();
         let row = &self.row(LOOK, Bind::new()).await?;
@@ -155,9 +134,8 @@ impl Store {
         Found::from_row(&self.row(READ_VERSION, Bind::new()).await?)
     }
 
-    /// Brings the schema up to this program's version, step by step, each in a transaction. Several programs may do so at
-    /// once: an advisory lock lets one at a time. A schema that is newer is left alone; one that is too new for this
-    /// program is an error.
+    /// Brings the schema up to this program's version. Several programs may call this at the same time: an advisory
+    /// lock admits one at a time. A newer schema is left alone; one that is too new for this program is an error.
     pub async fn migrate(&self) -> Result<(), LockError> {
         let health = self.check().await?;
         if !health.writable {
@@ -179,10 +157,12 @@ impl Store {
                 if !is_locked(&error) {
                     return Err(LockError::from_statement(&error, "migrate", MIGRATION_LIMIT));
                 }
-                tracing::info!("the tables to be changed are in use, by a backup for instance: trying again");
+                tracing::info!(
+                    "tables that must be changed are in use, for instance by a backup; trying again"
+                );
                 tokio::time::sleep(TABLE_PAUSE).await;
             }
-            // The work is done; a server that does not hear the goodbye changes nothing.
+            // The work is done; it does not matter whether the server receives the goodbye.
             let _ = connection.close().await;
             Ok(())
         };
@@ -193,14 +173,14 @@ impl Store {
     }
 }
 
-/// Whether a table was not to be had in time.
+/// Whether a table could not be locked in time.
 fn is_locked(error: &sqlx::Error) -> bool {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
     matches!(error, sqlx::Error::Database(error) if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE))
 }
 
-/// Applies all missing steps in one transaction: either the schema is what this program needs, or nothing was changed.
-/// Leaves nothing behind on the connection, which may be a pooler's.
+/// Applies all missing steps in one transaction: afterwards, either the schema is what this program needs, or nothing
+/// was changed. Leaves nothing behind on the connection, which may lead through a pooler.
 async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(), sqlx::Error> {
     let mut transaction = connection.begin_with(AssertSqlSafe(settings.begin())).await?;
     sqlx::query("select pg_advisory_xact_lock($1)")
@@ -209,7 +189,7 @@ async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(),
         .execute(&mut *transaction)
         .await?;
     transaction.execute(TABLE_LIMIT).await?;
-    // `create schema if not exists` would ask for the right to create one even when there is nothing to create.
+    // `create schema if not exists` would require the privilege to create one even when there is nothing to create.
     let exists: bool =
         transaction.fetch_one("select to_regnamespace('leadergroup') is not null").await?.try_get(0)?;
     if !exists {

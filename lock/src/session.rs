@@ -28,9 +28,9 @@ const CLOSE: Statement = Statement { name: "close", sql: "select leadergroup.clo
 static TTL_CHANGES: AtomicI64 = AtomicI64::new(1);
 
 impl Store {
-    /// Registers a new session. Others may mark it dead when its heartbeat has not moved for `ttl`. The name is for people.
-    /// Sessions with the same `peers` watch each other. The first operation to need the schema, so it says when that is
-    /// too old or too new.
+    /// Registers a new session. Others may mark it dead when its heartbeat has not moved for `ttl`. The name is for
+    /// people. Sessions with the same `peers` watch each other. This is the first operation that needs the schema, so
+    /// it reports a schema that is too old or too new.
     pub async fn register(
         &self,
         name: &str,
@@ -48,8 +48,9 @@ impl Store {
         Ok((id, era_of(&self.row(REGISTER, bind).await?)?))
     }
 
-    /// One heartbeat, on a connection of its own: tells the others that this session lives, and says what is known of those
-    /// that it is to watch. `watch` names sessions to watch besides its neighbours and peers.
+    /// Sends one heartbeat, on a connection of its own: it shows others that this session is alive, and returns the
+    /// state of the sessions that this one has to watch. `watch` names sessions to watch besides its neighbours and
+    /// peers.
     ///
     /// The cost does not grow with the number of keys or sessions, apart from those watched.
     pub async fn beat(&self, own: SessionId, watch: &[SessionId]) -> Result<Beat, LockError> {
@@ -79,17 +80,18 @@ impl Store {
         })
     }
 
-    /// Gives a session another ttl; counts as a heartbeat, so that everybody watches it again by the new one. `None` if the
-    /// session is dead or unknown. A program that shortens its ttl must have stopped believing in the longer one *before* it
-    /// calls this, whatever comes of it; one that lengthens it may believe in the longer one only *after* the answer. A
-    /// change that takes effect late does not undo one that was asked for after it by the same process.
+    /// Changes a session's ttl. Counts as a heartbeat, so that others start to watch it again, by the new ttl. `None`
+    /// if the session is dead or unknown. A program that shortens its ttl must stop relying on the longer one *before*
+    /// it calls this, whatever the outcome. A program that lengthens it may rely on the longer one only *after* the
+    /// answer. A change that takes effect late does not undo a later one by the same process.
     ///
-    /// Commits as durably as a grant does, unlike heartbeats: a longer ttl must not be lost where they are not.
+    /// Commits as durably as a grant, unlike a heartbeat: a failover must not lose a longer ttl while it keeps the
+    /// grants.
     pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
         Ok(self.change_ttl(own, ttl).await?.map(|(_, era)| era))
     }
 
-    /// The same, with the number of the session's heartbeats so far.
+    /// Like [`set_ttl`](Self::set_ttl), and also returns the number of the session's heartbeats so far.
     pub(crate) async fn change_ttl(
         &self,
         own: SessionId,
@@ -101,27 +103,29 @@ impl Store {
         self.rows(SET_TTL, bind).await?.first().map(counted).transpose()
     }
 
-    /// Begins a new era if the database has another past than at the last time. A heartbeat does so, too.
+    /// Begins a new era if the database's past has changed. A heartbeat does so as well.
     pub(crate) async fn begin_era(&self) -> Result<(), LockError> {
         self.rows(PRESENT_ERA, Bind::new()).await.map(drop)
     }
 
-    /// From now on keys that programs hold go to new holders in this era, if it is still the present one. To be called when
-    /// a [`Quarantine`](crate::Quarantine) says so; may be repeated.
+    /// Ends the quarantine of this era, if it is still the present one: keys that programs hold go to new holders
+    /// again. Call it when a [`Quarantine`](crate::Quarantine) says so; it may be repeated.
     pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
         let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
             self.wake_all(FREED).await;
-            tracing::info!("no program can believe in a lost grant any more: keys go to new holders again");
+            tracing::info!(
+                "the quarantine is over, no program relies on a lost grant: keys go to new holders again"
+            );
         }
         Ok(())
     }
 
-    /// Marks sessions dead whose counter is still as observed, and returns those that are dead now. A session whose counter
-    /// moved lives. From now on nothing that a dead session sends has any effect, but for a key that is taken or released
-    /// at this very moment: that counts as having come before.
+    /// Marks sessions dead whose counter is still as observed, and returns those that are dead now. A session whose
+    /// counter has changed is alive. After this, nothing that a dead session sends has any effect, except for a key
+    /// that is acquired or released at this very moment: that counts as having happened before.
     ///
-    /// A session in the middle of another change is passed over: call this again, with the next heartbeat.
+    /// A session in the middle of another change is skipped: call this again with the next heartbeat.
     pub async fn mark_dead(&self, observed: &[(SessionId, u64)]) -> Result<Vec<SessionId>, LockError> {
         if observed.is_empty() {
             return Ok(Vec::new());
@@ -141,13 +145,13 @@ impl Store {
         Ok(dead)
     }
 
-    /// The normal end: everything that the session held or claimed is free at once, and others are told. The session
-    /// never lives again; closing it twice is harmless.
+    /// Ends the session in order: everything that it held or claimed is free at once, and others are notified. A closed
+    /// session never lives again; closing it twice is harmless.
     pub async fn close(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, true).await
     }
 
-    /// An unclean end: work under the session's keys may not have stopped yet, so lock delays apply.
+    /// Ends the session uncleanly: work under its keys may not have stopped yet, so lock delays apply.
     pub(crate) async fn abandon(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, false).await
     }

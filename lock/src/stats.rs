@@ -1,60 +1,50 @@
-//! What a store and its clients count. Cheap enough to be always on: atomics, no locks but for the clock.
+//! Statistics of a store and its clients. Cheap enough to be always on: atomics, and a lock only for the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Store;
+use parking_lot::Mutex;
 
-/// A difference between the database's clock and the own monotonic one that counts as a jump, besides what the round trips
-/// leave open.
+use crate::{PoolState, Store};
+
+/// The difference between the database's clock and the own monotonic one that counts as a jump, in addition to the
+/// uncertainty of the round trips.
 const JUMP: Duration = Duration::from_secs(1);
 
-/// What was counted since the store was made, by it, its clones and its clients.
+/// The counts of a store, its clones and its clients since the store was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LockStats {
-    /// Tries and waits for keys that clients began, and grants that were asked for, by key.
+    /// Tries and waits for keys that clients began, and requested grants, counted by key.
     pub attempts: u64,
-    /// Those that ended with the key.
+    /// Attempts that ended with the key.
     pub wins: u64,
-    /// Those that ended without it: others held it, the deadline, a refusal, an error, or not wanted any more.
+    /// Attempts that ended without the key: because others held it, because of the deadline, a refusal or an error, or
+    /// because they were given up.
     pub losses: u64,
-    /// Answers that others hold the key, wait for it, or change it at this moment; a waiter gets one each time it looks.
+    /// Answers that others hold the key, wait for it, or change it at this moment; a waiter gets one each time it
+    /// polls.
     pub contended: u64,
-    /// Waits in queues that have ended, one way or the other.
+    /// Waits in queues that have ended, with or without the key.
     pub waits: u64,
-    /// How long they took in sum.
+    /// Their total duration.
     pub waited: Duration,
     /// Terms that clients held, and that have ended.
     pub holds: u64,
-    /// How long they took in sum.
+    /// Their total duration.
     pub held: Duration,
-    /// Those that were lost before they were released.
+    /// Terms that were lost before they were released.
     pub lost: u64,
     /// Heartbeats of clients that were answered.
     pub heartbeats: u64,
-    /// How long after it was planned the last of them was done.
+    /// How long after its due time the last of them was answered.
     pub heartbeat_lag: Duration,
     /// The longest such time.
     pub longest_heartbeat_lag: Duration,
-    /// Jumps of the database's clock that heartbeats noticed, by more than a second. For information: nothing that the lock
-    /// decides depends on that clock.
+    /// Jumps of the database's clock that heartbeats noticed, by more than a second. For information: nothing that the
+    /// lock decides depends on that clock.
     pub clock_jumps: u64,
     /// The connections at this moment, without the one for hints.
     pub pool: PoolState,
-}
-
-/// Connections to the database.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PoolState {
-    /// Most at a time.
-    pub most: u64,
-    /// In use, or being closed.
-    pub in_use: u64,
-    /// Open without work.
-    pub idle: u64,
-    /// Statements that wait for a connection.
-    pub waiting: u64,
 }
 
 /// The counters behind [`LockStats`].
@@ -79,20 +69,20 @@ pub(crate) struct Counters {
     pub(crate) histograms: crate::prometheus::Histograms,
 }
 
-/// A duration whose single values are observed, not only their sum.
+/// A duration whose individual values are observed, not only their sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observed {
     /// A wait in a queue.
     Wait,
     /// A term that a client held.
     Hold,
-    /// How long after it was planned a heartbeat was done.
+    /// How long after its due time a heartbeat was answered.
     HeartbeatLag,
-    /// A statement, with the wait for its connection.
+    /// A statement, including the wait for its connection.
     Statement,
 }
 
-/// What the database's clock showed at some moment between two of the own one.
+/// What the database's clock showed at some moment between two readings of the own clock.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     shown_micros: i64,
@@ -103,7 +93,7 @@ struct Reading {
 impl Reading {
     /// By how much the clock jumped since `before`, if it did. Positive: forward.
     fn jump_since(self, before: Self) -> Option<i64> {
-        // At least and at most so much went by between the two readings.
+        // The least and the most time that can have passed between the two readings.
         let least = micros(self.sent.saturating_sub(before.received)) - micros(JUMP);
         let most = micros(self.received.saturating_sub(before.sent) + JUMP);
         let moved = self.shown_micros.saturating_sub(before.shown_micros);
@@ -125,7 +115,7 @@ fn add(counter: &AtomicU64, time: Duration) {
 }
 
 impl Counters {
-    /// Observes a single value if the feature `prometheus-client` is on. Without it this is nothing.
+    /// Observes a value if the feature `prometheus-client` is on; does nothing otherwise.
     fn observe(&self, what: Observed, time: Duration) {
         #[cfg(feature = "prometheus-client")]
         self.histograms.observe(what, time);
@@ -141,7 +131,7 @@ impl Counters {
         count(&self.contended, contended);
     }
 
-    /// Others were there first.
+    /// An answer reported that others hold the key, or want it.
     pub(crate) fn contended(&self) {
         count(&self.contended, 1);
     }
@@ -154,7 +144,7 @@ impl Counters {
         count(&self.lost, usize::from(lost));
     }
 
-    /// A client's heartbeat was answered so long after it was planned.
+    /// A client's heartbeat was answered this long after its due time.
     pub(crate) fn heartbeat(&self, lag: Duration) {
         self.observe(Observed::HeartbeatLag, lag);
         let lag = micros(lag).unsigned_abs();
@@ -163,10 +153,10 @@ impl Counters {
         self.longest_lag_micros.fetch_max(lag, Ordering::Relaxed);
     }
 
-    /// The database's clock showed this in the answer to a question that was sent and answered at these times.
+    /// Records a reading of the database's clock, from an answer to a query that was sent and received at these times.
     pub(crate) fn clock(&self, shown_micros: i64, sent: Duration, received: Duration) {
         let reading = Reading { shown_micros, sent, received };
-        let mut last = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.clock.lock();
         let before = last.replace(reading);
         drop(last);
         if let Some(jump) = before.and_then(|before| reading.jump_since(before)) {
@@ -175,7 +165,7 @@ impl Counters {
             let seconds = jump as f64 / 1e6;
             tracing::info!(
                 seconds,
-                "the database's clock jumped, or it is another server's; the lock goes by others"
+                "the database's clock jumped, or another server answered; the lock does not depend on this clock"
             );
         }
     }
@@ -202,7 +192,7 @@ impl Counters {
     }
 }
 
-/// One try of a client to get a key, or one wait for it. However it ends, also by being dropped, it is counted.
+/// One try of a client to get a key, or one wait for it. It is counted however it ends, even if it is dropped.
 pub(crate) struct Attempt<'a> {
     counters: &'a Counters,
     waiting_since: Option<Instant>,
@@ -215,7 +205,7 @@ impl<'a> Attempt<'a> {
         Self { counters, waiting_since: None, won: false }
     }
 
-    /// In the queue.
+    /// The request is in the queue.
     pub(crate) fn waits(&mut self, wait: crate::Wait) {
         if wait == crate::Wait::InQueue {
             self.waiting_since.get_or_insert_with(Instant::now);
@@ -261,7 +251,7 @@ impl Drop for Timer<'_> {
 }
 
 impl Store {
-    /// What this store, its clones and its clients have counted so far.
+    /// The counts of this store, its clones and its clients so far.
     pub fn stats(&self) -> LockStats {
         self.counters.snapshot(self.pool.state())
     }
@@ -283,7 +273,7 @@ mod tests {
     fn a_jump_is_what_neither_the_time_that_went_by_nor_the_round_trips_explain() {
         let before = reading(100_000, 10_000, 10_500);
         let jump = |shown, sent, received| reading(shown, sent, received).jump_since(before);
-        // Five seconds went by, give or take the half second that each answer took, and the second that is allowed.
+        // Five seconds passed, give or take the half second that each answer took, and the second that is allowed.
         for shown in [105_000, 104_000, 106_400, 103_600] {
             assert_eq!(jump(shown, 15_000, 15_500), None, "{shown}");
         }

@@ -1,4 +1,4 @@
-//! The store: the handle on the database that all operations go through, and what they share.
+//! The store: the handle to the database that all operations use, and what they share.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use crate::pool::{Lane, Pool, Statement};
 use crate::stats::{Counters, Timer};
 use crate::{DatabaseConfig, FencePolicy, Key, LockError, SessionId};
 
-/// Most keys in one statement. Few enough that the answer fits into socket buffers: a frozen client must not keep rows
-/// locked because the server cannot send its answer.
+/// Most keys in one statement. Few enough that the answer fits into socket buffers: rows must not stay locked because
+/// the server cannot send its answer to a frozen client.
 pub(crate) const CHUNK: usize = 1_000;
 
-/// How many such statements of one operation are under way at a time. Few: other work needs connections, too.
+/// How many such statements of one operation are under way at a time. Few, because other work needs connections as
+/// well.
 const CHUNKS_AT_ONCE: usize = 2;
 
 const WAKE: Statement = Statement { name: "wake", sql: "select leadergroup.wake($1, $2)" };
 const WAKE_ALL: Statement = Statement { name: "wake all", sql: "select leadergroup.wake_all($1)" };
 
-/// The word of [`Store::wake_all`] when something may be free.
+/// The payload of [`Store::wake_all`] when something may be free.
 pub(crate) const FREED: &str = "";
-/// Its word when a session gave up claims and lives on.
+/// Its payload when a living session gave up claims.
 pub(crate) const YIELDED: &str = "yielded";
 
 /// The database. Cheap to clone; connects when first used.
 ///
-/// Each operation is one statement per thousand keys in a transaction of its own. Every operation may be repeated without
-/// harm; after [`LockError::Timeout`] or [`LockError::Interrupted`], when nobody knows whether it took effect, repeat it.
-/// All futures may be dropped at any time: the connection is then closed, and the server gives up the statement. A
-/// statement that several callers wait for runs on for the others.
+/// Each operation is one statement per thousand keys, in a transaction of its own. Every operation may be repeated
+/// without harm: repeat it after [`LockError::Timeout`] or [`LockError::Interrupted`], which leave open whether it took
+/// effect. All futures may be dropped at any time: the connection is then closed, and the server cancels the statement.
+/// A statement that several callers wait for continues for the others.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) pool: Pool,
-    /// What a change of holder does about the old holder's fenced transactions.
+    /// The policy for the old holder's fenced transactions, and the permits to wait for them.
     pub(crate) fence: Arc<Fence>,
-    /// What this store and its clones have done.
+    /// The statistics of this store and its clones.
     pub(crate) counters: Arc<Counters>,
     pub(crate) batches: Batches,
 }
 
-/// What tasks ask for at the same time goes to the server together.
+/// Requests of the same kind that tasks make at the same time go to the server together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Batches {
     pub(crate) acquire: Batcher<Acquiring>,
@@ -62,7 +63,8 @@ impl Store {
         Ok(Self::on(Pool::new(config)?))
     }
 
-    /// For a program that is to keep running although its settings lead to no database: every operation ends with this error.
+    /// A store without a database, for a program that keeps running although its settings are unusable: every operation
+    /// fails with this error.
     pub fn refusing(error: LockError) -> Self {
         Self::on(Pool::refusing(error))
     }
@@ -72,7 +74,7 @@ impl Store {
         Self { pool, fence: Arc::new(fence), counters: Arc::default(), batches: Batches::default() }
     }
 
-    /// The same database on connections of its own, for a thread with a runtime of its own.
+    /// The same database on separate connections, for a thread with its own runtime.
     pub(crate) fn with_own_connections(&self) -> Self {
         Self { pool: self.pool.another(), batches: Batches::default(), ..self.clone() }
     }
@@ -93,14 +95,15 @@ impl Store {
         self.rows(statement, bind).await?.pop().ok_or_else(|| unexpected(statement.name, "no rows"))
     }
 
-    /// Tells a session to look at one of its requests. After the commit and in a transaction of its own, as inside it would
-    /// make the commits of the whole server queue up. Only a hint: a failure costs the time until the next poll.
+    /// Notifies a session to look at one of its requests. Sent after the commit, in a transaction of its own: inside
+    /// that transaction, NOTIFY would make the commits of the whole server queue up. It is only a hint: a failure costs
+    /// the time until the next poll.
     pub(crate) async fn wake(&self, session: SessionId, grant: crate::GrantId) {
         let bind = Bind::new().with(session.as_uuid()).and_then(|bind| bind.with(grant.as_uuid()));
         self.hint(WAKE, bind).await;
     }
 
-    /// Tells all that listen that something may be free.
+    /// Notifies all listeners that something may be free.
     pub(crate) async fn wake_all(&self, word: &str) {
         self.hint(WAKE_ALL, Bind::new().with(word)).await;
     }
@@ -111,7 +114,7 @@ impl Store {
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "no hint was sent; others notice at their next poll");
+            tracing::debug!(%error, "no notification was sent; others notice at their next poll");
         }
     }
 }
@@ -121,17 +124,17 @@ impl Store {
 pub(crate) struct Bind(PgArguments);
 
 impl Bind {
-    /// None yet.
+    /// No arguments yet.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// For the driver.
+    /// The arguments, for the driver.
     pub(crate) fn into_inner(self) -> PgArguments {
         self.0
     }
 
-    /// Appends one.
+    /// Appends an argument.
     pub(crate) fn with<'q, T: Encode<'q, Postgres> + Type<Postgres>>(
         mut self,
         value: T,
@@ -153,7 +156,7 @@ pub(crate) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
     row.try_get(column).map_err(|error| unexpected(column, &error.to_string()))
 }
 
-/// The server answered something that this program does not understand.
+/// The error for an answer that this program does not understand.
 pub(crate) fn unexpected(what: &'static str, detail: &str) -> LockError {
     LockError::Database {
         statement: what,
@@ -178,7 +181,7 @@ pub(crate) fn in_order<T>(
     Ok(answers)
 }
 
-/// The same where every question must have been answered.
+/// Like [`in_order`], but every question must have been answered.
 pub(crate) fn all_in_order<T>(
     count: usize,
     rows: &[PgRow],
@@ -188,7 +191,7 @@ pub(crate) fn all_in_order<T>(
     answers.ok_or_else(|| unexpected("batch", "an answer is missing"))
 }
 
-/// Refuses a batch that names a key twice: which of the two would win is anybody's guess.
+/// Refuses a batch that names a key twice, because it is undefined which of the two would win.
 pub(crate) fn check_distinct<'a>(keys: impl Iterator<Item = &'a Key>) -> Result<(), LockError> {
     let mut seen = HashSet::new();
     for key in keys {

@@ -1,18 +1,19 @@
-//! Where connections lead: the URL, given or in a file, and the other files that the settings name. All files are read
-//! again for each connection, so that a correction or a change there counts without a restart.
+//! Where connections lead: the URL, given directly or in a file, and the other files that the settings name. All files
+//! are read again for each connection, so that a change in them applies without a restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::route::{Hosts, Place, Route};
 use crate::{DatabaseConfig, LockError};
 
-/// How often the file with the URL is looked at while connections are used again. A database that moved is followed
-/// within about this time.
+/// How often the file with the URL is read while existing connections are used. If the URL changes, new connections
+/// follow within about this time.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Where connections lead.
@@ -23,22 +24,22 @@ pub(crate) struct Target {
 }
 
 enum Source {
-    /// To where the settings say.
+    /// The hosts in the settings.
     Given(Hosts),
-    /// To where the URL in this file says.
+    /// The URL in this file.
     File(PathBuf),
     /// Nowhere, for this reason.
     Nowhere(LockError),
 }
 
-/// What is known by now.
+/// What is known so far.
 #[derive(Default)]
 struct State {
-    /// Where the last usable URL led.
+    /// The place of the last usable URL.
     place: Option<Arc<Place>>,
-    /// When the file with the URL was looked at while connections were used again.
+    /// When the file with the URL was last read while existing connections were used.
     looked: Option<Instant>,
-    /// The file's content cannot be used, and a warning said so.
+    /// Whether a warning was logged that the file's content cannot be used.
     told: bool,
 }
 
@@ -53,17 +54,17 @@ impl Target {
         Ok(Self { source, config: config.clone(), state: Mutex::default() })
     }
 
-    /// Leads nowhere, and says why each time.
+    /// A target that leads nowhere, and returns this error each time.
     pub(crate) fn nowhere(error: LockError) -> Self {
         Self { source: Source::Nowhere(error), config: DatabaseConfig::default(), state: Mutex::default() }
     }
 
-    /// The settings, unless it leads nowhere.
+    /// The settings; `None` if it leads nowhere.
     pub(crate) fn config(&self) -> Option<&DatabaseConfig> {
         (!matches!(self.source, Source::Nowhere(_))).then_some(&self.config)
     }
 
-    /// What the next connection is made with.
+    /// The route of the next connection.
     pub(crate) async fn route(&self) -> Result<Route, LockError> {
         let mut hosts = match &self.source {
             Source::Given(hosts) => hosts.clone(),
@@ -84,34 +85,34 @@ impl Target {
 
     /// Where new connections lead; `None` before the first one.
     pub(crate) fn place(&self) -> Option<Arc<Place>> {
-        self.state().place.clone()
+        self.state.lock().place.clone()
     }
 
-    /// Looks from time to time whether the file with the URL names another place. If the file cannot be used, a warning
-    /// says so and nothing else happens: connections to the place that it named before are better than none.
+    /// Checks from time to time whether the file with the URL names another place. If the file cannot be used, this
+    /// only logs a warning: connections to the former place are better than none.
     pub(crate) async fn look(&self) {
         let Source::File(file) = &self.source else { return };
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let looked_lately = state.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
-            // Until there was a connection there is none to give up.
+            // Before the first connection, there is none to close.
             if state.place.is_none() || looked_lately {
                 return;
             }
             state.looked = Some(Instant::now());
         }
         let url = self.url(file).await;
-        let told_before = std::mem::replace(&mut self.state().told, url.is_err());
+        let told_before = std::mem::replace(&mut self.state.lock().told, url.is_err());
         match url {
             Ok(hosts) => drop(self.arrive(&hosts)),
             Err(error) if !told_before => {
-                tracing::warn!(%error, "the database's URL cannot be used any more; present connections are kept");
+                tracing::warn!(%error, "the database's URL is no longer usable; present connections are kept");
             }
             Err(_) => {}
         }
     }
 
-    /// What the URL in this file says.
+    /// The hosts of the URL in this file.
     async fn url(&self, file: &Path) -> Result<Hosts, LockError> {
         let url = self.text("urlFile", "the URL", file).await?;
         self.config.hosts(&url).map_err(|error| match error {
@@ -120,18 +121,18 @@ impl Target {
         })
     }
 
-    /// The place that these hosts are, from now on the one of new connections. It is the same one as before unless the
-    /// URL names other servers, another database or user: a new password is no reason to give connections up.
+    /// Makes these hosts the place of new connections, and returns it. It is the same place as before unless the URL
+    /// names other servers, another database or user: a new password is no reason to close connections.
     fn arrive(&self, hosts: &Hosts) -> Arc<Place> {
         let arrived = Place::of(hosts);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match &state.place {
             Some(place) if place.is_same(&arrived) => return Arc::clone(place),
             Some(place) => {
                 tracing::info!(
                     from = place.name(),
                     to = arrived.name(),
-                    "the database's URL leads elsewhere"
+                    "the database's URL names another place"
                 );
             }
             None => {}
@@ -141,16 +142,16 @@ impl Target {
         place
     }
 
-    /// Gives all connections to this place up. Those that are made next try its hosts again.
+    /// Gives up all connections to this place. New connections try its hosts again.
     pub(crate) fn give_up(&self, place: &Arc<Place>) {
-        let mut state = self.state();
-        // Many statements may notice the same at the same time.
+        let mut state = self.state.lock();
+        // Many statements may notice the same failure at the same time.
         if state.place.as_ref().is_some_and(|present| Arc::ptr_eq(present, place)) {
             state.place = Some(Arc::new(place.renewed()));
         }
     }
 
-    /// The content of a file that holds one text and nothing else.
+    /// The content of a file that contains one text and nothing else.
     async fn text(&self, key: &'static str, what: &str, file: &Path) -> Result<String, LockError> {
         let text = String::from_utf8(self.read(key, file).await?).map_err(|_| {
             unusable(key, file, format!("it is not UTF-8; write {what} into it as plain text"))
@@ -171,11 +172,6 @@ impl Target {
             Err(_) => format!("no answer within {} ms", limit.as_millis()),
         };
         Err(unusable(key, file, format!("{detail}; make it a file that this program may read")))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while the lock is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a client does with a key, as spans of `tracing` at the level `debug`: each try, wait, release and transfer, with its
-//! outcome.
+//! The operations of a client on a key, as spans of `tracing` at the level `debug`: each try, wait, release and
+//! transfer, with its outcome.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use tracing::{Instrument as _, Span, debug_span};
 use crate::guard::Term;
 use crate::{ClientError, Guard, Holder, Key, LockError, Reason, Released, Successor, Transferred};
 
-/// Taking the key if it is free.
+/// A try for a key.
 pub(crate) fn trying(key: &Key, holder: &Holder) -> Span {
     debug_span!("lock.try", %key, holder = holder.name, token = Empty, waited_ms = Empty, outcome = Empty, error = Empty)
 }
 
-/// Waiting for it.
+/// A wait for a key.
 pub(crate) fn waiting(key: &Key, holder: &Holder) -> Span {
     debug_span!("lock.wait", %key, holder = holder.name, token = Empty, waited_ms = Empty, outcome = Empty, error = Empty)
 }
 
-/// Releasing it, also in the background.
+/// A release of a key, also in the background.
 pub(crate) fn releasing(term: &Term) -> Span {
     debug_span!(
         "lock.release",
@@ -33,7 +33,7 @@ pub(crate) fn releasing(term: &Term) -> Span {
     )
 }
 
-/// Giving it to a successor.
+/// A transfer of a key to a successor.
 pub(crate) fn transferring(term: &Term, successor: Successor<'_>) -> Span {
     debug_span!(
         "lock.transfer",
@@ -47,9 +47,9 @@ pub(crate) fn transferring(term: &Term, successor: Successor<'_>) -> Span {
     )
 }
 
-/// A result to record.
+/// A result that a span records.
 pub(crate) trait Traced {
-    /// In a word or two.
+    /// The outcome, in a word or two.
     fn outcome(&self) -> &'static str;
 
     /// The token of the term, if there is one.
@@ -117,13 +117,13 @@ impl Traced for LockError {
     }
 }
 
-/// Does the work within the span, and records its outcome there, also if the work is dropped before its end.
+/// Runs the work within the span, and records its outcome there, even if the work is dropped before its end.
 pub(crate) async fn within<T: Traced, E: Traced + Display>(
     span: Span,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let mut open = Open { span: span.clone(), begun: Instant::now(), outcome: "dropped" };
-    // Boxed: it holds the whole of a wait, and would be copied from one future into the next.
+    // Boxed, because the future is large and would be copied from one future into the next.
     let result = Box::pin(work).instrument(span).await;
     match &result {
         Ok(done) => {
@@ -148,7 +148,7 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // Left out where the span has no such field.
+        // Ignored if the span has no such field.
         self.span.record("waited_ms", millis(self.begun.elapsed()));
         self.span.record("outcome", self.outcome);
     }

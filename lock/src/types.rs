@@ -9,11 +9,11 @@ use uuid::Uuid;
 
 use crate::LockError;
 
-/// Longest key, session name, group or part of a holder in bytes. Far below what an index page takes (2,704 bytes).
+/// Longest key, session name, group or part of a holder in bytes. Far below what fits into an index page (2,704 bytes).
 pub const MAX_TEXT_BYTES: usize = 512;
 
-/// The newest layout of lock rows that this version understands. A row with a larger number was written by a newer version
-/// and is left alone.
+/// The newest layout of lock rows that this version understands. A row with a larger number was written by a newer
+/// version and is left alone.
 pub const PROTOCOL: u32 = 1;
 
 /// The name of one lock: 1 to [`MAX_TEXT_BYTES`] bytes without control characters.
@@ -34,7 +34,7 @@ impl Key {
         &self.0
     }
 
-    /// A key as the database returned it; whatever is stored there was checked when it was written.
+    /// A key as the database returned it; it was checked when it was written.
     pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
@@ -60,7 +60,7 @@ impl From<Key> for String {
     }
 }
 
-/// Refuses what the database could not store or index: empty, too long, or with control characters.
+/// Refuses texts that the database could not store or index: empty, too long, or with control characters.
 pub(crate) fn check_text(what: &'static str, text: &str) -> Result<(), LockError> {
     let problem = if text.is_empty() {
         "is empty".to_owned()
@@ -108,7 +108,7 @@ macro_rules! uuid_newtype {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A new, random one.
+            /// Creates a new random id.
             #[allow(clippy::new_without_default, reason = "a default that differs every time would surprise")]
             pub fn new() -> Self {
                 Self(Uuid::new_v4())
@@ -135,31 +135,31 @@ macro_rules! uuid_newtype {
 }
 
 uuid_newtype! {
-    /// One running process as the database knows it. A session that was marked dead or closed never lives again; the process
-    /// registers a new one.
+    /// Identifies one running process in the database. A session that was marked dead or closed never lives again; the
+    /// process registers a new one.
     SessionId
 }
 
 uuid_newtype! {
-    /// Names one intended change of a key. Repeating a change under the same id is harmless and answers as the first
-    /// time: this is how a lost answer to COMMIT is resolved.
+    /// Identifies one intended change of a key. Repeating a change under the same id is harmless and returns the same
+    /// answer as the first time: this resolves a lost answer to COMMIT.
     GrantId
 }
 
 uuid_newtype! {
-    /// One stretch of the database's past. A new era begins when commits may have been lost: after a failover, or when a
-    /// backup was restored.
+    /// One stretch of the database's past. A new era begins when commits may have been lost: after a failover, or when
+    /// a backup was restored.
     EraId
 }
 
-/// Who holds a key. The three texts are opaque to the lock; the operator stores a pod's UID, namespace and name.
+/// The holder of a key. The three texts are opaque to the lock; the operator stores a pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
-    /// Identity: never reused for somebody else.
+    /// Identity: never reused for another holder.
     pub uid: String,
-    /// Where the name is valid.
+    /// The namespace in which the name is valid.
     pub namespace: String,
-    /// For people.
+    /// The name, for people.
     pub name: String,
 }
 
@@ -170,13 +170,13 @@ pub struct Term {
     pub token: Token,
     /// The grant's id.
     pub grant: GrantId,
-    /// To whom.
+    /// The holder it was granted to.
     pub holder: Holder,
-    /// Why, in the words of the program that asked for it.
+    /// The reason that the requesting program gave.
     pub reason: String,
-    /// When, by the database's clock. For information.
+    /// When it was granted, by the database's clock. For information.
     pub granted_at: Timestamp,
-    /// Whether everything was done to make the holder act ([`Store::confirm`](crate::Store::confirm)).
+    /// Whether everything that makes the holder act has been done ([`Store::confirm`](crate::Store::confirm)).
     pub confirmed: bool,
 }
 
@@ -185,51 +185,52 @@ pub struct Term {
 pub struct LockRow {
     /// The key.
     pub key: Key,
-    /// Who holds it, if anybody.
+    /// The holder, if there is one.
     pub holder: Option<Holder>,
     /// The largest token ever granted for the key.
     pub token: Token,
     /// The last change of the row (a grant or a vacate).
     pub grant: Option<GrantId>,
-    /// Whether the present holder's term was confirmed. Without a holder: whether the last one's was.
+    /// Whether the present holder's term was confirmed; without a holder, whether the last term was.
     pub confirmed: bool,
     /// The session that has claimed the key, living or not.
     pub session: Option<SessionId>,
     /// The group (its UID) that uses the key.
     pub group: String,
-    /// Layout of the row; see [`PROTOCOL`].
+    /// The layout of the row; see [`PROTOCOL`].
     pub protocol: u32,
-    /// The last confirmed term and all terms after it, in the order of their tokens. Each of their holders may still act.
+    /// The last confirmed term and all terms after it, in the order of their tokens. Each of their holders may still
+    /// act.
     pub pending: Vec<Term>,
     /// When the holder last changed, by the database's clock. For information.
     pub lock_timestamp: Timestamp,
-    /// The group was deleted; the row only keeps the token.
+    /// Whether the group was deleted; the row then only keeps the token.
     pub tombstone: bool,
 }
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
-    /// False: the own session is dead, closed or unknown. Give everything up and register a new one.
+    /// False if the own session is dead, closed or unknown: stop all work under it, and register a new one.
     pub alive: bool,
     /// The own session.
     pub own: SessionId,
-    /// The ttl that others know of it.
+    /// Its ttl as stored in the database, by which others judge it.
     pub ttl: Duration,
-    /// Its heartbeats so far.
+    /// The number of its heartbeats so far.
     pub count: u64,
-    /// How many of its keys were taken away by force so far.
+    /// How many of its keys have been released by force so far.
     pub revoked: u64,
-    /// Other sessions to watch: a few neighbours, the peers, and those that the heartbeat asked for. Dead ones only if
-    /// asked for.
+    /// Other sessions to watch: a few neighbours, the peers, and those that the heartbeat asked for. Dead sessions are
+    /// included only if asked for.
     pub sessions: Vec<SessionSeen>,
     /// The database's era.
     pub era: EraId,
-    /// The longest ttl of all living sessions, while the era is in [quarantine](crate::Quarantine).
+    /// The longest ttl of all live sessions, while the era is in [quarantine](crate::Quarantine).
     pub quarantine: Option<Duration>,
 }
 
-/// A session as a heartbeat of another one saw it.
+/// Another session, as returned by a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionSeen {
     /// Its id.
@@ -240,8 +241,8 @@ pub struct SessionSeen {
     pub beat: u64,
     /// After this long without a change of the counter others may mark it dead.
     pub ttl: Duration,
-    /// Marked dead by others, or closed by itself.
+    /// Whether it was marked dead by others, or closed by itself.
     pub dead: bool,
-    /// Registered as a peer of the session that asked.
+    /// Whether it is registered as a peer of the session that asked.
     pub peer: bool,
 }

@@ -1,10 +1,10 @@
-//! The database's URL: the form that it has to have, and the hosts that it names. The driver knows URLs with one host
-//! only, so a URL with several is taken apart into one for each.
+//! The database's URL: the form that it must have, and the hosts that it names. The driver accepts URLs with one host
+//! only, so a URL with several hosts is split into one for each.
 
 use crate::LockError;
 
 /// Query parameters that are understood here or by the driver. Any other is refused, since a misspelt `sslmode` would
-/// otherwise switch verification off without a word.
+/// otherwise turn off verification silently.
 const PARAMETERS: [&str; 18] = [
     "sslmode",
     "ssl-mode",
@@ -48,9 +48,9 @@ pub(crate) enum Wanted {
     Primary,
 }
 
-/// A URL of the right form. The parts are as they stand in it, percent signs included.
+/// A URL of the right form. Its parts are unchanged, including percent signs.
 pub(crate) struct Url<'a> {
-    /// User and password with the `@` after them.
+    /// User and password, with the `@` after them.
     login: &'a str,
     /// The hosts with their ports.
     hosts: &'a str,
@@ -64,9 +64,9 @@ impl<'a> Url<'a> {
         if url.is_empty() {
             return problem(format!("is not set; {REMEDY}"));
         }
-        // The driver would just leave them out.
+        // The driver would silently drop them.
         if url.contains(char::is_control) {
-            return problem(format!("has a line break or another control character in it; {REMEDY}"));
+            return problem(format!("contains a line break or another control character; {REMEDY}"));
         }
         let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) else {
             return problem(format!("does not start with postgres://; {REMEDY}"));
@@ -80,7 +80,8 @@ impl<'a> Url<'a> {
             .map(|parameter| parameter.split_once('=').unwrap_or((parameter, "")))
             .collect();
         let parsed = Self { login, hosts, database, parameters };
-        // Else parts of a password would be taken for the port, the database or a parameter, and shown as such.
+        // Otherwise parts of a password would be taken for the port, the database or a parameter, and printed in an
+        // error.
         let cut_off = query.contains('@') && !place.contains('/') && !parsed.has(&["dbname"]);
         if rest.contains('#') || database.contains('@') || cut_off {
             return problem(format!("has a # in it, or a / or ? before an @; {ESCAPE}"));
@@ -103,7 +104,7 @@ impl<'a> Url<'a> {
         self.last(names).is_some()
     }
 
-    /// The last one of these parameters, which is the one that counts.
+    /// The last one of these parameters, which is the one that applies.
     fn last(&self, names: &[&str]) -> Option<(&'a str, &'a str)> {
         self.parameters.iter().rfind(|(name, _)| names.contains(name)).copied()
     }
@@ -150,7 +151,7 @@ impl<'a> Url<'a> {
             .collect();
         let url = |(number, host): (usize, &String)| {
             let port = ports.get(number).or(ports.first()).map_or("", String::as_str);
-            // Where the host is a parameter, one in front is needed all the same, and does not count.
+            // If the host is a parameter, the driver still needs one before the database, and ignores it.
             let mut server = if host_parameter.is_some() { "localhost" } else { host }.to_owned();
             let mut parameters = others.clone();
             parameters.extend(host_parameter.map(|(name, _)| format!("{name}={host}")));
@@ -209,7 +210,7 @@ mod tests {
             ("postgres://a,b:2/db", vec!["postgres://a/db?", "postgres://b:2/db?"]),
             ("postgres://me:p,w@a:1,b:2/db", vec!["postgres://me:p,w@a:1/db?", "postgres://me:p,w@b:2/db?"]),
             ("postgres://[::1]:1,[::2]/db", vec!["postgres://[::1]:1/db?", "postgres://[::2]/db?"]),
-            // The parameters win over what is in front of the database.
+            // The parameters override what comes before the database.
             ("postgres://a,b/db?port=7", vec!["postgres://a/db?port=7", "postgres://b/db?port=7"]),
             ("postgres://a:1,b:2/db?port=7,8", vec!["postgres://a/db?port=7", "postgres://b/db?port=8"]),
             ("postgres:///db?host=a", vec!["postgres://localhost/db?host=a"]),

@@ -1,27 +1,30 @@
-//! Trying for a key and waiting for it, which is one thing: a try is a wait without patience. How often a waiter asks, who
-//! wakes it, what it does about delays and silent holders, and how its place is given up.
+//! Trying for a key and waiting for it; a try is a wait with a time limit of zero. This covers how often a waiter asks,
+//! what wakes it, how it deals with lock delays and silent holders, and how it gives up its place.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::client::{Client, ClientError};
 use crate::clock::monotonic;
 use crate::guard::Guard;
+use crate::jitter::portion;
 use crate::process::Process;
 use crate::stats;
 use crate::{
     AcquireRequest, Acquired, Attempt, GrantId, Key, LockError, Reason, Refusal, SessionId, Token, Wait,
 };
 
-/// After a failure a waiter asks again after a tenth of its interval, then after twice as long each time, up to so many
-/// intervals.
+/// After a failure, a waiter asks again after a tenth of its interval, then after twice as long each time, up to this
+/// many intervals.
 const LONGEST_PAUSE_INTERVALS: u32 = 5;
 
-/// For so many keys a process remembers since when it sits out a delay. One that it forgets is sat out again.
+/// For how many keys a process remembers a lock delay that it waits out. A delay that it forgets is waited out from the
+/// beginning.
 const MOST_DELAYS: usize = 10_000;
 
 /// One wait for a key.
@@ -29,7 +32,7 @@ pub(crate) struct Waiter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) key: &'a Key,
     pub(crate) wait: Wait,
-    /// When the wait is over; `None` if it lasts for ever.
+    /// When the wait is over; `None` if it has no limit.
     pub(crate) deadline: Option<Duration>,
     /// See [`ClientConfig::confirm_death`](crate::ClientConfig::confirm_death).
     pub(crate) confirm_death: bool,
@@ -42,17 +45,17 @@ enum Part {
     Got(Guard),
     /// The wait is over.
     Over,
-    /// The session is gone, or what was granted was not worth anything any more.
+    /// The session is dead, or the grant did not count.
     Again,
 }
 
 impl Waiter<'_> {
-    /// Until there is a guard, the wait is over, or there is an error that does not pass.
+    /// Runs until there is a guard, the wait is over, or there is a permanent error.
     pub(crate) async fn run(mut self) -> Result<Result<Guard, Reason>, ClientError> {
         let process = &self.client.process;
         let mut pauses = Pauses::new(process.config.retry_interval);
         loop {
-            // Once for each session: a place in the queue is lost with it.
+            // Once per session, because a place in the queue is lost with its session.
             let session = process.lease.borrow().session;
             match self.with_session(session).await? {
                 Part::Got(guard) => {
@@ -62,14 +65,16 @@ impl Waiter<'_> {
                 Part::Over => return Ok(Err(self.reason)),
                 Part::Again => {}
             }
-            // If the session is gone the heartbeat registers another one. Or it lives, and only the grant was worth nothing.
+            // If the session is dead, the heartbeat registers another one. Or it is alive, and only the grant did not
+            // count.
             let mut lease = process.lease.subscribe();
             let renewed = lease.wait_for(|now| !now.serves(session) || now.covers(session, monotonic()));
             if timeout(self.left(None), renewed).await.is_err() {
                 return Ok(Err(self.reason));
             }
             if process.lease.borrow().serves(session) {
-                // From another server than the one that answers the heartbeats, perhaps: not again at once, nor for ever.
+                // The grant may have come from another server than the one that answers the heartbeats: pause before
+                // the next try, and do not repeat it without limit.
                 let left = self.left(None);
                 if left.is_zero() {
                     return Ok(Err(self.reason));
@@ -98,7 +103,7 @@ impl Waiter<'_> {
             request.sat_out = process.delays.over(self.key);
             request.void_after = Some(void_after(process, lease.beat));
             let question = process.store.acquire(session, &request, self.wait);
-            // A try is worth one answer, however long that takes.
+            // A try waits for one answer, however long that takes.
             let limit = if self.wait == Wait::No { Duration::MAX } else { self.left(observed.until()) };
             let Ok(answer) = timeout(limit, unfinished.ask(request.void_after, question)).await else {
                 return Ok(Part::Over);
@@ -134,7 +139,7 @@ impl Waiter<'_> {
         Ok(Part::Again)
     }
 
-    /// What an answer comes to.
+    /// Decides the next step from an answer.
     fn settle(
         &mut self,
         unfinished: &mut Unfinished,
@@ -145,14 +150,14 @@ impl Waiter<'_> {
         let key = || self.key.to_string();
         let refused = |why: String| Err(ClientError::Refused { key: key(), why });
         let process = &self.client.process;
-        // A place in the queue is something to give up; what was refused is not.
+        // A place in the queue, and a grant, must be given up; a refusal leaves nothing behind.
         unfinished.armed = self.wait == Wait::InQueue || matches!(attempt.outcome, Acquired::Granted { .. });
         Ok(match &attempt.outcome {
             Acquired::Granted { token } => {
                 process.delays.forget(self.key);
                 match self.client.hold(unfinished, attempt.era, request, *token) {
                     Some(guard) => Next::Got(guard),
-                    // Too late to be worth anything; it is given up.
+                    // It does not count, because the lease has ended or another server answered, and is given up.
                     None => Next::Again,
                 }
             }
@@ -190,7 +195,7 @@ impl Waiter<'_> {
         })
     }
 
-    /// How much time there is: until the deadline, or until what is being observed is certain, if that is later.
+    /// The time that is left: until the deadline, or until the observation is complete, if that is later.
     fn left(&self, observed: Option<Duration>) -> Duration {
         let Some(deadline) = self.deadline else { return Duration::MAX };
         deadline.max(observed.unwrap_or_default()).saturating_sub(monotonic())
@@ -203,33 +208,33 @@ enum Next {
     Pause(Duration),
 }
 
-/// After how many heartbeats of the session a request that is sent now has no effect any more: the server has got it by
-/// then, or never will.
+/// The heartbeat count after which a request that is sent now has no effect: by then the server has received it, or
+/// never will.
 fn void_after(process: &Process, beat: u64) -> u64 {
     let interval = process.config.retry_interval.as_micros().max(1);
     let beats = process.store.pool.limit().as_micros().div_ceil(interval);
     beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
 }
 
-/// What somebody has to observe for some time before the key goes to anybody: a silent holder, or a quarantine. If all
-/// programs only tried and ended, nobody would.
+/// What has to be observed for some time before anyone can get the key: a silent holder, or a quarantine. If all
+/// programs only tried once and ended, no program would observe it.
 #[derive(Default)]
 struct Observed<'a> {
     holder: Option<(&'a Process, SessionId)>,
-    /// When the holder's death is certain at the latest, or not. Set once for each holder.
+    /// When it is certain at the latest whether the holder is dead. Set once for each holder.
     death: Option<Duration>,
-    /// Since when the database is in quarantine, and when that is over at the latest.
+    /// Since when the database has been in quarantine, and when that is over at the latest.
     quarantine: Option<(Duration, Duration)>,
 }
 
 impl<'a> Observed<'a> {
     fn see(&mut self, process: &'a Process, attempt: &Attempt) {
         let now = monotonic();
-        // A few heartbeats: the first that sees it, the one that decides it, and the statement that says so.
+        // A few heartbeats: the first one that observes it, the one that decides it, and the statement that records it.
         let heartbeats = process.config.retry_interval * 4;
         self.quarantine = (attempt.outcome == Acquired::Quarantine).then(|| {
             let since = self.quarantine.map_or(now, |(since, _)| since);
-            // The heartbeat that says how long it lasts may still be to come.
+            // The heartbeat that returns the longest ttl may not have been answered yet.
             let lasts = process.lease.borrow().quarantine.unwrap_or(process.config.ttl);
             (since, since + lasts + heartbeats)
         });
@@ -247,7 +252,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// When all of it is certain.
+    /// When all observations are complete.
     fn until(&self) -> Option<Duration> {
         self.death.max(self.quarantine.map(|(_, until)| until))
     }
@@ -266,8 +271,8 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// Whether it may be over before a waiter's time is: besides what ends by itself, a failover, during which the database
-/// takes no writes; a lack of resources; and a transaction that was chosen as a victim.
+/// Whether the error may pass while a waiter still has time. Besides temporary errors, this includes a failover, during
+/// which the database accepts no writes; a lack of resources; and a transaction that was chosen as a victim.
 fn passes(error: &LockError) -> bool {
     match error {
         LockError::ReadOnly => true,
@@ -276,7 +281,7 @@ fn passes(error: &LockError) -> bool {
     }
 }
 
-/// How long a waiter pauses between two questions.
+/// How long a waiter pauses between two requests.
 #[derive(Debug)]
 struct Pauses {
     interval: Duration,
@@ -288,13 +293,13 @@ impl Pauses {
         Self { interval, next: interval / 10 }
     }
 
-    /// After an answer. Not all waiters at the same moment.
+    /// The pause after an answer. It varies, so that not all waiters ask at the same moment.
     fn regular(&mut self) -> Duration {
         self.next = self.interval / 10;
         self.interval.mul_f64(1.0 + portion() / 4.0)
     }
 
-    /// After a failure: longer each time, no two of them alike.
+    /// The pause after a failure: longer each time, with a random part.
     fn growing(&mut self, most: Duration) -> Duration {
         let pause = self.next.min(most);
         self.next = (pause * 2).min(most);
@@ -306,22 +311,15 @@ impl Pauses {
     }
 }
 
-/// Somewhere between 0 and 1.
-pub(crate) fn portion() -> f64 {
-    // The first 32 bits of such a UUID are all random.
-    let (random, ..) = uuid::Uuid::new_v4().as_fields();
-    f64::from(random) / f64::from(u32::MAX)
-}
-
-/// Terms that ended uncleanly and whose delay this process sits out, by key.
+/// Terms that ended uncleanly and whose lock delay this process waits out, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Delays(Mutex<HashMap<Key, (Token, Duration)>>);
 
 impl Delays {
-    /// An answer just received says so. Returns how much of the delay is left.
+    /// Records a delay that an answer reported. Returns how much of it is left.
     fn learn(&self, key: &Key, token: Token, delay: Duration) -> Duration {
         let now = monotonic();
-        let mut all = self.all();
+        let mut all = self.0.lock();
         if let Some((known, until)) = all.get(key)
             && *known == token
         {
@@ -340,27 +338,23 @@ impl Delays {
     /// The token of the term whose delay is over.
     fn over(&self, key: &Key) -> Option<Token> {
         let now = monotonic();
-        self.all().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
+        self.0.lock().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
     }
 
-    /// The key has a holder.
+    /// Forgets the delay of a key that has a holder again.
     fn forget(&self, key: &Key) {
-        self.all().remove(key);
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, (Token, Duration)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(key);
     }
 }
 
-/// A request that may have been granted unseen: when this is dropped it is given up.
+/// A request that may have been granted although its answer was lost. Dropping this gives it up.
 pub(crate) struct Unfinished {
     pub(crate) process: Arc<Process>,
     pub(crate) session: SessionId,
     pub(crate) key: Key,
     pub(crate) grant: GrantId,
     armed: bool,
-    /// A statement may still be under way; it is void after this heartbeat.
+    /// Set if a statement may still be under way; it is void after this heartbeat.
     unclear: Option<u64>,
 }
 
@@ -369,7 +363,7 @@ impl Unfinished {
         Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: false, unclear: None }
     }
 
-    /// Asks. Without an answer it is not known from then on what is still to come.
+    /// Sends a request. If it is not answered, it may still take effect later.
     async fn ask<T>(
         &mut self,
         void_after: Option<u64>,
@@ -382,8 +376,8 @@ impl Unfinished {
         Ok(answer)
     }
 
-    /// There is nothing to give up, as the request is a term's now. What may still be under way of it can do nothing while
-    /// the term lasts; once that is over it is to be [given up](give_up_once_void).
+    /// Nothing is given up when this is dropped, because the request has become a term. A statement of it that is still
+    /// under way can do nothing while the term lasts; after that, it must be [given up](give_up_once_void).
     pub(crate) fn disarm(&mut self) -> Option<u64> {
         self.armed = false;
         self.unclear.take()
@@ -406,9 +400,9 @@ impl Drop for Unfinished {
     }
 }
 
-/// Gives up what comes late of a request. What was asked on a connection that is closed by now may take effect still: a
-/// packet that was held up, or a commit that took its time. Once it is void, and its key's row could be locked, nothing can
-/// come any more.
+/// Gives up a request again once it is void, in case a statement takes effect late. A statement that was sent on a
+/// connection that is now closed may still take effect: a packet may have been held up, or a commit may take its time.
+/// After the request is void and the row of its key could be locked, it can no longer take effect.
 pub(crate) async fn give_up_once_void(
     process: &Process,
     session: SessionId,
@@ -422,39 +416,39 @@ pub(crate) async fn give_up_once_void(
     process.insist(session, async || process.store.give_up(session, key, grant).await).await;
 }
 
-/// Those who wait for their turn, by grant.
+/// The waits of this process, by grant.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     all: Mutex<HashMap<GrantId, (Wait, Arc<Notify>)>>,
-    /// Somebody came, or the last one left.
+    /// Notified when a wait begins or ends.
     changed: Notify,
 }
 
 impl Turns {
-    /// All are to look for themselves.
+    /// Makes all of them ask again.
     pub(crate) fn wake_all(&self) {
-        self.all().values().for_each(|(_, turn)| turn.notify_one());
+        self.all.lock().values().for_each(|(_, turn)| turn.notify_one());
     }
 
     pub(crate) fn wake(&self, grant: GrantId) {
-        if let Some((_, turn)) = self.all().get(&grant) {
+        if let Some((_, turn)) = self.all.lock().get(&grant) {
             turn.notify_one();
         }
     }
 
-    /// Whether nobody waits in a queue. A try is over before there is a word for it.
+    /// Whether there is no wait in a queue. A try is over before a notification could reach it.
     fn nobody_waits(&self) -> bool {
-        !self.all().values().any(|(wait, _)| *wait == Wait::InQueue)
+        !self.all.lock().values().any(|(wait, _)| *wait == Wait::InQueue)
     }
 
-    /// Completes as soon as somebody waits.
+    /// Completes as soon as there is a wait in a queue.
     pub(crate) async fn somebody_waits(&self) {
         while self.nobody_waits() {
             self.changed.notified().await;
         }
     }
 
-    /// Completes when nobody has waited for this long.
+    /// Completes when there has been no wait in a queue for this long.
     pub(crate) async fn nobody_waits_for(&self, time: Duration) {
         loop {
             let nobody = self.nobody_waits();
@@ -466,13 +460,9 @@ impl Turns {
             }
         }
     }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<GrantId, (Wait, Arc<Notify>)>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// A place where the word that it is one's turn is left.
+/// Where one wait is notified that it is its turn.
 struct Turn<'a> {
     turns: &'a Turns,
     grant: GrantId,
@@ -482,7 +472,7 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
         let notify = Arc::new(Notify::new());
-        turns.all().insert(grant, (wait, Arc::clone(&notify)));
+        turns.all.lock().insert(grant, (wait, Arc::clone(&notify)));
         turns.changed.notify_one();
         Self { turns, grant, notify }
     }
@@ -490,7 +480,7 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.all().remove(&self.grant);
+        self.turns.all.lock().remove(&self.grant);
         self.turns.changed.notify_one();
     }
 }
@@ -534,10 +524,10 @@ mod tests {
         for number in 0..MOST_DELAYS + 10 {
             delays.learn(&key(&number.to_string()), Token::new(1), hour);
         }
-        assert_eq!(delays.all().len(), MOST_DELAYS);
-        let known = delays.all().keys().next().cloned().expect("it is full");
+        assert_eq!(delays.0.lock().len(), MOST_DELAYS);
+        let known = delays.0.lock().keys().next().cloned().expect("it is full");
         delays.learn(&known, Token::new(2), hour);
-        assert_eq!(delays.all().len(), MOST_DELAYS, "one that is there already needs no other's place");
+        assert_eq!(delays.0.lock().len(), MOST_DELAYS, "one that is there already needs no other's place");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::postgres::{DEADLINE, Database, database};
 #[path = "postgres/mod.rs"]
 mod postgres;
 
-/// For the databases of the tests. What is tested does without.
+/// A runtime for the tests' databases. The tested code does not use it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 fn migrated() -> (Database, Store) {
@@ -58,7 +58,7 @@ fn a_key_goes_from_thread_to_thread() {
     assert!(held.held_until().unwrap() > leadergroup_lock::monotonic());
     assert!(two.try_lock(&key()).unwrap().is_none());
     let late = two.lock(&key(), Duration::from_millis(50)).unwrap_err();
-    assert!(late.to_string().contains("was not to be had within 50ms"), "{late}");
+    assert!(late.to_string().contains("could not be acquired within 50ms"), "{late}");
     let waiters = |count| move || number(database, "select count(*) from leadergroup.waiter") == count;
     eventually("its place is given up", waiters(0));
     std::thread::scope(|threads| {
@@ -73,7 +73,7 @@ fn a_key_goes_from_thread_to_thread() {
     });
 }
 
-/// Nothing that the caller does stops the heartbeats.
+/// Nothing that the caller does can stop the heartbeats.
 #[test]
 fn a_thread_that_computes_keeps_the_key() {
     let (_database, store) = migrated();

@@ -1,4 +1,4 @@
-//! What a program takes in with this crate: no Kubernetes, and no HTTP.
+//! The dependencies that a program gets with this crate: no Kubernetes, and no HTTP.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The metrics of a real client, as a scrape gets them.
+//! The metrics of a real client, as a scrape returns them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use crate::postgres::{DEADLINE, eventually, migrated};
 #[path = "postgres/mod.rs"]
 mod postgres;
 
-/// What a scrape gets.
+/// The result of a scrape.
 struct Scrape(String);
 
 impl Scrape {
@@ -30,7 +30,7 @@ impl Scrape {
         line.unwrap_or_else(|| panic!("no {sample} in:\n{}", self.0)).parse().unwrap()
     }
 
-    /// How many values a histogram has, after a check that its last bucket has all of them.
+    /// The number of values in a histogram, after a check that its last bucket contains all of them.
     fn count(&self, histogram: &str) -> f64 {
         let count = self.value(&format!("{histogram}_count"));
         let all = self.value(&format!("{histogram}_bucket{{le=\"+Inf\"}}"));
@@ -44,7 +44,7 @@ async fn client(store: &Store) -> Client {
     Client::connect(store.clone(), config).await.unwrap()
 }
 
-/// Each sample of these counts exactly what the test did.
+/// Checks that each of these samples has exactly the expected value.
 fn assert_values(scrape: &Scrape, expected: &[(&str, u32)]) {
     for &(sample, expected) in expected {
         let value = scrape.value(sample);
@@ -96,7 +96,7 @@ async fn a_scrape_shows_what_a_client_did() {
     );
     assert!(scrape.value("contention_total") >= 2.0, "{}", scrape.0);
     assert!(scrape.value("connections_in_use") + scrape.value("connections_idle") >= 1.0, "{}", scrape.0);
-    // The registration of the session, two tries, a wait and a release at the least, and the heartbeats.
+    // At least the registration of the session, two tries, a wait and a release, besides the heartbeats.
     let heartbeats = scrape.count("heartbeat_lag_seconds");
     assert!(scrape.count("statement_duration_seconds") >= 5.0 + heartbeats, "{}", scrape.0);
     // The histograms have the same sums as the store.
@@ -107,7 +107,7 @@ async fn a_scrape_shows_what_a_client_did() {
     }
 }
 
-/// Two stores in one registry, and a prefix of the program's own.
+/// Two stores in one registry, and a prefix chosen by the program.
 #[tokio::test]
 async fn a_program_chooses_labels_and_prefix() {
     let (_database, store) = migrated().await;

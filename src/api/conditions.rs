@@ -1,4 +1,4 @@
-//! The types and reasons of conditions and changes of holder: their one home.
+//! The types of conditions, and the reasons of conditions and of changes of holder. They are defined only here.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use std::fmt;
 pub enum ConditionType {
     /// The spec can be carried out.
     Accepted,
-    /// A pod is labelled active and confirmed.
+    /// A pod is labelled active, and the term is confirmed.
     Active,
-    /// At least one further pod could take over at once.
+    /// At least one more pod could take over at once.
     Redundant,
-    /// The labels on the pods are what the declaration says.
+    /// The pods carry the labels of the declared term.
     Routed,
-    /// The operator reaches the lock's database.
+    /// The operator can reach the lock's database.
     LockStoreReachable,
-    /// The sum: accepted, active and routed.
+    /// The group is accepted, active and routed.
     Ready,
-    /// Nothing will change until a user changes something.
+    /// The operator cannot go on until a user changes something.
     Stalled,
 }
 
-/// Why a condition is what it is, or why the holder changed. One CamelCase word each.
+/// The reason of a condition or of a change of holder. Each is one CamelCase word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// Nothing is wrong.
@@ -40,27 +40,27 @@ pub enum Reason {
     DisruptionTarget,
     /// A container of the pod ended.
     ContainerTerminated,
-    /// A container of the pod ended and was started anew.
+    /// A container of the pod ended and was restarted.
     ContainerRestarted,
-    /// The kubelet says that the pod is not ready.
+    /// The kubelet reports that the pod is not ready.
     PodNotReady,
     /// The pod refused its probes or the connections to it.
     ProbeRefused,
-    /// Nothing was heard of the pod for the lock's ttl.
+    /// The pod did not answer for the lock's ttl.
     Silent,
-    /// A change that a fault had interrupted was finished.
+    /// A change that was interrupted by a fault was completed.
     Resumed,
-    /// The database lost commits; the active pod keeps its role under a higher token.
+    /// The database lost commits; the active pod keeps its role under a larger token.
     LostCommits,
-    /// Somebody took the role label or the stamp off the active pod; it got them back under a higher token.
+    /// The role label or the stamp was removed from the active pod; the operator restored it under a larger token.
     LabelLost,
     /// The selector matches no pod.
     NoPods,
-    /// Pods are there, but none could be active.
+    /// The selector matches pods, but none of them can be active.
     NoEligiblePod,
-    /// A change of holder is under way.
+    /// A change of holder is in progress.
     Changing,
-    /// Only one pod could be active.
+    /// Only one pod can be active.
     NoStandby,
     /// A pod is also selected by another, older group.
     SelectedByOtherGroup,
@@ -76,7 +76,7 @@ pub enum Reason {
     InvalidSpec,
     /// A write to the API server was refused.
     WriteRefused,
-    /// The label of the pods' owner would orphan the active pod.
+    /// The pods' owner selects by the role label, so it would orphan the active pod.
     RoleLabelInOwnerSelector,
 }
 

@@ -13,6 +13,17 @@ pub const STAMP_ANNOTATION: &str = "leadergroup.dev/stamp";
 /// Keeps a deleted group around until its pods' labels are settled.
 pub const FINALIZER: &str = "leadergroup.dev/routing";
 
+/// The role that a pod's label gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Routed to.
+    Active,
+    /// Not routed to.
+    Standby,
+    /// No role label, or a value that means neither.
+    None,
+}
+
 /// Which group, and which decision of it, last wrote a pod's role.
 ///
 /// Every role written carries one, so that a pod itself tells which term it was last part of: a decision with a

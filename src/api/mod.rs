@@ -1,7 +1,8 @@
-//! The `LeaderGroup` API: what a user writes, what the operator answers, and the names both use.
+//! The `LeaderGroup` API: the spec that a user writes, the status that the operator writes, and the names that both
+//! use.
 //!
-//! This room owns the types of the custom resource, their validation, the conditions and their reasons, and the
-//! labels and annotations on pods. It knows nothing of any other room.
+//! This module owns the types of the custom resource, their validation, the conditions and their reasons, and the
+//! labels and annotations on pods. It uses no other module of this crate.
 
 mod conditions;
 mod duration;
@@ -12,12 +13,13 @@ mod schema;
 mod selector;
 mod spec;
 mod status;
+mod syntax;
 mod validation;
 
 pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
-    ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
+    ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
 };
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};

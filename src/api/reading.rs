@@ -1,7 +1,8 @@
-//! Reading a group as the API server stores it: perhaps for a newer version of the program, or past all validation.
+//! Decoding a group as the API server stores it. It may have been written for a newer version of the operator, or
+//! without validation.
 //!
-//! One that cannot be read must not keep the others from being seen; and although nothing may be decided on a spec that
-//! is understood by half, it must not stay for ever once it is to go.
+//! A group that cannot be decoded must not make the watch of all groups fail. No decision may be based on a partly
+//! decoded spec; but when such a group is deleted, its finalizer must still be removed.
 
 use std::borrow::Cow;
 
@@ -18,16 +19,16 @@ use super::{
     LeaderGroupStatus, LockSpec, OnDelete, PodSelector, RoutingSpec,
 };
 
-/// A group, or what is known of one that this version of the program cannot read. Every object can be sighted.
+/// A group, or an object that this version of the operator cannot decode as one. Decoding never fails.
 #[derive(Clone, Debug)]
 pub struct Sighting(pub Result<LeaderGroup, Box<Unreadable>>);
 
-/// An object that is no group to this version of the program, though the API server stores it.
+/// A stored group that this version of the operator cannot decode.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     /// Its metadata.
     pub metadata: ObjectMeta,
-    /// Which field, why, and what to do.
+    /// Which field cannot be read, why, and what to do.
     pub problem: String,
     spec: Value,
     status: Value,
@@ -35,7 +36,7 @@ pub struct Unreadable {
 
 /// A label that no pod has.
 const UNREADABLE_LABEL: &str = "leadergroup.dev/unreadable";
-/// The most attempts at reading that the search for the guilty field may take.
+/// Limit of the decoding attempts in the search for the invalid field.
 const MOST_ATTEMPTS: u32 = 200;
 
 impl<'de> Deserialize<'de> for Sighting {
@@ -86,17 +87,17 @@ impl Resource for Sighting {
 }
 
 impl Sighting {
-    /// Whether the object has no status at all, as when its definition sets no defaults.
-    pub fn is_without_status(&self) -> bool {
+    /// Whether the object has no status, which is possible if the CRD sets no defaults.
+    pub(crate) fn is_without_status(&self) -> bool {
         match &self.0 {
             Ok(group) => group.status.is_none(),
             Err(unreadable) => unreadable.status.is_null(),
         }
     }
 
-    /// A spec that the API server accepts in place of the stored one, if this is a group that is being deleted. What is
-    /// immutable in it is as stored, or the API server would not accept it either.
-    pub fn acceptable_spec(&self) -> Option<Value> {
+    /// For a group that is being deleted: a spec that the API server accepts in place of the stored one. Its
+    /// immutable fields are the stored ones, otherwise the API server would refuse the change.
+    pub(crate) fn acceptable_spec(&self) -> Option<Value> {
         self.meta().deletion_timestamp.as_ref()?;
         let spec = match &self.0 {
             Ok(group) => serde_json::to_value(&group.spec).unwrap_or_default(),
@@ -119,7 +120,7 @@ impl Sighting {
         Some(acceptable)
     }
 
-    /// The term that the status declares; of one that cannot be read, no more than its token.
+    /// The term that the status declares. If the status cannot be decoded, only the token is set.
     pub fn declaration(&self) -> Declaration {
         let status = match &self.0 {
             Ok(group) => group.status.clone(),
@@ -130,21 +131,22 @@ impl Sighting {
 }
 
 impl Unreadable {
-    /// What the status says, as far as that can be read.
+    /// The conditions in the status that can be decoded.
     pub fn conditions(&self) -> Vec<Condition> {
         let stored = self.status.get("conditions").and_then(Value::as_array);
         stored.into_iter().flatten().filter_map(|condition| Condition::deserialize(condition).ok()).collect()
     }
 
-    /// What is left of the group, for its end: with this its labels, its lock's row and its finalizer are seen to.
-    /// Nothing else may be done with it.
+    /// A substitute for the group, to be used only for its deletion: its labels, its lock row and its finalizer.
     ///
-    /// `known` is the spec from when the group last could be read, which is what its pods were labelled by; of what is
-    /// stored only `onDelete` counts then, if that can be read. Of a group that is not known counts what can be read of
-    /// the fields that its end depends on, else their default. It selects no pods: they may be another group's, and a
-    /// selector of which a part is missing selects more than was meant. Those with its stamp are found all the same,
-    /// and nobody can be promoted. If its lock's key cannot be read, its row has to be found by other means.
-    pub fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
+    /// `known` is the last spec that could be decoded; the group's pods were labelled according to it. The substitute
+    /// is this spec, with the stored `onDelete` if that can be decoded.
+    ///
+    /// Without `known`, the fields that the deletion depends on are the stored ones if they can be decoded, and the
+    /// defaults otherwise. The selector then matches no pods, because an incomplete selector would match too many,
+    /// perhaps pods of another group. Pods with the group's stamp are found without a selector, and no pod can be
+    /// promoted. If the lock's key cannot be decoded, the row has to be found by other means.
+    pub(crate) fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
         let mut spec = known.cloned().unwrap_or_else(|| self.without_pods());
         self.amend("/onDelete", &mut spec.on_delete);
         let mut group = LeaderGroup::new("", spec);
@@ -175,7 +177,7 @@ impl Unreadable {
         }
     }
 
-    /// Puts what is stored in the field, if it is there and can be read.
+    /// Sets the field to the stored value, if there is one and it can be decoded.
     fn amend<T: DeserializeOwned>(&self, pointer: &str, field: &mut T) {
         if let Some(stored) = self.spec.pointer(pointer).and_then(|stored| T::deserialize(stored).ok()) {
             *field = stored;
@@ -200,7 +202,7 @@ impl Unreadable {
     }
 }
 
-/// Says which field it is, why it cannot be read, and what to do.
+/// A message that names the field and says why it cannot be read and what to do.
 fn problem(object: &Value, error: &serde_json::Error) -> String {
     let mut attempts = MOST_ATTEMPTS;
     let field = ["spec", "status"].into_iter().find_map(|section| {
@@ -208,13 +210,13 @@ fn problem(object: &Value, error: &serde_json::Error) -> String {
         guilty(object, &mut path, &mut attempts).then(|| path.join("."))
     });
     format!(
-        "{} cannot be read: {error}; put it right, or upgrade the operator if a newer one knows what is meant. Until then \
+        "{} cannot be read: {error}; correct it, or upgrade the operator if a newer version supports it. Until then \
          nothing changes for this group",
         field.as_deref().unwrap_or("the object")
     )
 }
 
-/// Narrows `path` down to the field without which the object can be read. False: it is not below the path.
+/// Extends `path` to the field without which the object can be decoded. False if the field is not below `path`.
 fn guilty(object: &Value, path: &mut Vec<String>, attempts: &mut u32) -> bool {
     let pointer = |path: &[String]| format!("/{}", path.join("/"));
     let keys: Vec<String> = match object.pointer(&pointer(path)) {
@@ -235,12 +237,12 @@ fn guilty(object: &Value, path: &mut Vec<String>, attempts: &mut u32) -> bool {
         }
         if LeaderGroup::deserialize(&without).is_ok() {
             path.push(key.clone());
-            // Deeper, if it can be told.
+            // Go deeper if possible.
             guilty(object, path, attempts);
             return true;
         }
     }
-    // A field that has to be there cannot be left out to see; what is below it can.
+    // Leaving out a required field proves nothing, but the fields below it can be tried.
     for key in keys {
         path.push(key);
         if guilty(object, path, attempts) {
@@ -268,7 +270,7 @@ mod tests {
             "spec": spec,
             "status": status
         });
-        serde_json::from_value(object).expect("every object can be sighted")
+        serde_json::from_value(object).expect("every object can be decoded")
     }
 
     fn unreadable(spec: &Value, status: &Value) -> Unreadable {
@@ -280,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_good_group_is_a_group() {
+    fn a_valid_group_is_decoded() {
         let good = stored(&json!({ "selector": selector() }), &json!({ "declaration": { "token": 3 } }));
         assert_eq!((good.declaration().token, good.is_without_status()), (3, false));
-        assert_eq!(good.0.expect("it is good").name_any(), "web");
+        assert_eq!(good.0.expect("it is valid").name_any(), "web");
     }
 
     #[test]
-    fn a_bad_one_says_which_field_it_is() {
+    fn the_problem_names_the_invalid_field() {
         for (spec, field) in [
             (json!({ "selector": selector(), "onDelete": "Explode" }), "spec.onDelete"),
             (
@@ -311,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Specs of which a part cannot be read, and the key, the role label and its values, and `onDelete` that remain.
+    /// Specs that can be decoded only in part, with the expected key, role label, its values, and `onDelete`.
     fn broken() -> [(Value, [&'static str; 4], OnDelete); 8] {
         let routing = json!({ "roleLabel": "a.b/role", "activeValue": "on", "standbyValue": "off" });
         let lock = json!({ "key": "k" });
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_end_depends_on_remains_and_no_pod_is_selected() {
+    fn fields_needed_for_deletion_are_kept_and_no_pod_is_selected() {
         for (spec, [key, label, active, standby], on_delete) in broken() {
             let remains = unreadable(&spec, &Value::Null).remains(None);
             let routing = RoutingSpec {
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_stays_but_for_the_last_will() {
+    fn the_last_known_spec_is_used_with_the_stored_on_delete() {
         let known = json!({
             "selector": selector(),
             "lock": { "key": "before" },
@@ -395,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_spec_of_a_group_that_goes_may_be_replaced() {
+    fn only_the_spec_of_a_group_in_deletion_may_be_replaced() {
         let broken = json!({
             "selector": selector(),
             "lock": { "key": "k", "ttl": 5 },
@@ -407,7 +409,7 @@ mod tests {
             "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby"
         });
         for (spec, expected) in [
-            // Read, but not what the definition asks for.
+            // Can be decoded, but is not valid according to the CRD.
             (
                 json!({ "selector": selector(), "health": [] }),
                 json!({ "selector": selector(), "routing": defaults }),
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_status_the_token_and_the_conditions_remain() {
+    fn the_token_and_the_conditions_of_an_unreadable_status_are_kept() {
         let condition = |kind: &str| {
             json!({
                 "type": kind, "status": "True", "reason": "AsExpected", "message": "",

@@ -1,8 +1,8 @@
-//! What the API server checks before it stores a group, beyond the types: rules in CEL, each with a message that says
-//! what to write instead.
+//! CEL rules that the API server checks in addition to the types, each with a message that says what to write
+//! instead.
 //!
-//! Rules on one field report at that field; rules on several hold back while one of these fields is wrong by itself,
-//! so that one mistake gives one message.
+//! A rule on one field reports at that field. A rule on several fields is skipped while one of them is invalid by
+//! itself, so that one mistake gives one message.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,10 @@ use kube::core::{Reason, Rule, validate};
 use schemars::Schema;
 use serde_json::Value;
 
-use super::{duration, schema, selector, validation::CONTROLLERS_LABELS};
-
-const LABEL_VALUE: &str = "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+use super::{
+    duration, schema,
+    syntax::{CONTROLLERS_LABELS, LABEL_KEY, LABEL_VALUE},
+};
 
 pub(super) fn spec(schema: &mut Schema) {
     schema::settle(schema);
@@ -72,8 +73,7 @@ pub(super) fn selector(schema: &mut Schema) {
         schema,
         "matchLabels",
         Rule::new(format!(
-            "self.all(k, k.matches('{}') && (self[k] == '' || self[k].matches('{LABEL_VALUE}')))",
-            selector::QUALIFIED_NAME
+            "self.all(k, k.matches('{LABEL_KEY}') && (self[k] == '' || self[k].matches('{LABEL_VALUE}')))"
         ))
         .message("matchLabels must be valid labels: write [prefix/]name: value, such as app: my-app"),
     );
@@ -83,7 +83,7 @@ pub(super) fn requirement(schema: &mut Schema) {
     on(
         schema,
         "key",
-        Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
+        Rule::new(format!("self.matches('{LABEL_KEY}')"))
             .message("key must be a valid label key: write [prefix/]name, such as app or example.com/tier"),
     );
     on(
@@ -97,16 +97,14 @@ pub(super) fn requirement(schema: &mut Schema) {
         schema,
         Rule::new("!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)")
             .message(
-                "values must not be empty for In and NotIn: write at least one value, or the operator Exists",
+                "values must not be empty for In and NotIn: write at least one value, or use the operator Exists",
             )
             .field_path(".values"),
     );
     add(
         schema,
         Rule::new("self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0")
-            .message(
-                "values must be empty for Exists and DoesNotExist: take them out, or write the operator In",
-            )
+            .message("values must be empty for Exists and DoesNotExist: remove them, or use the operator In")
             .field_path(".values"),
     );
 }
@@ -207,7 +205,7 @@ pub(super) fn routing(schema: &mut Schema) {
     on(
         schema,
         "roleLabel",
-        Rule::new(format!("self.matches('{}')", selector::QUALIFIED_NAME))
+        Rule::new(format!("self.matches('{LABEL_KEY}')"))
             .message("roleLabel must be a valid label key: write [prefix/]name, such as example.com/role"),
     );
     on(
@@ -231,7 +229,7 @@ pub(super) fn routing(schema: &mut Schema) {
                 "{value} must be a label value: 1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit at both ends"
             ).as_str()),
         );
-        // With the two exchanged, every standby would be routed to until it is labelled anew.
+        // If the two values could be exchanged, the Service would route to every standby until it is labelled again.
         on(schema, value, immutable(value, "create another LeaderGroup for another value"));
     }
     add(
@@ -246,14 +244,15 @@ fn immutable(field: &str, instead: &str) -> Rule {
     Rule::new("self == oldSelf").message(format!("{field} is immutable: {instead}").as_str())
 }
 
-/// The field is a duration, and in the range.
+/// The field must be a duration in the range.
 fn within(field: &str, range: Range, words: &str) -> Rule {
     Rule::new(valid(&[("self", range)])).message(
         format!("{field} must be {words}, written in h, m, s and ms, such as 500ms, 5s or 1m30s").as_str(),
     )
 }
 
-/// All these expressions are durations in their ranges: `duration(...)` of any of them is safe behind it.
+/// A condition that all these expressions are durations in their ranges. After it, `duration(...)` cannot fail on
+/// them.
 fn valid(durations: &[(&str, Range)]) -> String {
     durations.iter().fold(String::new(), |mut rule, (it, (least, greatest))| {
         let and = if rule.is_empty() { "" } else { " && " };

@@ -1,21 +1,20 @@
-//! The parts of the CRD's schema that its Rust types do not say by themselves: foreign types and the status' default.
+//! The parts of the CRD's schema that cannot be derived from the Rust types: foreign types, and the default of the
+//! status.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
-
-use super::LeaderGroupStatus;
 
 /// A point in time.
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
-/// A port by number or by name; which ones are valid is up to the rules.
+/// A port by number or by name. The CEL rules decide which ports are valid.
 pub(super) fn port(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true, "maxLength": 15 })
 }
 
-/// Conditions: a map by their type, so that two writers of different conditions do not undo each other's.
+/// Conditions, as a map keyed by type, so that writers of different conditions do not overwrite each other.
 pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -25,33 +24,25 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["type", "status", "reason", "message", "lastTransitionTime"],
             "properties": {
-                "type": { "type": "string", "description": "What the condition is about." },
-                "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds." },
-                "reason": { "type": "string", "description": "Why, in one CamelCase word." },
-                "message": { "type": "string", "description": "Why, and what to do about it, for people." },
+                "type": { "type": "string", "description": "type of the condition." },
+                "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "status of the condition: True, False or Unknown." },
+                "reason": { "type": "string", "description": "reason for the condition's last transition, as one CamelCase word." },
+                "message": { "type": "string", "description": "message is a human-readable explanation, and what to do about it." },
                 "lastTransitionTime": {
-                    "type": "string", "format": "date-time", "description": "When `status` last changed."
+                    "type": "string", "format": "date-time", "description": "lastTransitionTime is the last time the condition's status changed."
                 },
                 "observedGeneration": {
-                    "type": "integer", "format": "int64", "description": "The generation of the spec it speaks of."
+                    "type": "integer", "format": "int64", "description": "observedGeneration is the generation of the spec that the condition is based on."
                 }
             }
         }
     })
 }
 
-/// Gives the status its default, without which tools take a new object for one that is already settled.
-pub(super) fn status(schema: &mut Schema) {
-    settle(schema);
-    let default = serde_json::to_value(LeaderGroupStatus::default())
-        .expect("a status serialises: its map keys are strings and its numbers finite");
-    schema.insert("default".to_owned(), default);
-}
-
-/// Makes the generated schema of a whole part what the API server and its users expect:
-/// - no `null` for optional fields: a null is then dropped and replaced by the default, not stored;
-/// - only formats that the API server knows, as it warns of others;
-/// - descriptions without the line breaks of the source.
+/// Adapts a generated schema to what the API server and its users expect:
+/// - no `null` for optional fields: the API server then drops a null and uses the default, instead of storing it;
+/// - only formats that the API server supports, because it warns about others;
+/// - no line breaks of the source in descriptions.
 pub(super) fn settle(schema: &mut Schema) {
     if let Some(object) = schema.as_object_mut() {
         settle_object(object);

@@ -1,4 +1,4 @@
-//! What a user asks for: the spec of a `LeaderGroup`.
+//! The spec of a `LeaderGroup`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::{
     ACTIVE_VALUE, HumanDuration, LeaderGroupStatus, PodSelector, ROLE_LABEL, STANDBY_VALUE, rules, schema,
 };
 
-/// A set of pods of which exactly one is active at a time.
+/// LeaderGroup is a set of pods, exactly one of which is active at a time.
 ///
-/// The operator elects one of the pods that `selector` matches, gives it a fencing token, and labels it active; every
-/// other pod is labelled standby. A Service that has the role label in its selector routes to the active pod alone.
+/// The operator elects one of the pods that `selector` matches, gives it a fencing token and labels it active; it
+/// labels every other pod standby. A Service that has the role label in its selector routes only to the active pod.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[kube(
     group = "leadergroup.dev",
@@ -24,17 +24,17 @@ use super::{
     namespaced,
     status = "LeaderGroupStatus",
     derive = "PartialEq",
-    doc = "A set of pods of which exactly one is active at a time: labelled, routed to and holding the fencing token.",
+    doc = "LeaderGroup is a set of pods, exactly one of which is active at a time: it is labelled active, gets the traffic and holds the fencing token.",
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("metadata.name must be at most 63 characters: write a shorter name"),
     printcolumn(name = "Active", type_ = "string", json_path = ".status.active.pod", description = "The active pod"),
-    printcolumn(name = "Node", type_ = "string", json_path = ".status.active.node", description = "The node it is on"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.active.node", description = "The node of the active pod"),
     printcolumn(name = "Token", type_ = "integer", json_path = ".status.token", description = "The fencing token"),
     printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = ".status.ready",
-        description = "How many pods could be active, of how many"
+        description = "The number of pods that could be active, and of all pods of the group"
     ),
     printcolumn(
         name = "Status",
@@ -46,47 +46,51 @@ use super::{
         name = "Since",
         type_ = "date",
         json_path = ".status.active.since",
-        description = "For how long the pod has been active"
+        description = "How long the pod has been active"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = rules::spec)]
 pub struct LeaderGroupSpec {
-    /// Which pods of the group's namespace belong to it. Immutable.
+    /// selector is a label query over the pods in the namespace of the LeaderGroup. It must not be empty and must not
+    /// contain the role label. Immutable.
     pub selector: PodSelector,
-    /// How the group's lock is kept.
+    /// lock configures the group's lock.
     #[serde(default)]
     pub lock: LockSpec,
-    /// How the operator tells a working pod from a broken one.
+    /// health configures how the operator judges the health of the pods.
     #[serde(default)]
     pub health: HealthSpec,
-    /// How the winner is marked.
+    /// routing configures the labels that mark the active pod and the standbys.
     #[serde(default)]
     pub routing: RoutingSpec,
-    /// What becomes of the role labels when the group is deleted.
+    /// onDelete is what happens to the role labels when the LeaderGroup is deleted. Strip removes them, so that a
+    /// Service that selects them has no endpoints. Keep leaves them as they are: the active pod keeps serving, but
+    /// without failover. Defaults to Strip.
     #[serde(default)]
     pub on_delete: OnDelete,
-    /// Stops elections: the active pod stays as it is, whatever happens. A change of holder under way is finished.
+    /// paused suspends elections: the active pod is not replaced, whatever happens to it. A change of holder that has
+    /// begun is finished first. Defaults to false.
     #[serde(default)]
     pub paused: bool,
 }
 
-/// How the group's lock is kept.
+/// Configuration of the group's lock.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules::lock)]
 pub struct LockSpec {
-    /// How long the active pod may stay silent before another takes over: the price of a hang or a lost node. From 1s
-    /// to 1h, written like 5s or 1m30s.
+    /// ttl is how long the active pod may be silent before another pod takes over. This is how long a failover takes
+    /// when the pod hangs or its node is lost. From 1s to 1h, written like 5s or 1m30s. Defaults to 5s.
     pub ttl: HumanDuration,
-    /// How often each pod is probed: from 100ms to a third of `ttl`.
+    /// retryInterval is how often each pod is probed. From 100ms to a third of ttl. Defaults to 1s.
     pub retry_interval: HumanDuration,
-    /// How long to wait after a holder was lost without a clean end before the next pod is promoted, for workloads that
-    /// need time to notice that they lost the lock. From 0s to 1h.
+    /// lockDelay is how long to wait before the next pod is promoted when the holder did not end cleanly (silent or
+    /// failing). It is for workloads that need time to notice that they lost the role. From 0s to 1h. Defaults to 0s.
     pub lock_delay: HumanDuration,
-    /// The row of the lock table: 1 to 255 printable ASCII characters. Immutable. Default:
-    /// `<kube-system UID>/<namespace>/<name>`.
+    /// key is the key of the group's row in the lock table: 1 to 255 printable ASCII characters. Immutable. Defaults
+    /// to `<kube-system UID>/<namespace>/<name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 255))]
     pub key: Option<String>,
@@ -103,25 +107,26 @@ impl Default for LockSpec {
     }
 }
 
-/// How the operator tells a working pod from a broken one.
+/// Configuration of how the operator judges the health of the pods.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules::health)]
 pub struct HealthSpec {
-    /// The container whose readinessProbe is carried out. Default: the pod's `kubectl.kubernetes.io/default-container`,
-    /// else its first container that has a readinessProbe.
+    /// container is the container whose readinessProbe the operator runs. Defaults to the pod's annotation
+    /// `kubectl.kubernetes.io/default-container`, or to the first container that has a readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 63))]
     pub container: Option<String>,
-    /// A probe to use in place of the pod's own readinessProbe.
+    /// probe replaces the pod's own readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
-    /// How long one probe may take, at most `lock.ttl`. Default: the readinessProbe's own timeout, at most
-    /// `lock.retryInterval`.
+    /// timeout is how long one probe may take, at most `lock.ttl`. Defaults to the timeout of the readinessProbe, but
+    /// at most `lock.retryInterval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<HumanDuration>,
-    /// How many explicit refusals in a row make a pod failing, and how many probes must at least have gone unanswered
-    /// before a pod counts as silent: 1 to 10.
+    /// failureThreshold is how many consecutive refused probes make a pod failing. It is also the least number of
+    /// unanswered probes before a pod counts as silent. From 1 to 10; multiplied by `lock.retryInterval` it must not
+    /// exceed `lock.ttl`. Defaults to 2.
     pub failure_threshold: u32,
 }
 
@@ -131,32 +136,32 @@ impl Default for HealthSpec {
     }
 }
 
-/// A probe, always sent to the pod's own address. Exactly one kind is set.
+/// A probe, always sent to the pod's own address. Exactly one of its fields must be set.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = rules::probe)]
 pub struct ProbeSpec {
-    /// An HTTP GET that answers with a status from 200 to 399.
+    /// httpGet is an HTTP GET request. It succeeds on status 200-399.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_get: Option<HttpGetProbe>,
-    /// A TCP connection that is accepted.
+    /// tcpSocket is a TCP connection. It succeeds if the connection is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocketProbe>,
 }
 
-/// An HTTP GET.
+/// An HTTP GET request.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = rules::http_get)]
 pub struct HttpGetProbe {
-    /// The path. Default: `/`.
+    /// path is the path of the request. Defaults to `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 1024))]
     pub path: Option<String>,
-    /// The port, by number or by the name it has in the container.
+    /// port is the port, by number or by its name in the container.
     #[schemars(schema_with = "schema::port")]
     pub port: ProbePort,
-    /// HTTP or HTTPS; a certificate is not verified, as the kubelet does not either.
+    /// scheme is HTTP or HTTPS. Certificates are not verified, as in the kubelet's probes. Defaults to HTTP.
     #[serde(default)]
     pub scheme: ProbeScheme,
 }
@@ -165,7 +170,7 @@ pub struct HttpGetProbe {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[schemars(transform = rules::port)]
 pub struct TcpSocketProbe {
-    /// The port, by number or by the name it has in the container.
+    /// port is the port, by number or by its name in the container.
     #[schemars(schema_with = "schema::port")]
     pub port: ProbePort,
 }
@@ -180,23 +185,24 @@ pub enum ProbeScheme {
     /// Plain HTTP.
     #[default]
     Http,
-    /// HTTP over TLS, the certificate not verified.
+    /// HTTP over TLS, without verification of the certificate.
     Https,
 }
 
-/// How the winner is marked.
+/// Configuration of the labels that mark the active pod and the standbys.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules::routing)]
 pub struct RoutingSpec {
-    /// The label that tells the active pod from the standbys; a Service has it in its selector. It must not be part of
-    /// the selector of this group or of the pods' owner. Immutable.
+    /// roleLabel is the label that marks pods as active or standby; the Service selects by it. It must not be part of
+    /// the selector of this LeaderGroup or of the pods' owner. A label other than the default must be listed in the
+    /// chart's `admissionPolicies.roleLabels`. Immutable. Defaults to `leadergroup.dev/role`.
     #[schemars(extend("maxLength" = 317))]
     pub role_label: String,
-    /// The role label's value on the active pod. Immutable.
+    /// activeValue is the value of the role label on the active pod. Immutable. Defaults to active.
     #[schemars(extend("maxLength" = 63))]
     pub active_value: String,
-    /// The role label's value on every other pod. Immutable.
+    /// standbyValue is the value of the role label on every other pod of the group. Immutable. Defaults to standby.
     #[schemars(extend("maxLength" = 63))]
     pub standby_value: String,
 }
@@ -211,12 +217,12 @@ impl Default for RoutingSpec {
     }
 }
 
-/// What becomes of the role labels when the group is deleted.
+/// What happens to the role labels when the group is deleted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 pub enum OnDelete {
-    /// The role labels are taken off: the Service routes nowhere.
+    /// The role labels are removed, so that a Service that selects them has no endpoints.
     #[default]
     Strip,
-    /// The role labels stay as they are: the active pod keeps serving, and nobody fails over any more.
+    /// The role labels stay as they are: the active pod keeps serving, but without failover.
     Keep,
 }

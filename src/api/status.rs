@@ -1,40 +1,42 @@
-//! What the operator answers: the status of a `LeaderGroup`.
+//! The status of a `LeaderGroup`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::{ConditionType, HumanDuration, Reason, schema};
 
-/// What the operator last saw and did. Written on change only.
+/// What the operator last observed and did. Written only when it changes.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(transform = schema::status)]
+#[schemars(transform = with_default)]
 pub struct LeaderGroupStatus {
-    /// The generation of the spec that this status speaks of; -1 before the operator has seen the group.
+    /// observedGeneration is the generation of the spec that this status is based on; -1 before the operator has seen
+    /// the LeaderGroup.
     pub observed_generation: i64,
-    /// The pod that is labelled active, if any.
+    /// active is the pod that is labelled active, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<ActivePod>,
-    /// The fencing token of the last term that was declared.
+    /// token is the fencing token of the term that was declared last.
     pub token: i64,
-    /// The term that is being, or was last, carried out. A change of holder is declared here before any label moves.
+    /// declaration is the current term. The operator declares a change of holder here before it changes any label.
+    /// For the operator's use: do not edit.
     pub declaration: Declaration,
-    /// How many pods could be active now.
+    /// eligible is the number of pods that could be active now.
     pub eligible: u32,
-    /// How many pods the selector matches.
+    /// members is the number of pods that the selector matches.
     pub members: u32,
-    /// `eligible/members`, for people.
+    /// ready is `eligible/members`, for display.
     pub ready: String,
-    /// The last changes of holder, the newest first; at most 10.
+    /// history contains the last 10 changes of holder, newest first.
     pub history: Vec<HistoryEntry>,
-    /// Accepted, Active, Redundant, Routed, `LockStoreReachable`, Ready, Stalled.
+    /// conditions are Accepted, Active, Redundant, Routed, `LockStoreReachable`, Ready and Stalled.
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// What the API server shows before the operator has seen the group. `Ready` is Unknown there, so that nothing that
-/// waits for the group takes an object without a status for a finished one.
+/// The status before the operator has seen the group. `Ready` is Unknown in it, so that tools that wait for the group
+/// do not treat an object without a status as ready.
 impl Default for LeaderGroupStatus {
     fn default() -> Self {
         Self {
@@ -50,7 +52,9 @@ impl Default for LeaderGroupStatus {
                 type_: ConditionType::Ready.to_string(),
                 status: "Unknown".to_owned(),
                 reason: Reason::Pending.to_string(),
-                message: "the operator has not seen this group yet; if this stays, is it running?".to_owned(),
+                message:
+                    "the operator has not seen this group yet; if this persists, check that it is running"
+                        .to_owned(),
                 last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
                 observed_generation: None,
             }],
@@ -58,47 +62,55 @@ impl Default for LeaderGroupStatus {
     }
 }
 
+/// Puts the default of the status into its schema. Without it, tools take a new object for one that is already settled.
+fn with_default(schema: &mut Schema) {
+    schema::settle(schema);
+    let default = serde_json::to_value(LeaderGroupStatus::default())
+        .expect("a status serialises: its map keys are strings and its numbers finite");
+    schema.insert("default".to_owned(), default);
+}
+
 /// The active pod.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ActivePod {
-    /// Its name.
+    /// pod is the name of the pod.
     pub pod: String,
-    /// Its UID: a pod of the same name that came later is another one.
+    /// uid is the UID of the pod. A later pod of the same name has another UID.
     pub uid: String,
-    /// The node it runs on.
+    /// node is the node that the pod runs on.
     pub node: String,
-    /// When it was labelled active.
+    /// since is when the pod was labelled active.
     #[schemars(schema_with = "schema::time")]
     pub since: Time,
 }
 
-/// A pod, by name and UID.
+/// A pod, identified by name and UID.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 pub struct PodRef {
-    /// Its name.
+    /// name is the name of the pod.
     pub name: String,
-    /// Its UID.
+    /// uid is the UID of the pod.
     pub uid: String,
 }
 
-/// The public announcement of a term, made by compare-and-set before any pod is touched: whoever wants to carry out
-/// an older term is refused from here on.
+/// Declaration announces a term. It is made by compare-and-set before any pod is changed; from then on no older term
+/// can be carried out.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Declaration {
-    /// The fencing token of the term; 0 before the first.
+    /// token is the fencing token of the term; 0 before the first term.
     #[serde(default)]
     pub token: i64,
-    /// The grant that the lock gave for it: two grants of one token, possible after a database lost commits, differ
-    /// here.
+    /// grant is the identifier of the lock's grant. It distinguishes two grants of the same token, which are possible
+    /// after a database lost commits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
-    /// The pod that is to be active; none after a holder went away without a successor.
+    /// holder is the pod that this term makes active; empty if the last holder has no successor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<PodRef>,
-    /// The holders of the terms since the last confirmed one, that one included: they are stripped before `holder` is
-    /// promoted.
+    /// strip contains the holders since the last confirmed term, including that term's. They are labelled standby
+    /// before `holder` is promoted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strip: Vec<PodRef>,
 }
@@ -107,19 +119,19 @@ pub struct Declaration {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEntry {
-    /// The fencing token of the term that began.
+    /// token is the fencing token of the term that began.
     pub token: i64,
-    /// The pod that was active before.
+    /// from is the name of the pod that was active before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The pod that became active.
+    /// to is the name of the pod that became active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Why, in one CamelCase word.
+    /// reason is the reason for the change, as one CamelCase word.
     pub reason: String,
-    /// When the new pod was labelled.
+    /// at is when the new pod was labelled active.
     #[schemars(schema_with = "schema::time")]
     pub at: Time,
-    /// From the decision to the new pod's label.
+    /// duration is the time from the decision to the new pod's label.
     pub duration: HumanDuration,
 }

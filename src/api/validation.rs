@@ -1,12 +1,15 @@
-//! What makes a spec one that can be carried out, judged by the operator itself.
+//! Validation of a spec by the operator itself.
 //!
-//! The API server's rules refuse all of this at the door. A group may have been stored under older rules, though, or
-//! by way of a definition that somebody edited, and the operator must not act on a spec that would break its promises.
+//! The API server's rules refuse all of these errors. But a group may have been stored under older rules or with an
+//! edited CRD, and the operator must not act on a spec that would break its promises.
 
 use std::time::Duration;
 
 use super::{
-    ACTIVE_VALUE, LeaderGroupSpec, LockSpec, PodSelector, ProbePort, ProbeSpec, RoutingSpec, STANDBY_VALUE,
+    labels::{ACTIVE_VALUE, STANDBY_VALUE},
+    selector::PodSelector,
+    spec::{LeaderGroupSpec, LockSpec, ProbePort, ProbeSpec, RoutingSpec},
+    syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
 /// Why a spec cannot be carried out; each text says what to write instead.
@@ -17,12 +20,12 @@ pub enum InvalidSpec {
         "spec.selector is empty: write labels that the group's pods carry, such as matchLabels: {{app: my-app}}"
     )]
     EmptySelector,
-    /// A key or a value of the selector can be on no pod.
+    /// A key or a value of the selector is not valid in a label.
     #[error(
         "spec.selector: `{0}` can be neither the key nor the value of a label: write it as it is on the pods"
     )]
     SelectorNotLabels(String),
-    /// In and `NotIn` need values, the others must have none.
+    /// `In` and `NotIn` need values; the other operators must have none.
     #[error(
         "spec.selector: the expression on `{0}` needs values for In and NotIn, and none for Exists and DoesNotExist"
     )]
@@ -37,55 +40,55 @@ pub enum InvalidSpec {
     OutOfRange {
         /// The field below `spec`.
         field: &'static str,
-        /// The range, in words.
+        /// The range, as text.
         range: &'static str,
     },
-    /// Refusals could take longer to count than silence.
+    /// Counting the refusals could take longer than `ttl`, and silence would be detected first.
     #[error(
         "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
     )]
     FailureThreshold,
-    /// None of the kinds of probe, or several.
+    /// No kind of probe, or more than one.
     #[error("spec.health.probe must be of exactly one kind: write either httpGet or tcpSocket")]
     ProbeKind,
-    /// The path cannot be asked for.
+    /// The path is not valid in a request.
     #[error(
         "spec.health.probe.httpGet.path must start with a / and contain no spaces: write it like /readyz"
     )]
     ProbePath,
-    /// No pod has such a port.
+    /// Not a valid port number or port name.
     #[error(
         "spec.health.probe: the port must be a number from 1 to 65535, or the name of a port of the container: write \
          it like 8080 or http"
     )]
     ProbePort,
-    /// No container has such a name.
+    /// Not a valid container name.
     #[error(
         "spec.health.container must be the name of a container: write it as in the pod's spec.containers"
     )]
     Container,
-    /// A label key or value of `routing` is none, or is one that others use.
+    /// A label key or value of `routing` is invalid, or the label is used by others.
     #[error(
         "spec.routing: `{0}` cannot mark roles: write a valid label of your own domain, such as example.com/role"
     )]
     RoleLabel(String),
-    /// Active and standby could not be told apart.
+    /// The values for active and standby are equal.
     #[error(
         "spec.routing: activeValue and standbyValue are the same: write two, such as {ACTIVE_VALUE} and {STANDBY_VALUE}"
     )]
     SameValues,
-    /// The row's name cannot be used.
+    /// The key is not valid.
     #[error(
         "spec.lock.key must be 1 to 255 printable ASCII characters: write a shorter or plainer name, or leave it out"
     )]
     LockKey,
 }
 
-/// The longest of any duration in a spec.
+/// The maximum of every duration in a spec.
 const LONGEST: Duration = Duration::from_hours(1);
 
 impl LeaderGroupSpec {
-    /// Whether the spec can be carried out; else the first thing wrong with it, for the condition `Accepted`.
+    /// Returns the first error in the spec, for the condition `Accepted`.
     pub fn validate(&self) -> Result<(), InvalidSpec> {
         self.selector.validate()?;
         self.routing.validate()?;
@@ -191,34 +194,4 @@ impl ProbeSpec {
             |path: &str| path.starts_with('/') && path.bytes().all(|byte| matches!(byte, b'!'..=b'~'));
         if path.is_none_or(plain) { Ok(()) } else { Err(InvalidSpec::ProbePath) }
     }
-}
-
-/// Labels by which Kubernetes' own controllers find their pods.
-pub(super) const CONTROLLERS_LABELS: [&str; 5] = [
-    "pod-template-hash",
-    "pod-template-generation",
-    "controller-revision-hash",
-    "controller-uid",
-    "job-name",
-];
-
-/// A label key: a name, after an optional DNS subdomain and a slash.
-fn is_label_key(key: &str) -> bool {
-    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
-    is_label_name(name)
-        && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_dns_label))
-}
-
-/// One part of a DNS name, whatever its length.
-fn is_dns_label(part: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-}
-
-/// The name of a label key, or a label value that is not empty.
-fn is_label_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    bytes.len() <= 63 && bytes.iter().copied().all(inner) && end(bytes.first()) && end(bytes.last())
 }

@@ -1,34 +1,33 @@
-//! `leadergroup lock check`: whether programs can use the lock, for people and for probes.
+//! `leadergroup lock check`: reports whether programs can use the lock, for people and for probes.
 
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 
-use super::SettingsArgs;
-use super::lock::{Answer, OutputFormat};
-use super::print::{lines, pretty};
+use super::print::{Answer, OutputFormat, lines, pretty};
+use crate::config::SettingsArgs;
 use leadergroup_lock::{Health, LockError, Store, Summary};
 
 /// Arguments of `lock check`.
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
 
-/// What could be found out.
+/// The result of the check.
 struct Found {
     verdict: Result<(), LockError>,
     health: Option<Health>,
     summary: Option<Summary>,
 }
 
-/// Looks; whatever is wrong is part of the answer, with exit status 1.
+/// Runs the check. A problem becomes part of the answer, with exit status 1.
 pub(super) async fn check(args: &CheckArgs, store: &Store) -> Answer {
     let found = look(store).await;
     let text = match args.output {
@@ -83,13 +82,13 @@ impl Found {
             all.extend([
                 ("round trip", format!("{:.1} ms", millis(health.round_trip))),
                 ("server", format!("PostgreSQL {}", health.server_version)),
-                ("schema", format!("{schema} (this program brings {})", health.program_version)),
+                ("schema", format!("{schema} (this program has {})", health.program_version)),
                 ("missing privileges", if missing.is_empty() { "none".to_owned() } else { missing }),
             ]);
         }
         if let Some(summary) = self.summary {
             all.extend([
-                ("living sessions", summary.living_sessions.to_string()),
+                ("live sessions", summary.living_sessions.to_string()),
                 ("locks", format!("{}, {} of them held", summary.locks, summary.held)),
                 ("waiting", summary.waiting.to_string()),
             ]);
@@ -99,6 +98,6 @@ impl Found {
 }
 
 fn millis(time: Duration) -> f64 {
-    // Tenths are enough for anybody.
+    // Rounded to tenths.
     (time.as_secs_f64() * 10_000.0).round() / 10.0
 }

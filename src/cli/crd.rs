@@ -8,7 +8,7 @@ use crate::api::LeaderGroup;
 ///
 /// # Panics
 ///
-/// Never for a definition that the types of this program can generate; a test generates it.
+/// Never: a test generates the definition of these types.
 pub fn crd_yaml() -> String {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(&LeaderGroup::crd(), options)

@@ -1,4 +1,5 @@
-//! `leadergroup exec`: runs a command only while a lock is held, and keeps the lock until all of the command has ended.
+//! `leadergroup exec`: runs a command only while a lock is held, and keeps the lock until all processes of the
+//! command have ended.
 
 use std::ffi::OsString;
 use std::future::poll_fn;
@@ -10,19 +11,18 @@ use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::SettingsArgs;
 use super::group::{Group, StartError, status_of};
-use crate::api::HumanDuration;
+use crate::{api::HumanDuration, config::SettingsArgs};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
-/// The lock was not to be had: `EX_TEMPFAIL` of sysexits.h.
+/// The lock could not be acquired: `EX_TEMPFAIL` of sysexits.h.
 pub const EXIT_NOT_HELD: u8 = 75;
 /// The lock was lost while the command ran.
 pub const EXIT_LOST: u8 = 76;
 
-/// For want of a limit.
+/// Stands for no limit.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);
-/// How long the release of the lock and the end of the session may take, each, and what was killed to be gone.
+/// Time limit for each of: the release of the lock, the end of the session, the end of killed processes.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Arguments of `exec`.
@@ -31,23 +31,24 @@ pub struct ExecArgs {
     /// The lock's key
     #[arg(long, value_name = "KEY")]
     pub key: String,
-    /// How long to wait for the lock, 0s to try only once; for ever if not given. Exit status 75 if it was not to be had
+    /// How long to wait for the lock; 0s tries once; without it, there is no limit. Exit status 75 if the lock could
+    /// not be acquired
     #[arg(long, value_name = "TIME")]
     pub wait: Option<HumanDuration>,
-    /// How long nobody gets the lock when this program ends without a word, or loses touch with the database
+    /// How long no other program gets the lock after this program was killed or lost the database
     #[arg(long, value_name = "TIME")]
     pub lock_delay: Option<HumanDuration>,
-    /// The longest time that the lock may be held; then it is lost, and the command is stopped
+    /// The longest time that the lock may be held; after that it is lost, and the command is stopped
     #[arg(long, value_name = "TIME")]
     pub max_hold: Option<HumanDuration>,
-    /// Do not exceed --wait to find out whether a holder that has been silent for long is dead, which takes its ttl, nor for
+    /// Never wait longer than --wait: neither to confirm that a silent holder is dead, which takes its ttl, nor for
     /// the quarantine after a failover of the database
     #[arg(long)]
     pub no_confirm_death: bool,
-    /// What happens to the command when the lock is lost. Exit status 76 then
+    /// What happens to the command when the lock is lost. The exit status is then 76
     #[arg(long, value_enum, default_value_t)]
     pub on_lost: OnLost,
-    /// The settings; ttl and retryInterval are the lock's here.
+    /// The settings; ttl and retryInterval are those of the lock here.
     #[command(flatten)]
     pub settings: SettingsArgs,
     /// The command and its arguments.
@@ -55,7 +56,7 @@ pub struct ExecArgs {
         last = true,
         required = true,
         value_name = "COMMAND",
-        help = "The command and its arguments. It finds the key in LEADERGROUP_KEY, and the fencing token in LEADERGROUP_TOKEN"
+        help = "The command and its arguments. LEADERGROUP_KEY contains the key, and LEADERGROUP_TOKEN the fencing token"
     )]
     pub command: Vec<OsString>,
 }
@@ -63,26 +64,26 @@ pub struct ExecArgs {
 /// What happens to the command when the lock is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
-    /// SIGTERM, and SIGKILL before anybody else can have the lock
+    /// Send SIGTERM, and SIGKILL before another program can have the lock
     #[default]
     Stop,
-    /// SIGKILL at once
+    /// Send SIGKILL at once
     Kill,
-    /// Nothing, it is fenced otherwise; only the exit status says so
+    /// Do nothing, because the work is fenced; only the exit status shows the loss
     Ignore,
 }
 
 /// Why a command could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// The lock or the database.
+    /// An error of the lock or the database.
     #[error(transparent)]
     Lock(#[from] ClientError),
     /// The command could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The system lets this program wait neither for signals nor for its child.
-    #[error("signals or the command cannot be waited for: {0}")]
+    /// The system does not let this program wait for signals or for its child.
+    #[error("cannot wait for signals or for the command: {0}")]
     System(#[from] std::io::Error),
 }
 
@@ -92,10 +93,10 @@ impl From<LockError> for ExecError {
     }
 }
 
-/// Signals that are passed on to the command. This program itself is not suspended by any of them: its heartbeats go on.
+/// Signals that are passed on to the command. None of them suspends this program: its heartbeats continue.
 ///
-/// A signal that is ignored from the start, as SIGHUP under nohup(1), is not listened to. So it stays ignored, here and in
-/// the command, which inherits that.
+/// Signals that are ignored at start, such as SIGHUP under nohup(1), are not caught. So they stay ignored here and in
+/// the command, which inherits this.
 struct Passed(Vec<(Signals, Signal)>);
 
 impl Passed {
@@ -116,7 +117,7 @@ impl Passed {
         Ok(Self(heard.map(listen).collect::<std::io::Result<_>>()?))
     }
 
-    /// The next one. May be cancelled.
+    /// Returns the next signal. May be cancelled.
     async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signals, signal) in &mut self.0 {
@@ -129,7 +130,7 @@ impl Passed {
         .await
     }
 
-    /// The next one that asks for an end.
+    /// Returns the next signal that requests the end of the program.
     async fn end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -140,7 +141,7 @@ impl Passed {
     }
 }
 
-/// The signals that this process ignores, one bit each: see `proc_pid_status(5)`.
+/// The signals that this process ignores, as a bit mask: see `proc_pid_status(5)`.
 fn ignored_signals() -> std::io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -152,23 +153,25 @@ fn ignored_signals() -> std::io::Result<u64> {
 /// Runs the command under the lock and returns the exit status: the command's own, 128 and the signal that ended it,
 /// [`EXIT_NOT_HELD`] or [`EXIT_LOST`].
 ///
-/// The command ends when this process ends. It also ends with the thread that polls this future, which therefore has to
-/// be one that lives as long as the process, such as the main thread.
+/// The command ends when this process ends, but also when the thread that polls this future ends. So this must be a
+/// thread that lives as long as the process, such as the main thread.
 pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result<u8, ExecError> {
     let key = Key::new(args.key.clone())?;
-    // From here on, so that none is missed between having the lock and running the command.
+    // Listen from here on, so that no signal is missed between the acquisition of the lock and the start of the
+    // command.
     let mut signals = Passed::listen()?;
     let ttl = config.ttl;
     let client = tokio::select! {
         client = Client::connect(store, config) => client?,
-        // If a session was registered in this moment it holds nothing, and its ttl ends it.
+        // If a session was just registered, it holds nothing and expires after its ttl.
         signal = signals.end() => return Ok(status_of(signal)),
     };
     let result = tokio::select! {
         guard = acquire(&client, &key, args.wait) => match guard {
             Ok(Some(guard)) => {
                 let result = run(args, &guard, &mut signals, ttl).await;
-                // Waited for, so that it does not come after the end of the session. If it fails that frees the lock as well.
+                // Wait for the release, so that it does not happen after the end of the session. If it fails, the end
+                // of the session frees the lock, too.
                 let _ = timeout(GOODBYE, guard.release()).await;
                 result
             }
@@ -177,7 +180,7 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
         },
         signal = signals.end() => Ok(status_of(signal)),
     };
-    // Frees the lock for the next one. If it does not get through, the ttl does.
+    // Frees the lock at once. If this fails, the lock is free after the ttl.
     match timeout(GOODBYE, client.shutdown()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => eprintln!("leadergroup: the lock is free only after its ttl: {error}"),
@@ -186,7 +189,7 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
     result
 }
 
-/// Says why, if it was not to be had.
+/// Acquires the lock. If that is not possible in time, prints the reason.
 async fn acquire(
     client: &Client,
     key: &Key,
@@ -197,7 +200,7 @@ async fn acquire(
         return Ok(match client.try_lock_or_why(key).await? {
             Ok(guard) => Some(guard),
             Err(reason) => {
-                eprintln!("leadergroup: the lock \"{key}\" is not to be had now: {reason}");
+                eprintln!("leadergroup: the lock \"{key}\" is not available: {reason}");
                 None
             }
         });
@@ -213,7 +216,8 @@ async fn acquire(
 }
 
 async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration) -> Result<u8, ExecError> {
-    // The loss is told a fifth of the ttl before others can have the lock; a part of that is for the KILL.
+    // The loss is reported a fifth of the ttl before others can have the lock. The grace period is a part of that;
+    // the rest is for SIGKILL.
     let grace = ttl * 3 / 20;
     let mut deadline = Duration::ZERO;
     let environment =
@@ -226,12 +230,12 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
         }
         if group.leader().is_some() && !told {
             eprintln!(
-                "leadergroup: the command has ended, but not all that it started; the lock \"{}\" is held until then",
+                "leadergroup: the command has ended, but not all processes that it started; the lock \"{}\" is held until they end",
                 guard.key()
             );
             told = true;
         }
-        // Known only as long as it is not lost.
+        // Available only until the lock is lost.
         deadline = guard.held_until().map_or(deadline, |until| until + grace);
         tokio::select! {
             () = group.changed() => {}
@@ -246,7 +250,8 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
             return Ok(EXIT_LOST);
         }
         OnLost::Stop => {
-            // Who was away for so long that others may have the lock notices late; who was told, with time left.
+            // If this process was paused until others may have the lock, no time is left for SIGTERM. After a
+            // reported loss, such as a forced release, there is.
             let deadline = deadline.min(monotonic() + grace);
             if monotonic() < deadline {
                 group.send(Signal::TERM);
@@ -257,12 +262,13 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
     }
     group.send(Signal::KILL);
     if !ended_by(&mut group, signals, monotonic() + GOODBYE).await? {
-        eprintln!("leadergroup: the system does not end all that the command started");
+        eprintln!("leadergroup: some processes that the command started could not be killed");
     }
     Ok(EXIT_LOST)
 }
 
-/// Passes signals on until the group has ended, or until `deadline` by a clock that goes on while the machine sleeps.
+/// Passes signals on until the group has ended, or until `deadline` on a clock that also runs while the machine is
+/// suspended.
 async fn ended_by(group: &mut Group, signals: &mut Passed, deadline: Duration) -> std::io::Result<bool> {
     while monotonic() < deadline {
         if group.ended()?.is_some() {

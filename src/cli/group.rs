@@ -1,4 +1,4 @@
-//! A command and the processes that it starts: their signals and their end. It knows nothing of locks.
+//! A command and the processes that it starts: their signals and their end. Independent of locks.
 
 use std::ffi::OsString;
 use std::io::Error;
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 use super::guardian::Guardian;
 use super::starter::Starter;
 
-/// Of processes that are not children of this one nobody tells when they end.
+/// How often to check for the end of processes that are not children of this one: there is no notification for them.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A process group with a command as its leader. It ends with the last of its processes, not with the command.
+/// A process group whose leader is the command. It ends with its last process, not with the command.
 pub(super) struct Group {
     id: Pid,
     /// The command's exit status, once it has ended.
@@ -32,7 +32,7 @@ pub(super) struct Group {
 /// Why a command could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// There is no such program, or it may not be run.
+    /// There is no such program, or no permission to run it.
     #[error("{program:?} cannot be run: {source}; check its name, PATH and permissions")]
     Program {
         /// The program.
@@ -47,18 +47,21 @@ pub enum StartError {
     )]
     Guardian(Error),
     /// The system does not let this program wait for its child.
-    #[error("the command is not run, because it could not be waited for: {0}; check the limit of open files")]
+    #[error(
+        "the command is not run, because this program could not wait for it: {0}; check the limit of open files"
+    )]
     Wait(Error),
 }
 
 impl Group {
-    /// Starts a command, which ends when this process ends, or the calling thread.
+    /// Starts a command. It ends when this process or the calling thread ends.
     pub(super) fn start(command: &[OsString], environment: &[(&str, String)]) -> Result<Self, StartError> {
         let ends = signal(SignalKind::child()).map_err(StartError::Wait)?;
-        // What loses its parent becomes a child of this process. Otherwise it would be another one's to clear away, and a
-        // group with dead processes in it looks alive. Where the system refuses, that other one most likely does it.
+        // Processes that lose their parent become children of this process, which then reaps them. Otherwise another
+        // process would have to do it, and a group with unreaped processes looks alive. If the system refuses this,
+        // that other process most likely reaps them.
         let _ = set_child_subreaper(Some(getpid()));
-        // The guardian has to be there before the command begins.
+        // The guardian must be ready before the command starts.
         let starter = Starter::spawn(command, environment).map_err(StartError::Guardian)?;
         let guardian = Guardian::spawn(starter.id()).map_err(StartError::Guardian)?;
         let id = starter.id();
@@ -72,22 +75,24 @@ impl Group {
         Ok(Self { id, status: None, guardian: Some(guardian), unguarded: false, ends })
     }
 
-    /// Sends a signal to all. It is not an error if they have just ended, which is what most signals are for.
+    /// Sends a signal to the whole group. It is no error if the group has just ended, which is the purpose of most
+    /// signals.
     pub(super) fn send(&self, signal: Signal) {
         let _ = kill_process_group(self.id, signal);
         if [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal) {
-            // Who is suspended would see it only when told to go on.
+            // A suspended process receives the signal only after SIGCONT.
             let _ = kill_process_group(self.id, Signal::CONT);
         }
     }
 
-    /// The command's exit status once it has ended, whatever it has left running.
+    /// The command's exit status once it has ended, even if it has left processes running.
     pub(super) fn leader(&self) -> Option<u8> {
         self.status
     }
 
-    /// The command's exit status once it and all that it started in its group have ended: its own, or 128 and the signal
-    /// that ended it. If the guardian ended first, the group is killed, and the status says so.
+    /// The exit status once the command and all processes in its group have ended: the command's own, or 128 plus the
+    /// number of the signal that ended it. If the guardian ends first, the group is killed, and the status is that of
+    /// SIGKILL.
     pub(super) fn ended(&mut self) -> Result<Option<u8>, Error> {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -111,7 +116,7 @@ impl Group {
         Ok(Some(if self.unguarded { status_of(Signal::KILL) } else { status }))
     }
 
-    /// Kills the group: without a guardian it would outlive this process if that is killed as well.
+    /// Kills the group: without a guardian it would outlive this process if that is killed, too.
     fn guardian_ended(&mut self) {
         self.guardian = None;
         if kill_process_group(self.id, Signal::KILL).is_ok() {
@@ -120,13 +125,13 @@ impl Group {
         }
     }
 
-    /// Completes when it is worth to ask again whether it has [`ended`](Self::ended). May be cancelled.
+    /// Completes when [`ended`](Self::ended) should be called again. May be cancelled.
     pub(super) async fn changed(&mut self) {
         let _ = timeout(LOOK_AGAIN, self.ends.recv()).await;
     }
 }
 
-/// The exit status that stands for the end by a signal.
+/// The exit status for the end by a signal.
 pub(super) fn status_of(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }

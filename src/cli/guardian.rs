@@ -1,8 +1,8 @@
 //! The guardian of the command of `exec`: a small process that kills the command's group once `exec` has ended.
 //!
 //! The command remains a child of `exec`, not of the guardian, so exit statuses, signals and job control are the same
-//! as without a guardian. The guardian reads a socket whose other end only `exec` has. The system closes that end when
-//! `exec` ends, whatever the cause, and the guardian reads the end of the file. A parent death signal
+//! as without a guardian. The guardian reads from a socket whose other end only `exec` has. The system closes that
+//! end when `exec` ends, whatever the cause, and the guardian reads end-of-file. A parent death signal
 //! (`PR_SET_PDEATHSIG`) alone is not enough, because it reaches the command but no process that the command started.
 //! The guardian does not lead the command's group, because timeout(1) and others leave a group that they do not lead.
 
@@ -34,12 +34,12 @@ const HARMLESS: [i32; 7] = [
 /// Arguments of the hidden command.
 #[derive(Clone, Debug, Args)]
 pub struct GuardianArgs {
-    /// The command's process group. The system takes 1 to mean all processes.
+    /// The command's process group. 1 is excluded because it would mean all processes.
     #[arg(value_parser = clap::value_parser!(i32).range(2..))]
     pub group: i32,
 }
 
-/// A running guardian. It kills the group when this value is dropped, unless it was dismissed.
+/// A running guardian. It kills the group when this value is dropped, unless it was dismissed before.
 pub(super) struct Guardian {
     id: Pid,
     _socket: UnixStream,
@@ -55,7 +55,8 @@ impl Guardian {
             .arg(group.as_raw_nonzero().to_string())
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
-            // So that Ctrl-C in the terminal, or a signal to the process group of `exec`, does not reach it.
+            // In its own group, so that Ctrl-C in the terminal or a signal to the process group of `exec` does not
+            // reach it.
             .process_group(0)
             .spawn()?;
         socket.read_exact(&mut [0]).map_err(|error| match error.kind() {
@@ -65,21 +66,21 @@ impl Guardian {
         Ok(Self { id: Pid::from_child(&child), _socket: socket })
     }
 
-    /// The process.
+    /// The process id.
     pub(super) fn id(&self) -> Pid {
         self.id
     }
 
-    /// Ends the guardian. After the end of the group it could kill another group with the same number.
+    /// Ends the guardian. After the end of the group it could kill a new group with the same id.
     pub(super) fn dismiss(self) {
         let _ = kill_process(self.id, Signal::KILL);
     }
 }
 
-/// What the guardian does. Returns its exit status.
+/// Runs the guardian. Returns its exit status.
 pub fn guard(args: &GuardianArgs) -> u8 {
     for signal in HARMLESS {
-        // Nothing reads the flag: the handler only takes the place of the default action.
+        // The flag is never read: the handler only replaces the default action.
         if signal_hook::flag::register(signal, Arc::default()).is_err() {
             return 1;
         }
@@ -88,7 +89,7 @@ pub fn guard(args: &GuardianArgs) -> u8 {
         return 1;
     };
     let mut socket = UnixStream::from(socket);
-    // An error means that `exec` has ended, as the end of the file does.
+    // An error means that `exec` has ended, like end-of-file.
     let _ = socket.write_all(b"r");
     let _ = socket.read_to_end(&mut Vec::new());
     if kill_process_group(group, Signal::KILL).is_ok() {

@@ -1,11 +1,11 @@
-//! `leadergroup lock`: looking at locks, and taking one away from its holder, for people.
+//! `leadergroup lock`: inspects locks, and takes a lock away from its holder.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::SettingsArgs;
 use super::check::{CheckArgs, check};
-use super::print::{lines, pretty, table};
+use super::print::{Answer, OutputFormat, lines, pretty, table};
+use crate::config::SettingsArgs;
 use leadergroup_lock::{
     Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
     WaiterInfo,
@@ -14,42 +14,32 @@ use leadergroup_lock::{
 /// Arguments of `lock`.
 #[derive(Clone, Debug, Args)]
 pub struct LockArgs {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: LockCommand,
 }
 
-/// What to do with locks.
+/// The subcommands of `lock`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LockCommand {
     /// List the locks
     Ls(LsArgs),
     /// Show one lock
     Show(ShowArgs),
-    /// Show who held a lock, the latest first
+    /// Show the holders of a lock, latest first
     History(HistoryArgs),
-    /// Take a lock away from its holder, which learns of it only afterwards
+    /// Take a lock away from its holder, which notices it only afterwards
     Release(ReleaseArgs),
-    /// Say whether programs can use the locks: exit status 0 if they can
+    /// Check whether programs can use the locks: exit status 0 if they can
     Check(CheckArgs),
-    /// Print the SQL that installs the fence for data in another database than the lock's
+    /// Print the SQL that installs the fence in a database other than the lock's
     FenceSql,
-}
-
-/// How answers are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// A table for people
-    #[default]
-    Table,
-    /// JSON for programs
-    Json,
 }
 
 /// Arguments of `lock ls`.
 #[derive(Clone, Debug, Args)]
 pub struct LsArgs {
-    /// Only keys that begin with this
+    /// Only keys with this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     /// At most so many
@@ -58,7 +48,7 @@ pub struct LsArgs {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -71,7 +61,7 @@ pub struct ShowArgs {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -87,7 +77,7 @@ pub struct HistoryArgs {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -97,22 +87,22 @@ pub struct HistoryArgs {
 pub struct ReleaseArgs {
     /// The lock's key
     pub key: String,
-    /// Yes, although the holder may be at work, and another one may be there in a moment. Without a fence both work then
+    /// Required, because the holder may still be working when the next holder starts. Without a fence both work then
     #[arg(long, required = true)]
     pub force: bool,
-    /// Only if this is still the token; by default whatever it is now
+    /// Release only if the token is still this one; by default the current token
     #[arg(long, value_name = "NUMBER")]
     pub token: Option<i64>,
-    /// For the history
+    /// Reason to record in the history
     #[arg(long, value_name = "TEXT", default_value = "released by hand")]
     pub reason: String,
-    /// Who does it, for the history
+    /// Name to record in the history
     #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown")]
     pub by: String,
-    /// How to print what was done
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputFormat,
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }
@@ -120,13 +110,13 @@ pub struct ReleaseArgs {
 /// Why a lock could not be shown or released.
 #[derive(Debug, thiserror::Error)]
 pub enum LockCommandError {
-    /// The database, or an argument that can be no key.
+    /// An error of the database, or an argument that is not a valid key.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// No such lock.
     #[error("there is no lock with the key \"{key}\"; `leadergroup lock ls` lists them")]
     Missing {
-        /// The key asked for.
+        /// The key.
         key: Key,
     },
     /// The lock was not released.
@@ -137,15 +127,6 @@ pub enum LockCommandError {
         /// Why, and what to do.
         why: String,
     },
-}
-
-/// What a command came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// To be printed.
-    pub text: String,
-    /// The exit status.
-    pub status: u8,
 }
 
 impl LockCommand {
@@ -161,7 +142,7 @@ impl LockCommand {
         }
     }
 
-    /// Carries the command out.
+    /// Runs the command.
     pub async fn run(&self, store: &Store) -> Result<Answer, LockCommandError> {
         let text = match self {
             Self::Ls(args) => list(args, store).await?,
@@ -175,7 +156,7 @@ impl LockCommand {
     }
 }
 
-/// What `lock fence-sql` prints.
+/// The output of `lock fence-sql`.
 pub fn fence_sql() -> String {
     FENCE_SEEN_SQL.to_owned()
 }
@@ -277,7 +258,7 @@ async fn history(args: &HistoryArgs, store: &Store) -> Result<String, LockComman
             ended.as_ref().map_or_else(String::new, |(_, reason)| reason.clone()),
         ]
     });
-    Ok(table(["TOKEN", "HOLDER", "FROM", "BECAUSE", "RELEASED", "BECAUSE"], rows))
+    Ok(table(["TOKEN", "HOLDER", "GRANTED", "REASON", "RELEASED", "REASON"], rows))
 }
 
 async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockCommandError> {
@@ -285,7 +266,7 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
     let token = args.token.map_or(lock.token, Token::new);
     let reason = format!("{} (by {})", args.reason, args.by);
     if token != lock.token {
-        // What is printed afterwards is the row that was read here.
+        // The output uses the row that was read here, so it must be the right one.
         let why = outdated(Some(lock.token), token);
         return Err(LockCommandError::Refused { key: lock.key, why });
     }
@@ -299,8 +280,8 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
             });
         }
         Changed::Refused(Refusal::TokenChanged { row }) => outdated(row.map(|row| row.token), token),
-        Changed::Refused(Refusal::Busy) => "it is being changed at this moment; try again".to_owned(),
-        Changed::Refused(Refusal::Tombstone) => "its group was deleted; nobody holds it".to_owned(),
+        Changed::Refused(Refusal::Busy) => "it is being changed right now; try again".to_owned(),
+        Changed::Refused(Refusal::Tombstone) => "its group was deleted; it has no holder".to_owned(),
         Changed::Refused(Refusal::ProtocolNewer { .. }) => {
             "a newer version of this program wrote it; use that version".to_owned()
         }
@@ -311,16 +292,16 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
 
 fn outdated(now: Option<Token>, token: Token) -> String {
     let now = now.map_or_else(|| "gone".to_owned(), |now| now.to_string());
-    format!("its token is {now}, not {token}; look again who holds it (`leadergroup lock show`)")
+    format!("its token is {now}, not {token}; check who holds it now (`leadergroup lock show`)")
 }
 
 fn released_text(lock: &LockInfo, next: Option<&LockInfo>) -> String {
     let LockInfo { key, token, .. } = lock;
     if lock.holder.is_none() {
-        return format!("{key} was held by nobody (token {token})\n");
+        return format!("{key} had no holder (token {token})\n");
     }
-    let next = next.map_or_else(String::new, |next| format!("; {} has it now", holder(next)));
-    format!("{key} is taken away from {} (token {token}){next}\n", holder(lock))
+    let next = next.map_or_else(String::new, |next| format!("; {} holds it now", holder(next)));
+    format!("{key} was taken away from {} (token {token}){next}\n", holder(lock))
 }
 
 fn released_json(lock: &LockInfo, next: Option<&LockInfo>) -> Value {
@@ -336,7 +317,7 @@ fn holder(lock: &LockInfo) -> String {
     match &lock.holder {
         Some(holder) => format!("{}/{}", holder.namespace, holder.name),
         None if lock.tombstone => "(group deleted)".to_owned(),
-        None => "(nobody)".to_owned(),
+        None => "(none)".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The commands of the `leadergroup` program: their arguments, their settings, and what they print.
+//! The commands of the `leadergroup` program: their arguments and what they print.
 
 mod check;
 mod crd;
@@ -7,7 +7,6 @@ mod group;
 mod guardian;
 mod lock;
 mod print;
-mod settings;
 mod starter;
 mod uninstall;
 
@@ -19,46 +18,44 @@ pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
 pub use group::StartError;
 pub use guardian::{GuardianArgs, guard};
 pub use lock::{
-    Answer, HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, OutputFormat, ReleaseArgs,
-    ShowArgs, fence_sql,
+    HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, ReleaseArgs, ShowArgs, fence_sql,
 };
-pub use settings::{
-    LogFormat, LogSettings, Origin, Settings, SettingsArgs, SettingsError, SettingsErrors, Sources,
-};
+pub use print::{Answer, OutputFormat};
 pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
-/// Kubernetes operator for active-standby deployments: of the pods that a LeaderGroup selects, exactly one is routed
-/// to.
+use crate::config::SettingsArgs;
+
+/// Kubernetes operator for active-standby deployments: routes to exactly one of the pods that a LeaderGroup selects
 #[derive(Debug, Parser)]
 #[command(name = "leadergroup", version, propagate_version = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a replica of the operator until SIGTERM or SIGINT
     Run(RunArgs),
     /// Print the custom resource definition as YAML, for `kubectl apply -f -`
     Crd,
-    /// Bring the tables of the lock's database to this version, and end
+    /// Create or upgrade the tables in the lock's database
     Migrate(MigrateArgs),
-    /// Stop the operator and let all groups go, before it is removed; the chart does it
+    /// Stop the operator and remove its finalizer from all groups; the chart runs this before it is uninstalled
     Uninstall(UninstallArgs),
     /// Run a command only while a lock is held: leadergroup exec --key KEY -- COMMAND
     Exec(ExecArgs),
-    /// Look at the locks in the database, or take one away from its holder
+    /// Inspect the locks in the database, or take one away from its holder
     Lock(LockArgs),
     /// Print the version
     Version,
-    /// Become the command of `exec`; for `exec` only
+    /// Become the command of `exec`; used only by `exec`
     #[command(name = "__start", hide = true)]
     Start(StarterArgs),
-    /// Kill the command of `exec` when `exec` ends; for `exec` only
+    /// Kill the command of `exec` when `exec` ends; used only by `exec`
     #[command(name = "__guard", hide = true)]
     Guard(GuardianArgs),
 }
@@ -66,7 +63,7 @@ pub enum Command {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Print the settings in force and where each comes from, without passwords, and end
+    /// Print the effective settings and the source of each, without passwords, and exit
     #[arg(long)]
     pub print_config: bool,
     /// The settings.
@@ -77,7 +74,7 @@ pub struct RunArgs {
 /// Arguments of `migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// The settings, of which those of the database count.
+    /// The settings; only those of the database are used.
     #[command(flatten)]
     pub settings: SettingsArgs,
 }

@@ -1,15 +1,35 @@
-//! How answers are printed: tables and lines for people, JSON for programs.
+//! Output: tables and lines for people, JSON for programs.
 
 use std::fmt::Write as _;
 
+use clap::ValueEnum;
 use serde_json::Value;
 
-/// JSON, for people as well.
+/// Output format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// A table for people
+    #[default]
+    Table,
+    /// JSON for programs
+    Json,
+}
+
+/// The result of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The text to print.
+    pub text: String,
+    /// The exit status.
+    pub status: u8,
+}
+
+/// Indented JSON.
 pub(super) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// A name and a value in each line; the values line up.
+/// One name and value per line, with aligned values.
 pub(super) fn lines(all: &[(&str, String)]) -> String {
     let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     all.iter().fold(String::new(), |mut text, (name, value)| {
@@ -28,7 +48,7 @@ pub(super) fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item 
     for row in &all {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            // Writing into a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, "{cell:width$}  ");
         }
         text.push_str(line.trim_end());

@@ -1,8 +1,9 @@
-//! The start of the command of `exec` in two steps: the process first waits until it has a guardian, and then becomes
-//! the command.
+//! Starts the command of `exec` in two steps: the process first waits until it has a guardian, and then becomes the
+//! command.
 //!
-//! The process is this program in a hidden mode. Its standard input is a socket at first. Over it `exec` sends the
-//! standard input of the command, which is also the sign to begin, and receives the error if the command cannot be run.
+//! The process is this program in a hidden mode. At first its standard input is a socket. Over this socket `exec`
+//! sends the standard input of the command, which is also the signal to start, and receives the error if the command
+//! cannot be run.
 
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _, stdin};
@@ -21,10 +22,10 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
-/// The exit status that shells use for a command that cannot be run. `exec` reports the error instead.
+/// The exit status that shells use for a command that cannot be run. Not visible to users: `exec` reports the error.
 const EXIT_NOT_RUN: u8 = 127;
 
-/// The program that runs, even if its file was replaced or removed since.
+/// The running program, even if its file was replaced or removed.
 pub(super) const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Arguments of the hidden command.
@@ -58,12 +59,12 @@ impl Starter {
         Ok(Self { id: Pid::from_child(&child), socket })
     }
 
-    /// The number of the process, of its group, and of the command that it becomes.
+    /// The id of the process, of its group, and of the command that it becomes.
     pub(super) fn id(&self) -> Pid {
         self.id
     }
 
-    /// Lets the process become the command, or returns the error why it cannot.
+    /// Lets the process become the command. Returns the error if that fails.
     pub(super) fn go(mut self) -> std::io::Result<()> {
         let input = stdin();
         let files = [input.as_fd()];
@@ -73,7 +74,7 @@ impl Starter {
         let sent =
             retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(b"g")], &mut control, SendFlags::NOSIGNAL));
         match sent {
-            // The process was killed. Its exit status says so, as that of a command that was killed.
+            // The process was killed. Its exit status shows that, as for a killed command.
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(error) => return Err(error.into()),
         }
@@ -91,11 +92,11 @@ impl Starter {
     }
 }
 
-/// What the process does. Returns its exit status if it does not become the command.
+/// Runs the process. Returns its exit status if it does not become the command.
 pub fn start(args: &StarterArgs) -> u8 {
-    // The setting stays when the process becomes the command. It is for the case that the guardian and `exec` are
-    // killed at the same time: then the system kills at least the command. It has no effect if `exec` has ended
-    // already, but then either the socket is closed, or the guardian kills the group.
+    // This setting remains when the process becomes the command. It covers the case that the guardian and `exec` are
+    // killed at the same time: the system then kills at least the command. It has no effect if `exec` has already
+    // ended, but then either the socket is closed or the guardian kills the group.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     // A copy, because descriptor 0 becomes the command's standard input. The start of the command closes the copy.
     let Ok(socket) = stdin().as_fd().try_clone_to_owned() else { return EXIT_NOT_RUN };
@@ -105,7 +106,7 @@ pub fn start(args: &StarterArgs) -> u8 {
     EXIT_NOT_RUN
 }
 
-/// Returns only if that fails.
+/// Becomes the command. Returns only if that fails.
 fn become_command(socket: &UnixStream, command: &[OsString]) -> Errno {
     let [program, arguments @ ..] = command else { return Errno::NOENT };
     let error = match receive(socket) {
@@ -115,7 +116,7 @@ fn become_command(socket: &UnixStream, command: &[OsString]) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
 }
 
-/// The command's standard input, which comes when the command may begin.
+/// Receives the command's standard input, which arrives when the command may start.
 fn receive(socket: &UnixStream) -> Result<OwnedFd, Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -127,6 +128,6 @@ fn receive(socket: &UnixStream) -> Result<OwnedFd, Errno> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    // Without a file either `exec` has ended, or this process may open no more.
+    // Without a file, either `exec` has ended or this process cannot open more files.
     file.ok_or(Errno::MFILE)
 }

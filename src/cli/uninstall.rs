@@ -1,10 +1,11 @@
-//! `leadergroup uninstall`: lets all groups go before the operator is removed.
+//! `leadergroup uninstall`: removes the finalizer from all groups before the operator is removed.
 //!
-//! A group carries the operator's finalizer. Once nobody is there to take it off, the group, its namespace and the
-//! custom resource definition could never be deleted. So this stops the operator first (a running one would put the
-//! finalizer on again), settles the labels, and then takes the finalizers off. Everything here can be repeated.
+//! A group carries the operator's finalizer. Without an operator that removes it, the group, its namespace and the
+//! custom resource definition could never be deleted. So this command first stops the operator, because a running one
+//! would add the finalizer again. Then it settles the labels and removes the finalizers. It can be repeated at any
+//! point.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
@@ -23,71 +24,73 @@ use crate::{
 /// Arguments of `uninstall`.
 #[derive(Clone, Debug, Args)]
 pub struct UninstallArgs {
-    /// The operator's Deployment, which is scaled to 0 first
+    /// Name of the operator's Deployment, which is scaled to 0 first
     #[arg(long, value_name = "NAME")]
     pub deployment: String,
-    /// The Deployment's namespace
+    /// Namespace of the Deployment
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
     pub deployment_namespace: String,
-    /// The namespaces whose groups are let go; all if there are none
+    /// Namespaces of the groups; all namespaces if empty
     #[arg(long, value_name = "NAME,...", env = "LEADERGROUP_NAMESPACES", value_delimiter = ',')]
     pub namespaces: Vec<String>,
-    /// How long all of it may take
+    /// Time limit for the whole command
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub timeout: HumanDuration,
-    /// Leave the role labels as they are, so that the active pods keep serving, whatever the groups' onDelete says: for
-    /// an operator that is to come back to the same groups
+    /// Keep the role labels, so that the active pods keep serving, whatever the groups' onDelete says. Use this if
+    /// the operator will be installed again for the same groups
     #[arg(long)]
     pub keep_labels: bool,
 }
 
-/// Why not all groups could be let go.
+/// Why the finalizer was not removed from all groups.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
-    /// The operator could not be stopped.
-    #[error(
-        "could not {what}: {source}; give this account the rights that the chart's roles have, and run it again"
-    )]
+    /// The API server refused to stop the operator.
+    #[error("could not {what}: {}; {}, and run it again", words(error), remedy(error))]
     Api {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
-        /// The client's words.
-        source: Box<kube::Error>,
+        /// The client's error, whose causes are part of this one's text.
+        error: Box<kube::Error>,
     },
     /// The operator's pods did not end in time.
     #[error(
-        "the operator still runs after {after:?} ({pods}), and would put its finalizer on again: delete these pods, and \
-         run it again"
+        "the operator is still running after {after:?} ({pods}) and would add its finalizer again: delete these pods, and \
+         run this again"
     )]
     StillRunning {
-        /// For how long it was waited.
+        /// How long the command waited.
         after: Duration,
         /// The names of the pods.
         pods: String,
     },
-    /// The time was over.
-    #[error("not all groups could be let go within {0:?}: run it again, if need be with a longer --timeout")]
-    Timeout(Duration),
-    /// Some groups could not be let go, or those of a namespace not be listed; all others were let go.
+    /// The time limit was exceeded.
     #[error(
-        "not all groups could be let go, {} problems: {}; put that right (of a namespace that is no more: take it out of \
-         the chart's watchNamespaces), and run it again",
+        "the finalizer could not be removed from all groups within {0:?}: run this again, if necessary with a longer \
+         --timeout"
+    )]
+    Timeout(Duration),
+    /// The finalizer could not be removed from some groups, or the groups of a namespace could not be listed. All
+    /// other groups were handled.
+    #[error(
+        "the finalizer could not be removed from all groups, {} problems: {}; correct them (remove a deleted namespace from \
+         the chart's watchNamespaces), and run this again",
         .0.len(),
         .0.join("; ")
     )]
     Incomplete(Vec<String>),
 }
 
-/// How many groups are seen to at a time.
+/// How many groups are handled concurrently.
 const PARALLEL: usize = 16;
-/// How many objects are listed in one request.
+/// How many objects one list request returns.
 const PAGE: u32 = 500;
 /// How long one write may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often it is looked whether the operator's pods have ended.
+/// How often to check whether the operator's pods have ended.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Stops the operator and lets all groups go. Returns how many there were.
+/// Stops the operator and removes the finalizer from all groups. Returns the number of groups.
 pub async fn uninstall(client: Client, args: &UninstallArgs) -> Result<usize, UninstallError> {
     let mut running = String::new();
     let all = async {
@@ -105,15 +108,16 @@ pub async fn uninstall(client: Client, args: &UninstallArgs) -> Result<usize, Un
     })
 }
 
-/// Scales the Deployment to 0 and waits until none of its pods runs. `running` names those that still do.
+/// Scales the Deployment to 0 and waits until none of its pods is running. `running` is set to the names of the pods
+/// that still are.
 async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Result<(), UninstallError> {
-    let failed = |what| move |source| UninstallError::Api { what, source: Box::new(source) };
+    let failed = |what| move |error| UninstallError::Api { what, error: Box::new(error) };
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.deployment_namespace);
     let patch = json!({ "spec": { "replicas": 0 } });
     let scaled =
         deployments.patch_scale(&args.deployment, &PatchParams::default(), &Patch::Merge(&patch)).await;
     let scale = match scaled {
-        // It is not there, so nothing runs.
+        // The Deployment does not exist, so no operator is running.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
         scaled => scaled.map_err(failed("scale the operator's Deployment to 0"))?,
     };
@@ -143,7 +147,7 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
         let scoped = |name| (name, Api::namespaced(client.clone(), name));
         args.namespaces.iter().map(String::as_str).map(scoped).collect()
     };
-    // What goes wrong in one namespace, such as one whose rights went with it, holds no other up.
+    // An error in one namespace, such as a deleted one whose RoleBinding is gone, does not stop the others.
     let (mut groups, mut failed) = (Vec::new(), Vec::new());
     for (scope, api) in &scopes {
         if let Err(error) = list(api, &mut groups).await {
@@ -164,20 +168,45 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
     if failed.is_empty() { Ok(groups.len()) } else { Err(UninstallError::Incomplete(failed)) }
 }
 
-/// The API server's own words where there are any.
+/// The API server's own message, if there is one.
 fn words(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} (HTTP {})", status.message, status.code);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Some errors repeat their cause.
+        let inner = error.to_string();
+        if !text.contains(&inner) {
+            text = format!("{text}: {inner}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// What helps against an error of the first call.
+fn remedy(error: &kube::Error) -> &'static str {
     match error {
-        kube::Error::Api(status) => format!("{} (HTTP {})", status.message, status.code),
-        other => other.to_string(),
+        kube::Error::Api(status) if status.code == 401 => "check this account's credentials",
+        kube::Error::Api(status) if status.code == 403 => {
+            "give this account the rights that the chart's roles have"
+        }
+        kube::Error::Api(_) => "put that right",
+        _ => {
+            "check that the API server runs and can be reached from here, at the address that KUBECONFIG or the pod's \
+             environment gives"
+        }
     }
 }
 
-/// Adds the groups; of one that cannot be read what is left: enough to let it go.
+/// Adds the groups. A group that cannot be decoded is replaced by its substitute for deletion.
 async fn list(api: &Api<Sighting>, groups: &mut Vec<LeaderGroup>) -> Result<(), kube::Error> {
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = match api.list(&params).await {
-            // Without the definition there are no groups.
+            // Without the CRD there are no groups.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             page => page?,
         };
@@ -197,10 +226,10 @@ async fn release_one(
     keep_labels: bool,
 ) -> Result<(), RoutingError> {
     if !keep_labels {
-        // It finds those with the group's stamp by itself; no others are ours.
+        // The router finds the pods with the group's stamp; no other pods are ours.
         let cleared = router.clear(reference, group.spec.on_delete, &[]).await;
-        // A namespace that is deleted takes the rights to its pods away before its groups are gone; nobody misses their
-        // labels.
+        // When a namespace is deleted, the rights to its pods may be gone before its groups. The labels do not matter
+        // then.
         let leaves = group.metadata.deletion_timestamp.is_some();
         cleared.or_else(|error| if leaves && error.is_refusal() { Ok(()) } else { Err(error) })?;
     }

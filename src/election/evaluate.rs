@@ -1,19 +1,21 @@
-//! What a settled group does next: nothing, most of the time.
+//! Decides what a group without an unfinished change does next. Most of the time that is nothing.
 
 use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Member, Phase, Retirement, Role, Standing, World},
+    group::{Change, Group, Phase, Retirement},
     step::Effects,
+    world::{Member, Standing, World},
 };
-use crate::api::{PodRef, Reason};
+use crate::api::{PodRef, Reason, Role};
 
-/// At most this often is a lost label put back: whoever takes it off again and again must not use tokens up.
+/// The least time between two restorations of a removed label, so that removing it again and again does not use up
+/// tokens.
 const RELABEL_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Group {
-    /// Decides in [`Phase::Stable`].
+    /// Decides what to do in [`Phase::Stable`].
     pub(super) fn evaluate(&mut self, now: Duration, effects: &mut Effects) {
         if self.world.deleting {
             return self.retire(Retirement::Tombstone, effects);
@@ -22,15 +24,15 @@ impl Group {
         if seen.token > self.declared.token
             || (seen.token == self.declared.token && seen.grant != self.declared.grant)
         {
-            // Somebody declared what we did not: our row or our charge is out of date. A watch that lags behind
-            // cannot look like this.
+            // Another replica declared a term: our row or our ownership is out of date. A lagging watch cannot cause
+            // this.
             return self.read(effects);
         }
         if self.world.obstacle.is_some() {
             return;
         }
         if self.row.owner.is_none() && self.is_behind() && self.declared_holder_is_labelled() {
-            // Promoted late, or shown late: it is no stray, it keeps the role.
+            // It was promoted late, or its label was seen late. It is not a stray: it keeps the role.
             return self.regained(now, effects);
         }
         let strays: Vec<PodRef> = self.strays(&self.holder_uid()).map(|member| member.pod.clone()).collect();
@@ -47,18 +49,18 @@ impl Group {
         }
     }
 
-    /// What speaks against a holder; none for one that is well or merely unproven.
+    /// The reason to replace the holder; none if it is healthy or merely unproven.
     pub(super) fn case_against(&self, holder: &PodRef) -> Option<Reason> {
         self.member(&holder.uid).map_or(Some(Reason::PodDeleted), |member| member.standing.against())
     }
 
-    /// Whether the holder will not come back, as opposed to being unwell.
+    /// Whether the holder has ended for good, as opposed to being unhealthy.
     pub(super) fn has_ended(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
     }
 
-    /// The best pod to take over: one that reads as active already, else one on another node than a holder that fell
-    /// silent, else the oldest.
+    /// The best pod to take over. Preferred, in this order: a pod that is already labelled active, a pod on another
+    /// node than a silent holder, the oldest pod.
     pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
         let former = former.and_then(|pod| self.member(&pod.uid));
         let lost_node =
@@ -96,8 +98,8 @@ impl Group {
         }
     }
 
-    /// A quorum read of a holder that did not read as active. It is labelled anew under a term of its own: under a
-    /// confirmed one nothing is promoted any more, so that nothing can come late.
+    /// Handles the quorum read of a holder that was not labelled active. The label is restored under a new term:
+    /// nothing is promoted under a confirmed term, so no promotion of it can arrive late.
     pub(super) fn relabel(&mut self, against: Option<Reason>, now: Duration, effects: &mut Effects) {
         match self.row.owner.clone() {
             Some(_) if self.keeps_its_label() || self.world.policy.paused => {}
@@ -106,13 +108,13 @@ impl Group {
                 self.lost_since = None;
                 self.change(holder, Reason::LabelLost, now, effects);
             }
-            // The watch is behind.
+            // The watch lags behind.
             _ => self.back_off(now),
         }
     }
 
-    /// Whether the holder reads as active under the declared term.
-    pub fn keeps_its_label(&self) -> bool {
+    /// Whether the holder is labelled active under the declared term.
+    pub(crate) fn keeps_its_label(&self) -> bool {
         let token = Some(self.declared.token);
         self.member(&self.holder_uid()).is_some_and(|member| {
             member.role == Role::Active && member.stamped_by_us && member.stamp == token
@@ -145,13 +147,13 @@ impl Group {
         }
     }
 
-    /// Asks for a second source.
+    /// Asks for a quorum read of the holder.
     pub(super) fn verify(&mut self, holder: &PodRef, reason: Reason, effects: &mut Effects) {
         let certain = is_certain(reason);
         self.go(Phase::Verifying { reason, certain }, Effect::Verify(holder.clone()), effects);
     }
 
-    /// Takes the world in.
+    /// Updates the world.
     pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
         let against = self.row.owner.as_ref().and_then(|holder| self.case_against(holder));
@@ -166,13 +168,14 @@ impl Group {
         self.begin(Change { holder, reason, from, began }, effects);
     }
 
-    /// Whether neither a pause nor the delay after an end that was not clean stands against replacing the holder.
+    /// Whether the holder may be replaced now: the group is not paused, and the lock delay is over unless the holder
+    /// has ended.
     fn may_replace(&self, ended: bool, now: Duration) -> bool {
         let allowed = self.lost_since.map(|since| since + self.world.policy.lock_delay);
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 
-    /// A quorum read confirmed the case against the holder, or did not.
+    /// Handles the quorum read of a holder with evidence against it.
     pub(super) fn verified(
         &mut self,
         reason: Reason,
@@ -184,7 +187,7 @@ impl Group {
         let Some(holder) = self.row.owner.clone() else {
             return self.read(effects);
         };
-        // An unfinished term is in the middle of a change already: there a pause or a delay comes too late.
+        // An unfinished term is already in the middle of a change, which pause and delay do not stop.
         let held = self.world.obstacle.is_some()
             || (self.is_finished() && !self.may_replace(against.is_some_and(is_end), now));
         match (against, self.successor(Some(&holder))) {
@@ -193,9 +196,10 @@ impl Group {
             {
                 self.change(successor, reason, now, effects);
             }
-            // The watch told an old story, or a filtered one. Wait for it to catch up.
+            // The watch was stale, or its selector reported a label edit as a deletion. Wait for it to catch up.
             (None, _) => self.back_off(now),
-            // Paused or hindered meanwhile; or what ended by the watch did not by the read, so that the delay is to be waited for.
+            // Paused or obstructed in the meantime. Or the holder has ended according to the watch but not according
+            // to the read, so the lock delay applies.
             (Some(_), _) if held && self.has_ended(&holder) => self.back_off(now),
             (Some(_), _) if held => self.settle(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),
@@ -211,7 +215,8 @@ impl Group {
         holder.and_then(|pod| self.case_against(pod)).unwrap_or(Reason::PodDeleted)
     }
 
-    /// Labels new pods standby and leaves the declared token on every one: protection in depth, in the background.
+    /// Labels new pods standby and stamps every standby with the declared token. This is defence in depth and runs in
+    /// the background.
     fn stamp_standbys(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
         if self.stamping.is_some() {
             return;
@@ -234,12 +239,12 @@ impl Group {
     }
 }
 
-/// Whether a pod of which this was read will not come back.
+/// Whether the reason means that the pod has ended for good.
 fn is_end(reason: Reason) -> bool {
     matches!(reason, Reason::PodDeleted | Reason::PodFinished | Reason::DisruptionTarget)
 }
 
-/// Whether there is nothing that a quorum read could add: our own probes said so, or a count that only grows.
+/// Whether the reason needs no quorum read: it comes from our own probes, or from a count that only grows.
 pub(super) fn is_certain(reason: Reason) -> bool {
     matches!(reason, Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted)
 }

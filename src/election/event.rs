@@ -1,32 +1,33 @@
-//! What goes into the core and what comes out.
+//! The inputs (events) and outputs (effects) of the election core.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::group::{Row, World};
+use super::world::{Row, World};
 use crate::api::{Declaration, OnDelete, PodRef, Reason};
 
-/// Ties an outcome to the effect that it answers: an answer to anything but the latest is out of date.
+/// Connects an outcome with its effect. An outcome for any ticket but the latest is out of date.
 pub type Ticket = u64;
 
-/// Something happened.
+/// An input of the core.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "an event is passed once, and outcomes are as frequent as any")]
 pub enum Event {
-    /// The group, its pods or the evidence on them changed.
+    /// The group, its pods or the evidence about them changed.
     World(World),
-    /// This replica has become the group's owner. `seed` is random, and another one each time: grant ids are counted up
-    /// from it.
+    /// This replica became the owner of the group. `seed` is a new random number each time; grant ids count up from
+    /// it.
     Owned {
         /// The source of grant ids.
         seed: Uuid,
     },
-    /// This replica is no longer the group's owner.
+    /// This replica is no longer the owner.
     Disowned,
-    /// The row may have changed behind our back (the database failed over, a slow check found a difference).
+    /// The row may have changed without our doing (the database failed over, or the slow comparison found a
+    /// difference).
     Doubt,
-    /// The group is being deleted, and the lock holds nothing of it any more: its row is a tombstone, or another's.
+    /// The group is being deleted, and has no row left: the row is a tombstone, or belongs to another group.
     Buried,
     /// An effect ended. The world is the one that the effect left behind: a group that settles must not decide on what it
     /// has just changed.
@@ -35,7 +36,7 @@ pub enum Event {
     Tick,
 }
 
-/// Something is to be done. Each is carried out by one call that ends within a bound, and answered by one [`Outcome`].
+/// An action for the caller. Each is carried out by one call of bounded duration and answered by one [`Outcome`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Read the lock's row, and the group by a quorum read. -> [`Outcome::Read`]
@@ -49,25 +50,25 @@ pub enum Effect {
         /// The token of the term that ends.
         token: i64,
     },
-    /// Step 2: compare-and-set of the declaration. -> [`Outcome::Declared`]
+    /// Step 2: a compare-and-set of the declaration. -> [`Outcome::Declared`]
     Declare {
-        /// The declaration that must still be there, whole.
+        /// The complete declaration that must still be there.
         previous: Declaration,
-        /// What it becomes.
+        /// The new declaration.
         next: Declaration,
     },
     /// Step 3. -> [`Outcome::Stripped`]
     Strip {
         /// The declared token.
         token: i64,
-        /// Whom to strip; gone pods count as stripped.
+        /// The pods to strip. A pod that is gone counts as stripped.
         pods: Vec<PodRef>,
     },
     /// Step 4. -> [`Outcome::Promoted`] or [`Outcome::Conflict`]
     Promote {
         /// The declared token.
         token: i64,
-        /// Whom to label.
+        /// The pod to label.
         pod: PodRef,
         /// The resourceVersion that the write is bound to.
         version: String,
@@ -79,69 +80,69 @@ pub enum Effect {
         /// The term.
         token: i64,
     },
-    /// Label and stamp these as standby, but for those that read as active. -> [`Outcome::Stamped`]
+    /// Label and stamp these pods as standby, except those that are labelled active. -> [`Outcome::Stamped`]
     Stamp {
         /// The declared token.
         token: i64,
-        /// Whom.
+        /// The pods.
         pods: Vec<PodRef>,
     },
-    /// Mark the row as that of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
+    /// Mark the row as a tombstone of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
     Tombstone,
     /// Settle the labels of a deleted group. -> [`Outcome::Cleared`] or [`Outcome::ClearRefused`]
     Clear {
-        /// How.
+        /// Whether to remove or keep the labels.
         on_delete: OnDelete,
-        /// Whose.
+        /// The pods of the group.
         pods: Vec<PodRef>,
     },
-    /// Take the finalizer off. -> [`Outcome::Unfinalized`]
+    /// Remove the finalizer. -> [`Outcome::Unfinalized`]
     Unfinalize,
     /// For the status, the log and the metrics; no outcome.
     Finished(Finished),
 }
 
-/// What step 1 asks of the lock.
+/// The request of step 1 to the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The token that the row must still have.
     pub expected: i64,
-    /// What the new token must exceed besides.
+    /// The new token must also exceed this.
     pub floor: i64,
-    /// The holder-to-be.
+    /// The new holder.
     pub holder: PodRef,
-    /// Makes a repetition recognisable.
+    /// Identifies repetitions of this request.
     pub id: Uuid,
-    /// Why.
+    /// The reason of the change.
     pub reason: Reason,
 }
 
-/// A change of holder was seen through, or ended without a successor.
+/// A change of holder was completed, or ended without a successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// The term's token.
     pub token: i64,
-    /// Who was active before.
+    /// The pod that was active before.
     pub from: Option<PodRef>,
-    /// Who is active now.
+    /// The pod that is active now.
     pub to: Option<PodRef>,
-    /// Why.
+    /// The reason of the change.
     pub reason: Reason,
-    /// From the decision to the label.
+    /// The time from the decision to the label.
     pub took: Duration,
 }
 
-/// How an effect ended.
+/// The result of an effect.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The row, if there is one and this replica is in charge of it, and the declaration, unless the group is gone.
+    /// The row, if it exists and this replica owns it; the declaration, unless the group is gone.
     Read {
         /// The lock's row.
         row: Option<Row>,
         /// The declaration.
         declared: Option<Declaration>,
     },
-    /// What a quorum read says against the pod; none when it says that the pod is well.
+    /// The evidence of a quorum read against the pod; none if the pod is healthy.
     Verified(Option<Reason>),
     /// The row names the new holder, with this token.
     Granted {
@@ -152,39 +153,38 @@ pub enum Outcome {
     Vacated,
     /// The declaration is made.
     Declared,
-    /// None of the pods reads as active any more.
+    /// None of the pods is labelled active any more.
     Stripped,
-    /// The holder reads as active.
+    /// The holder is labelled active.
     Promoted,
-    /// The pod changed in between; nothing was written.
+    /// The pod has changed since it was read; nothing was written.
     Conflict,
-    /// The pod's resourceVersion (none: it is gone) and whether it already carries role and stamp, then what
-    /// declaration and row say.
+    /// The pod, then the declaration, then the row, read in this order.
     Rechecked {
-        /// The version to bind the write to.
+        /// The pod's resourceVersion, for the precondition of the write; none if the pod is gone.
         version: Option<String>,
-        /// The declaration read after it.
+        /// The declaration, read after the pod.
         declared: Option<Declaration>,
-        /// The row read after it.
+        /// The row, read after the declaration.
         row: Option<Row>,
     },
     /// The term is confirmed.
     Confirmed,
-    /// The standbys are stamped, as far as they could be.
+    /// The standbys are stamped, as far as possible.
     Stamped,
     /// The row is a tombstone.
     Tombstoned,
     /// The labels are settled.
     Cleared,
-    /// The API server does not allow some labels to be settled; all others are.
+    /// The API server refuses to change some labels; all others are settled.
     ClearRefused,
     /// The finalizer is gone.
     Unfinalized,
-    /// It was refused: the ground for the decision is gone.
+    /// It was refused because the basis of the decision has changed.
     Refused(Refusal),
     /// It did not take effect.
     Failed,
-    /// Whether it took effect, or will yet, is not known.
+    /// It is unknown whether it took effect or still will.
     Unknown,
 }
 
@@ -193,8 +193,8 @@ pub enum Outcome {
 pub enum Refusal {
     /// This replica does not own the row.
     NotOwner,
-    /// Row, declaration or stamp are ahead of the decision.
+    /// The row, the declaration or a stamp is newer than the decision.
     Outdated,
-    /// The group is gone, or is another one of the same name.
+    /// The group is gone, or was replaced by another one of the same name.
     GroupGone,
 }

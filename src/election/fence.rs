@@ -1,21 +1,23 @@
-//! The fence between two terms: no promotion of a term takes effect once a later one is declared for another pod.
+//! The fence between two terms: once a later term is declared for another pod, no promotion of an earlier term takes
+//! effect.
 
 use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase, Role},
+    group::{Change, Group, Phase},
     step::Effects,
 };
-use crate::api::{PodRef, Reason};
+use crate::api::{PodRef, Reason, Role};
 
 impl Group {
-    /// Before step 2. Between the declaration and its strips a promotion of the term before it could still take effect,
-    /// unless that term is known to be over: confirmed, or of the same pod. So its holder is written to first. Who reads
-    /// the pod after that finds it stamped, who has read it before is refused.
+    /// Runs before step 2. A promotion of the previous term could still take effect between the new declaration and
+    /// its strips, unless that term was confirmed or has the same holder. So its holder is written first. A replica
+    /// that reads the pod after this write sees the stamp; the promotion of a replica that has read the pod before
+    /// fails.
     pub(super) fn fence(&mut self, change: Change, settled: bool, effects: &mut Effects) {
         match self.to_fence(&change).filter(|_| !settled) {
-            // It is well: if it has turned active meanwhile it is to stay so.
+            // It is healthy: if it has become active in the meantime, it must stay active.
             Some(former) if self.case_against(&former).is_none() => {
                 let effect = Effect::Stamp { token: self.declared.token, pods: vec![former] };
                 self.go(Phase::Fencing(change), effect, effects);
@@ -34,7 +36,7 @@ impl Group {
         self.go(Phase::Fencing(change), effect, effects);
     }
 
-    /// The declared holder was stamped, unless it was found to be active.
+    /// Handles the outcome of the stamp: the declared holder is stamped now, unless it was active.
     pub(super) fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         match self.to_fence(&change) {
             Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
@@ -51,8 +53,9 @@ impl Group {
         self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
     }
 
-    /// Whether the declared term's holder carries its stamp and is not active. Either it was promoted, and lost its label
-    /// since, or it was fenced off. It is not promoted under this term again: that might come late.
+    /// Whether the declared term's holder carries its stamp and is not active: it was promoted and has lost its label
+    /// since, or it was fenced. It must not be promoted under this term again, because that promotion could arrive
+    /// late.
     pub(super) fn is_spent(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_some_and(|member| {
             member.role != Role::Active && member.stamped_by_us && member.stamp == Some(self.declared.token)

@@ -1,162 +1,62 @@
-//! What the core knows of one group: the world as last seen, the lock's row, and the step under way.
+//! The state of one group: the world as last seen, the lock's row, and the current step.
 
 use std::time::Duration;
 
-use uuid::Uuid;
+use super::{
+    event::{Grant, Ticket},
+    world::{Member, Row, World},
+};
+use crate::api::{Declaration, PodRef, Reason, Role};
 
-use super::event::{Grant, Ticket};
-use crate::api::{Declaration, OnDelete, PodRef, Reason};
-
-/// What the evidence says of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Fresh positive evidence: it could be active.
-    Eligible,
-    /// Nothing speaks against it, but there is no fresh positive evidence either.
-    Unproven,
-    /// It says no, or cannot say anything: explicit evidence.
-    Failing(Reason),
-    /// Nothing was heard of it for the lock's ttl, although it was being asked.
-    Silent,
-    /// It will not come back: deleted, finished, being evicted.
-    Ended(Reason),
-}
-
-impl Standing {
-    /// What speaks against it; none for a pod that is well or merely unproven.
-    pub fn against(self) -> Option<Reason> {
-        match self {
-            Self::Ended(reason) | Self::Failing(reason) => Some(reason),
-            Self::Silent => Some(Reason::Silent),
-            Self::Eligible | Self::Unproven => None,
-        }
-    }
-}
-
-/// The role that a pod's label gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Routed to.
-    Active,
-    /// Not routed to.
-    Standby,
-    /// No role label, or a value that means neither.
-    None,
-}
-
-/// One pod of the group, as last seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Name and UID.
-    pub pod: PodRef,
-    /// The node it is bound to.
-    pub node: Option<String>,
-    /// Its resourceVersion, for a later write bound to it.
-    pub version: String,
-    /// What its label says.
-    pub role: Role,
-    /// The token of its stamp.
-    pub stamp: Option<i64>,
-    /// Whether the stamp is this group's.
-    pub stamped_by_us: bool,
-    /// What the evidence says.
-    pub standing: Standing,
-    /// Creation time, only ever compared with that of other pods: the oldest of equals is preferred.
-    pub created: i64,
-}
-
-/// What of the spec matters to the election.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
-    /// How long to wait after a holder was lost without a clean end.
-    pub lock_delay: Duration,
-    /// No new change of holder.
-    pub paused: bool,
-    /// What becomes of the labels when the group is deleted.
-    pub on_delete: OnDelete,
-}
-
-/// The group as last seen through watches and evidence. May lag behind; every write re-checks what it relies on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct World {
-    /// The pods that the selector matches.
-    pub members: Vec<Member>,
-    /// The spec's part.
-    pub policy: Policy,
-    /// The declaration in the status.
-    pub declared: Declaration,
-    /// Why nobody of this group may be promoted, if so.
-    pub obstacle: Option<Reason>,
-    /// The group has a deletionTimestamp.
-    pub deleting: bool,
-    /// The database has been out of reach for so long that a deletion no longer waits for it.
-    pub lock_away: bool,
-}
-
-/// The lock's row of this group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
-    /// The fencing token of the current term; 0 before the first.
-    pub token: i64,
-    /// The grant that began the term.
-    pub grant: Option<Uuid>,
-    /// The holder; none when the lock is free.
-    pub owner: Option<PodRef>,
-    /// Whether the holder's promotion was seen through.
-    pub confirmed: bool,
-    /// The holders of all terms since the last confirmed one, that one included.
-    pub pending: Vec<PodRef>,
-}
-
-/// A change of holder under way.
+/// A change of holder in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Who is to be active.
+    /// The pod to make active.
     pub holder: PodRef,
-    /// Why.
+    /// The reason of the change.
     pub reason: Reason,
-    /// Who was active before.
+    /// The pod that was active before.
     pub from: Option<PodRef>,
-    /// When it was decided.
+    /// When the change was decided.
     pub began: Duration,
 }
 
-/// Where a group stands in the protocol.
+/// The position of a group in the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Another replica is in charge, or none.
+    /// Another replica is the owner, or none.
     Observing,
     /// The row and the declaration are being read.
     Reading,
-    /// Waiting to read them anew after something went wrong.
+    /// Waiting to read them again after a failure.
     BackingOff {
         /// When to read.
         until: Duration,
     },
-    /// An unfinished term was found; its holder has not been heard of yet.
+    /// An unfinished term was found; there is no evidence about its holder yet.
     Resuming {
-        /// When to give up on it and decide anew.
+        /// When to stop waiting and decide again.
         until: Duration,
     },
-    /// The row lost commits, and the declared holder does not read as active: it is being read anew before another is
-    /// sought.
+    /// The row lost commits, and the declared holder is not labelled active. It is being read again before another
+    /// pod is chosen.
     Regaining,
     /// Row, declaration and labels agree.
     Stable,
     /// The holder's end is being confirmed by a quorum read.
     Verifying {
-        /// What the evidence said.
+        /// The reason to replace the holder.
         reason: Reason,
-        /// Whether it has said since then what no read can refute, even if it is over already: a container that ended
-        /// may run anew by the time it is read.
+        /// Whether there has been evidence since then that no read can refute, even if its cause is over: a container
+        /// that ended may be running again by the time the pod is read.
         certain: bool,
     },
-    /// The holder of a confirmed term does not read as active: it is being read anew before it gets its label back.
+    /// The holder of a confirmed term is not labelled active. It is being read again before its label is restored.
     Relabelling,
     /// Step 1.
     Granting(Change),
-    /// Before step 2, if the declared term was not confirmed: a promotion under it may still be on its way. Its holder
-    /// gets that term's stamp as a standby, after which no such promotion takes effect.
+    /// Before step 2, if the declared term was not confirmed: a promotion under it may still be in flight. Its holder
+    /// gets that term's stamp as a standby; after that no such promotion can take effect.
     Fencing(Change),
     /// Step 2.
     Declaring(Change),
@@ -164,14 +64,14 @@ pub enum Phase {
     Stripping(Change),
     /// Step 4.
     Promoting(Change),
-    /// Before step 4, unless the holder was read before the declaration was made: pod, declaration and row are being
-    /// read, in this order.
+    /// Before step 4, unless the holder was read before the declaration: the pod, the declaration and the row are
+    /// being read, in this order.
     Rechecking(Change),
     /// Step 5.
     Confirming(Change),
-    /// The lock is being freed: its holder ended and nobody can follow.
+    /// The lock is being freed: its holder has ended and there is no successor.
     Vacating,
-    /// Pods that read as active without being the holder are being stripped.
+    /// Pods that are labelled active without being the holder are being stripped.
     Repairing,
     /// The group is being deleted: first the row, then the labels, then the finalizer.
     Retiring(Retirement),
@@ -186,11 +86,11 @@ pub enum Retirement {
     Tombstone,
     /// The labels are settled.
     Labels,
-    /// The finalizer goes.
+    /// The finalizer is removed.
     Finalizer,
 }
 
-/// One group: the state that [`Group::step`] moves.
+/// The state of one group, advanced by [`Group::step`].
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Whether this replica owns the group. The labels of a deleted group may be settled without that.
@@ -199,43 +99,43 @@ pub struct Group {
     pub(super) row: Row,
     pub(super) declared: Declaration,
     pub(super) phase: Phase,
-    /// The resourceVersion of the holder-to-be, read before the declaration.
+    /// The resourceVersion of the new holder, read before the declaration.
     pub(super) witness: Option<String>,
-    /// Source of grant ids: a random seed given with the charge, counted up.
+    /// Source of grant ids: counts up from a random seed that comes with the ownership.
     pub(super) seed: u128,
     pub(super) tickets: u64,
     /// The ticket of the effect whose outcome is awaited.
     pub(super) awaiting: Option<u64>,
-    /// The ticket of the background stamping, if one is under way.
+    /// The ticket of the background stamping in progress, if any.
     pub(super) stamping: Option<u64>,
-    /// When the background stamping may be tried again.
+    /// The earliest time of the next background stamping.
     pub(super) stamp_after: Duration,
-    /// When a lost label may be put back again.
+    /// The earliest time at which a lost label may be restored again.
     pub(super) relabel_after: Duration,
-    /// When the group may go on under a higher token again because the row is behind.
+    /// The earliest time at which the group may continue under a larger token again because its row is behind.
     pub(super) regain_after: Duration,
-    /// What step 1 asks for, until an answer says what became of it.
+    /// The request of step 1, until its result is known.
     pub(super) grant: Option<Grant>,
-    /// Whether that may have taken effect, or still may, although an attempt at it failed.
+    /// Whether an attempt of that request failed but may have taken effect or still may.
     pub(super) in_doubt: bool,
-    /// Failures in a row, for the back-off.
+    /// Consecutive failures, for the back-off.
     pub(super) failures: u32,
-    /// Conflicts in a row, while the holder-to-be is being labelled.
+    /// Consecutive conflicts while the new holder is being labelled.
     pub(super) conflicts: u32,
-    /// Since when the present holder's end has been known, for the lock delay.
+    /// Since when there has been evidence against the current holder, for the lock delay.
     pub(super) lost_since: Option<Duration>,
     /// When a deletion stops waiting for the database.
     pub(super) retire_by: Option<Duration>,
-    /// When the failed step of a deletion, or the grant whose fate is unknown, is tried again.
+    /// When the failed step of a deletion, or the grant with an unknown result, is tried again.
     pub(super) retry_at: Option<Duration>,
-    /// The row may have changed behind our back since it was last read.
+    /// Whether the row may have changed without our doing since it was last read.
     pub(super) doubted: bool,
-    /// When [`Group::step`] wants to be called again, whatever happens.
+    /// When [`Group::step`] must be called again at the latest.
     pub(super) wake: Option<Duration>,
 }
 
 impl Group {
-    /// A group that nobody here is in charge of yet.
+    /// A group that this replica does not own yet.
     pub fn new(world: World) -> Self {
         Self {
             owned: false,
@@ -263,7 +163,7 @@ impl Group {
         }
     }
 
-    /// Where the group stands.
+    /// The position in the protocol.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -273,7 +173,7 @@ impl Group {
         &self.world
     }
 
-    /// The lock's row as last read or changed by this replica; meaningful only while it is in charge.
+    /// The lock's row as last read or changed by this replica; meaningful only while it is the owner.
     pub fn row(&self) -> &Row {
         &self.row
     }
@@ -283,13 +183,13 @@ impl Group {
         &self.declared
     }
 
-    /// Whether this replica owns the group: it was told so, and no answer has said otherwise since.
+    /// Whether this replica is the owner: it became so, and no outcome has shown otherwise since.
     pub fn is_owned(&self) -> bool {
         self.owned
     }
 
-    /// Whether a change of holder is under way: decided on, and not yet through.
-    pub fn is_changing(&self) -> bool {
+    /// Whether a change of holder is in progress: decided, but not complete.
+    pub(crate) fn is_changing(&self) -> bool {
         matches!(
             self.phase,
             Phase::Verifying { .. }
@@ -305,17 +205,17 @@ impl Group {
         )
     }
 
-    /// Whether this is the ticket of the stamping in the background.
-    pub fn is_stamping(&self, ticket: Ticket) -> bool {
+    /// Whether this is the ticket of the background stamping.
+    pub(crate) fn is_stamping(&self, ticket: Ticket) -> bool {
         self.stamping == Some(ticket)
     }
 
-    /// Whether an effect's outcome is awaited: a replica that shuts down lets it arrive.
+    /// Whether an outcome is awaited. A replica that shuts down waits for it.
     pub fn busy(&self) -> bool {
         self.awaiting.is_some()
     }
 
-    /// When to call [`Group::step`] with [`super::Event::Tick`], at the latest.
+    /// The latest time to call [`Group::step`] with [`super::Event::Tick`].
     pub fn wake(&self) -> Option<Duration> {
         self.wake
     }
@@ -325,12 +225,12 @@ impl Group {
         self.world.members.iter().find(|member| member.pod.uid == uid)
     }
 
-    /// The holder by the row.
+    /// The holder according to the row.
     pub fn holder(&self) -> Option<&PodRef> {
         self.row.owner.as_ref()
     }
 
-    /// The holder, once it carries the active label in a confirmed term.
+    /// The holder, if it is labelled active.
     pub fn active(&self) -> Option<&Member> {
         self.holder().and_then(|pod| self.member(&pod.uid)).filter(|member| member.role == Role::Active)
     }

@@ -1,16 +1,15 @@
-//! The pure core: who is to be active, and which step comes next.
+//! The pure core: it decides which pod is active, and which step comes next.
 //!
-//! [`Group::step`] takes one event and the present moment and answers with effects; it performs no I/O, reads no clock
-//! and draws no random number, so that every order of events can be tried in a test. It knows the API types and
-//! nothing else: evidence arrives as a [`Standing`], the lock's row as a [`Row`], time as a `Duration` on a monotonic
-//! clock.
+//! [`Group::step`] takes one event and the current time, and returns effects. It performs no I/O, reads no clock and
+//! uses no random numbers, so that tests can try every order of events. It depends only on the API types: evidence
+//! arrives as a [`Standing`], the lock's row as a [`Row`], and time as a `Duration` on a monotonic clock.
 //!
-//! A change of holder goes through five steps, each an effect whose outcome leads to the next: *grant* (the lock's row
-//! names the new holder and its token), *declare* (the group's status says so, by compare-and-set), *strip* (every
-//! possible former active is standby, confirmed), *promote* (the holder is labelled active) and *confirm*. After a term
-//! that was not confirmed its holder is fenced off between the first two. Whatever goes wrong on the way leads back to
-//! one place: read the row and the declaration anew, and decide from what they say (`resume.rs`). Taking over from
-//! another replica is that same path.
+//! A change of holder has five steps. Each is an effect whose outcome leads to the next: *grant* (the lock's row
+//! names the new holder and its token), *declare* (the group's status announces the term, by compare-and-set),
+//! *strip* (every pod that may still be active is labelled standby, and all these writes succeeded), *promote* (the
+//! holder is labelled active) and *confirm*. If the previous term was not confirmed, its holder is fenced between the
+//! first two steps. After any failure the core reads the row and the declaration again and decides from there
+//! (`resume.rs`). A takeover from another replica follows the same path.
 
 mod evaluate;
 mod event;
@@ -21,7 +20,8 @@ mod resume;
 mod step;
 #[cfg(test)]
 mod tests;
+mod world;
 
 pub use event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket};
-pub use group::{Group, Member, Phase, Policy, Role, Row, Standing, World};
-pub use plan::{Plan, Rest};
+pub use group::{Group, Phase};
+pub use world::{Member, Policy, Row, Standing, World};

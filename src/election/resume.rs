@@ -1,22 +1,23 @@
-//! Taking stock: what the row and the declaration say together, and where to go on from there.
+//! Decides how to continue after the row and the declaration were read.
 //!
-//! This is how a replica takes over from another, and how it recovers from any fault of its own: whatever was left half
-//! done is found here and finished, or overtaken by a new term.
+//! This is how a replica takes over from another one, and how it recovers from its own failures: an unfinished term
+//! is found here and completed, or replaced by a new term.
 
 use std::time::Duration;
 
 use super::{
     evaluate::is_certain,
     event::Effect,
-    group::{Change, Group, Member, Phase, Retirement, Role, Row, Standing},
+    group::{Change, Group, Phase, Retirement},
     step::Effects,
+    world::{Member, Row, Standing},
 };
-use crate::api::{Declaration, PodRef, Reason};
+use crate::api::{Declaration, PodRef, Reason, Role};
 
-/// At most this often does a group go on under a higher token because its row is behind: two databases that both are
-/// believed to be the right one would outbid each other without end.
+/// The least time between two larger tokens for a group whose row is behind. If replicas use two databases at once,
+/// these would outbid each other endlessly.
 const REGAIN_INTERVAL: Duration = Duration::from_secs(5);
-/// How long an unfinished term waits for word from its holder before another is sought.
+/// How long an unfinished term waits for evidence about its holder before another pod is chosen.
 const RESUME_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Group {
@@ -42,20 +43,20 @@ impl Group {
         self.settle(now);
     }
 
-    /// Where a group waits for the world: stable, unless the row's term is still to be seen through.
+    /// Enters the phase that waits for events: stable, or resuming if the row's term is unfinished.
     pub(super) fn settle(&mut self, now: Duration) {
         let until = now + RESUME_PATIENCE;
         self.phase = if self.is_finished() { Phase::Stable } else { Phase::Resuming { until } };
     }
 
-    /// Whether no term is left to be seen through.
+    /// Whether there is no unfinished term.
     pub(super) fn is_finished(&self) -> bool {
         self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token)
     }
 
-    /// Whether the declaration knows a term that the row does not.
+    /// Whether the declaration is of a later term than the row.
     pub(super) fn is_behind(&self) -> bool {
-        // A free row's grant id is that of the release, which is not declared.
+        // The grant id of a free row is that of the release, which is not declared.
         let same_grant = self.declared.grant.is_none()
             || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
         self.declared.token > self.row.token
@@ -65,8 +66,8 @@ impl Group {
                 && !same_grant)
     }
 
-    /// The database lost commits: the declaration knows a term that the row does not. The pod that is active keeps its
-    /// role, under a token that was never used.
+    /// The database lost commits: the declaration is of a later term than the row. The active pod keeps its role
+    /// under a token that was never used.
     fn regain(&mut self, now: Duration, effects: &mut Effects) {
         let former = self.row.owner.take();
         self.row.confirmed = false;
@@ -76,7 +77,7 @@ impl Group {
             return;
         }
         match self.declared.holder.clone() {
-            // The watch may not have shown its label yet, and whoever is not the holder loses it.
+            // The watch may not have shown its label yet, and a pod that is not the holder would lose the label.
             Some(holder) if !self.declared_holder_is_labelled() => {
                 self.go(Phase::Regaining, Effect::Verify(holder), effects);
             }
@@ -84,8 +85,9 @@ impl Group {
         }
     }
 
-    /// What the declared holder's label says is known. A term that was not carried out leaves the one before it: that is
-    /// as good as any other pod of which there is fresh evidence, and better, because nothing has to move.
+    /// Continues when the label of the declared holder is known. If the declared term was not carried out, the pod of
+    /// the previous term may still be active. It is preferred if there is fresh evidence for it, because then no
+    /// label has to change.
     pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) {
         let declared = self.declared.holder.clone().filter(|_| self.declared_holder_is_labelled());
         let working = |member: &&Member| member.standing == Standing::Eligible;
@@ -111,7 +113,7 @@ impl Group {
         })
     }
 
-    /// Goes on with a term that was granted, and perhaps declared, but not confirmed.
+    /// Continues a term that was granted, and perhaps declared, but not confirmed.
     pub(super) fn resume(&mut self, until: Duration, now: Duration, effects: &mut Effects) {
         if self.world.deleting {
             return self.retire(Retirement::Tombstone, effects);
@@ -149,8 +151,8 @@ impl Group {
         }
     }
 
-    /// Whether an unfinished term's holder may be promoted. One that is active already needs no proof, as in a stable
-    /// group: that nothing is heard of it may be our fault.
+    /// Whether the holder of an unfinished term may be promoted. A holder that is already active needs no fresh
+    /// evidence, as in a stable group: the lack of evidence may be our fault.
     pub(super) fn is_fit(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_some_and(|member| {
             member.standing == Standing::Eligible
@@ -158,7 +160,7 @@ impl Group {
         })
     }
 
-    /// The unfinished term's holder cannot be promoted: another takes its place under a new term.
+    /// The holder of the unfinished term cannot be promoted: another pod replaces it under a new term.
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
             (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
@@ -166,7 +168,7 @@ impl Group {
                 self.change(successor, reason, now, effects);
             }
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {
-                // What the watches say may be old, and the holder may be active. With nobody to follow, the quorum read
+                // The watches may be stale, and the holder may be active. Without a successor, the quorum read
                 // decides whether the lock is freed.
                 self.verify(holder, reason, effects);
             }

@@ -1,4 +1,4 @@
-//! The machine: one event in, effects out.
+//! The state machine: takes one event and returns effects.
 
 use std::time::Duration;
 
@@ -6,33 +6,34 @@ use uuid::Uuid;
 
 use super::{
     event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket},
-    group::{Change, Group, Member, Phase, Retirement, Role},
+    group::{Change, Group, Phase, Retirement},
+    world::Member,
 };
-use crate::api::{Declaration, PodRef};
+use crate::api::{Declaration, PodRef, Role};
 
-/// The first wait after a failure; it doubles from there.
+/// The wait after the first failure. It doubles with each further failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The longest wait between two attempts, so that a recovery is noticed soon.
+/// The maximum wait between two attempts, so that a recovery is noticed soon.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
-/// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before it
-/// leaves their labels.
+/// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before
+/// it leaves their labels as they are.
 const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
-/// After so many conflicts in a row the world is read anew, with a pause.
+/// After this many consecutive conflicts, row and declaration are read again after a pause.
 const MOST_CONFLICTS: u32 = 8;
-/// At most this often are standbys stamped: stamping is protection in depth and must not load the API server.
+/// The least time between two stampings of standbys. Stamping is defence in depth and must not load the API server.
 const STAMP_INTERVAL: Duration = Duration::from_secs(1);
-/// Stamps above this are nobody's: every reader of JSON must be able to tell two tokens apart, those that come after it,
-/// too, for as long as anybody counts. It can do so up to twice this.
+/// Stamps above this are ignored. JSON readers distinguish integers only up to 2^53, twice this value, and the tokens
+/// after a stamp must stay below that.
 const LARGEST_TOKEN: i64 = 1 << 52;
 
-/// The effects of one step, each with the ticket its outcome has to carry.
+/// The effects of one step, each with the ticket that its outcome must carry.
 pub(super) type Effects = Vec<(Ticket, Effect)>;
 
 impl Group {
-    /// Moves the group by one event at the monotonic time `now`.
+    /// Processes one event at the monotonic time `now`.
     ///
-    /// At most one of the returned effects, and of all effects outstanding at a time, belongs to the protocol; besides
-    /// it there may be one [`Effect::Stamp`] in the background and an [`Effect::Finished`] that has no outcome.
+    /// At most one protocol effect is outstanding at a time. In addition there may be one [`Effect::Stamp`] in the
+    /// background, and an [`Effect::Finished`], which has no outcome.
     pub fn step(&mut self, event: Event, now: Duration) -> Effects {
         let mut effects = Effects::new();
         self.wake = None;
@@ -51,7 +52,7 @@ impl Group {
             Event::Buried if self.phase == Phase::Observing && self.world.deleting => {
                 self.retire(Retirement::Labels, &mut effects);
             }
-            // In the middle of a change the doubt waits: the row is read once the group is stable.
+            // During a change the doubt is only recorded: the row is read when the group is stable.
             Event::Doubt => self.doubted = self.owned,
             Event::Outcome(ticket, outcome, world) => {
                 self.refresh(world);
@@ -77,13 +78,14 @@ impl Group {
         }
     }
 
-    /// Moves on from a phase that waits for the world or for time.
+    /// Continues from a phase that waits for events or for time to pass.
     fn advance(&mut self, now: Duration, effects: &mut Effects) {
         match self.phase {
             Phase::Observing | Phase::BackingOff { .. } | Phase::Granting(_)
                 if self.world.deleting && self.world.lock_away =>
             {
-                // Nobody can grant anything while the database is away, so the labels may be settled without a charge.
+                // No grant is possible while the database is unavailable, so the labels may be settled without
+                // ownership.
                 self.retire(Retirement::Labels, effects);
             }
             Phase::BackingOff { until } if now >= until => self.read(effects),
@@ -156,8 +158,9 @@ impl Group {
             (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
             }
-            // A failure, a refusal, or an outcome that the phase does not know: reading anew is always right. Or strays
-            // were stripped, and the watch has not shown it yet, or never will: it must not be done again at once.
+            // A failure, a refusal, or an outcome that does not fit the phase: reading again is always safe. Or
+            // strays were stripped, but the watch has not shown that yet, or never will: do not strip them again at
+            // once.
             (_, _) => self.back_off(now),
         }
     }
@@ -168,7 +171,7 @@ impl Group {
         self.tickets
     }
 
-    /// Emits the protocol's next effect and waits for its outcome in `phase`.
+    /// Emits the next effect of the protocol and waits for its outcome in `phase`.
     pub(super) fn go(&mut self, phase: Phase, effect: Effect, effects: &mut Effects) {
         self.awaiting = Some(self.emit(effect, effects));
         self.phase = phase;
@@ -201,8 +204,8 @@ impl Group {
         (self.failures, self.conflicts) = (0, 0);
     }
 
-    /// Step 1. The new token has to exceed the row's, the declared one and every stamp: whatever of these a lost commit
-    /// or a restored backup took back, the others remember.
+    /// Step 1. The new token must exceed that of the row, the declared one and every stamp. If lost commits or a
+    /// restored backup set one of these back, the others still have it.
     pub(super) fn begin(&mut self, change: Change, effects: &mut Effects) {
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
@@ -219,15 +222,16 @@ impl Group {
         self.go(Phase::Granting(change), Effect::Grant(grant), effects);
     }
 
-    /// Repeats step 1 to the letter. A grant whose answer was lost may be committed at any later time, so that reading
-    /// the row proves nothing; the same grant once more does, for it is either found done or done now.
+    /// Repeats the identical request of step 1. A grant whose answer was lost may still be committed later, so
+    /// reading the row proves nothing. Repeating the grant does: the lock finds that it took effect, or it takes
+    /// effect now.
     fn ask_again(&mut self, effects: &mut Effects) {
         match (self.grant.clone(), self.phase.clone()) {
             (Some(grant), phase @ Phase::Granting(_)) => {
                 self.retry_at = None;
                 self.go(phase, Effect::Grant(grant), effects);
             }
-            // Cannot be: step 1 is never waited for without what it asked. Reading anew is always right.
+            // Unreachable: in this phase there is always a request. Reading again is always safe.
             _ => self.read(effects),
         }
     }
@@ -240,16 +244,16 @@ impl Group {
         self.row.token = token;
         self.row.confirmed = false;
         if !self.is_fit(&change.holder) {
-            // The answer took its time, and the evidence has changed.
+            // The answer was late, and the evidence has changed.
             return self.settle(now);
         }
         self.fence(change, settled, effects);
     }
 
-    /// Step 2, for the term that the row names. `settled` says that the declaration so far is of a confirmed term.
+    /// Step 2, for the term in the row. `settled` means that the current declaration is of a confirmed term.
     pub(super) fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) {
-        // Whoever may still carry the active label: the owners of all terms not known to be over. A row that lost
-        // commits does not know them all, so the declaration's word counts too.
+        // The pods that may still carry the active label: the holders of all terms since the last confirmed one. A
+        // row that lost commits may lack some, so those in the declaration count, too.
         let mut former = self.row.pending.clone();
         if !settled {
             former.extend(self.declared.holder.clone());
@@ -262,8 +266,8 @@ impl Group {
             holder: Some(change.holder.clone()),
             strip,
         };
-        // Read before the declaration is made: a write bound to this version cannot come late, because whoever declares
-        // a higher token writes to this pod before promoting another.
+        // This version was read before the declaration. A write bound to it cannot arrive late, because a replica
+        // that declares a larger token writes to this pod before it promotes another one.
         self.witness = self.member(&change.holder.uid).map(|member| member.version.clone());
         let previous = std::mem::replace(&mut self.declared, next.clone());
         self.go(Phase::Declaring(change), Effect::Declare { previous, next }, effects);
@@ -282,7 +286,7 @@ impl Group {
     /// Step 4.
     fn promote(&mut self, change: Change, version: String, effects: &mut Effects) {
         let Some(pod) = self.row.owner.clone() else {
-            // Cannot be: a term without a holder is never promoted. Reading anew is always right.
+            // Unreachable: a term without a holder is never promoted. Reading again is always safe.
             return self.read(effects);
         };
         let token = self.declared.token;
@@ -318,7 +322,7 @@ impl Group {
         self.emit(Effect::Finished(finished), effects);
     }
 
-    /// Those that read as active without being the holder.
+    /// The members that are labelled active without being the holder.
     pub(super) fn strays(&self, holder: &str) -> impl Iterator<Item = &Member> {
         self.world
             .members
@@ -341,26 +345,26 @@ impl Group {
 
     fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
         let next = match (step, outcome) {
-            // Another replica took the group over: the rest is its business.
+            // Another replica owns the group now and completes the deletion.
             (Retirement::Tombstone, Outcome::Refused(Refusal::NotOwner)) => {
                 self.phase = Phase::Observing;
                 return;
             }
             (Retirement::Tombstone, Outcome::Failed | Outcome::Unknown) => {
-                // What stays behind is put right when the row is read next; a deletion must not hang on the database.
+                // A deletion must not depend on the database. The row gets its tombstone later.
                 let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
                 if now >= give_up { Some(Retirement::Labels) } else { None }
             }
             (Retirement::Tombstone, _) => Some(Retirement::Labels),
             (Retirement::Labels, Outcome::Cleared) => Some(Retirement::Finalizer),
             (Retirement::Labels, Outcome::ClearRefused) => {
-                // A namespace that is deleted takes the operator's rights in it away before the groups are gone. They
-                // must not hang on a word that nothing changes any more.
+                // When a namespace is deleted, the operator may lose its rights in it before the groups are gone, and
+                // never gets them back. The deletion must not wait for that.
                 let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
                 if now >= give_up { Some(Retirement::Finalizer) } else { None }
             }
             (Retirement::Labels, _) => {
-                // The API server is out of reach, so nobody knows what it would allow.
+                // The API server is unreachable, so it is unknown what it would allow.
                 self.retire_by = None;
                 None
             }

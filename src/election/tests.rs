@@ -1,11 +1,11 @@
-//! The table of decisions, one case at a time. Interleavings are tried in `tests/simulation`.
+//! Each decision by itself. `tests/simulation` tries interleavings.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::*;
-use crate::api::{Declaration, OnDelete, PodRef, Reason};
+use crate::api::{Declaration, OnDelete, PodRef, Reason, Role};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const GRANT: Uuid = Uuid::from_u128(7);
@@ -37,7 +37,7 @@ fn row(token: i64, owner: Option<&str>, confirmed: bool) -> Row {
     Row { token, grant: Some(GRANT), pending: owner.iter().cloned().collect(), owner, confirmed }
 }
 
-/// a is active with token 5; b and c are well.
+/// a is active with token 5; b and c are healthy.
 fn settled() -> World {
     World {
         members: vec![
@@ -56,7 +56,7 @@ fn with(standing: Standing) -> World {
     world
 }
 
-/// A group in charge and the one effect whose outcome it waits for.
+/// A group with its owner, and the effects without an outcome yet.
 struct Case {
     group: Group,
     now: Duration,
@@ -64,7 +64,7 @@ struct Case {
 }
 
 impl Case {
-    /// Put in charge, and shown this row and what the world has declared.
+    /// Makes this replica the owner, and answers its read with this row and the declaration of the world.
     fn new(world: World, row: Row) -> Self {
         let declared = world.declared.clone();
         let mut case = Self { group: Group::new(world), now: NOW, asked: Vec::new() };
@@ -86,7 +86,7 @@ impl Case {
         self.step(Event::World(world));
     }
 
-    /// The one effect.
+    /// The only outstanding effect.
     fn effect(&self) -> Effect {
         assert_eq!(self.asked.len(), 1, "{:?}", self.asked);
         self.asked[0].1.clone()
@@ -102,7 +102,7 @@ impl Case {
         assert_eq!(self.group.step(Event::World(world), self.now), []);
     }
 
-    /// Answers readings of a settled row, and lets time pass, until it rests. Nothing else may be asked for.
+    /// Answers reads with a settled row and lets time pass until the group is at rest. Panics on any other effect.
     fn rest(&mut self, asks: impl Fn(&Effect) -> bool) {
         for _ in 0..100 {
             let Some((_, effect)) = self.asked.first() else {
@@ -115,7 +115,7 @@ impl Case {
             let declared = Some(self.group.world().declared.clone());
             self.answer(Outcome::Read { row: Some(self.group.row().clone()), declared });
         }
-        panic!("it goes round and round: {:?}", self.asked);
+        panic!("it does not come to rest: {:?}", self.asked);
     }
 
     fn grant(&self) -> Grant {
@@ -125,7 +125,7 @@ impl Case {
         }
     }
 
-    /// Answers the verification, if there is one: the evidence holds.
+    /// Answers the verification, if there is one, by confirming the evidence.
     fn verified(&mut self, reason: Reason) -> bool {
         let asked = matches!(self.effect(), Effect::Verify(_));
         if asked {
@@ -137,7 +137,7 @@ impl Case {
 }
 
 #[test]
-fn each_reason_replaces_the_holder_and_what_a_watch_may_show_late_needs_a_second_source() {
+fn each_reason_replaces_the_holder_and_watch_evidence_is_confirmed_first() {
     for (standing, reason, asks) in [
         (Standing::Silent, Reason::Silent, false),
         (Standing::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
@@ -172,21 +172,21 @@ fn without_evidence_against_it_a_holder_stays() {
 }
 
 #[test]
-fn a_holder_that_is_started_anew_while_it_is_read_has_crashed_all_the_same() {
+fn a_restart_during_the_read_counts_as_a_crash() {
     let ended = Reason::ContainerTerminated;
     let mut case = Case::stable(with(Standing::Failing(ended)));
     assert_eq!(case.effect(), Effect::Verify(pod("a")));
-    // What was read shows a container that runs, and that it is another one.
+    // The read shows a running container, but a new one.
     case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
     case.answer(Outcome::Verified(None));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), ended));
-    // Nor is it forgotten when the new container has proved itself before the read came back.
+    // The crash still counts if the new container is ready before the outcome of the read.
     let mut case = Case::stable(with(Standing::Failing(ended)));
     case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
     case.meanwhile(settled());
     case.answer(Outcome::Verified(None));
     assert_eq!(case.grant().holder, pod("b"));
-    // With nobody to follow, it stays.
+    // Without a successor, it stays.
     let alone = |standing| {
         let mut world = with(standing);
         world.members.truncate(1);
@@ -199,7 +199,7 @@ fn a_holder_that_is_started_anew_while_it_is_read_has_crashed_all_the_same() {
 }
 
 #[test]
-fn only_a_pod_with_fresh_evidence_follows() {
+fn only_a_pod_with_fresh_evidence_becomes_the_successor() {
     for standing in [Standing::Unproven, Standing::Silent, Standing::Failing(Reason::PodNotReady)] {
         let mut world = with(Standing::Silent);
         (world.members[1].standing, world.members[2].standing) = (standing, standing);
@@ -257,12 +257,12 @@ fn a_pause_stops_decisions_and_not_a_change_under_way() {
     world.members.iter_mut().for_each(|member| member.role = Role::None);
     world.declared = Declaration::default();
     let case = Case::new(world, Row::default());
-    assert!(matches!(case.effect(), Effect::Stamp { .. }), "nobody is elected");
+    assert!(matches!(case.effect(), Effect::Stamp { .. }), "no pod is elected");
 }
 
 #[test]
 fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_any_other() {
-    // It crashed while it was read: alone that would be enough.
+    // It crashed while it was read, which would be sufficient alone.
     let waits = |policy: &dyn Fn(&mut Policy)| {
         let mut case = Case::stable(with(Standing::Failing(Reason::ContainerTerminated)));
         assert_eq!(case.effect(), Effect::Verify(pod("a")));
@@ -274,7 +274,7 @@ fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_an
     };
     assert!(waits(&|policy| policy.paused = true));
     assert!(waits(&|policy| policy.lock_delay = Duration::from_secs(3)));
-    assert!(!waits(&|_| {}), "nothing else holds it back");
+    assert!(!waits(&|_| {}), "nothing else delays it");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
             assert_eq!(case.asked.is_empty(), waits, "{reason}, {alone}");
         }
     }
-    // An unfinished term is in the middle of a change already.
+    // An unfinished term is already in the middle of a change.
     let mut world = with(Standing::Failing(Reason::PodNotReady));
     world.policy.paused = true;
     let mut case = Case::new(world, row(6, Some("a"), false));
@@ -323,11 +323,11 @@ fn the_delay_is_skipped_only_if_the_read_shows_an_end_too() {
         case.meanwhile(after.clone());
         case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
         assert!(case.asked.is_empty(), "{:?}", case.asked);
-        // It is decided once the delay is over, if not before: nothing has to happen for that.
+        // The change is decided at the latest when the delay is over, without any further event.
         let mut turns = 0;
         while !matches!(case.asked.first(), Some((_, Effect::Grant(_)))) {
             turns += 1;
-            assert!(turns < 100, "it goes round and round");
+            assert!(turns < 100, "it does not come to rest");
             match case.asked.first().cloned() {
                 None => {
                     case.now = case.group.wake().expect("it waits");
@@ -363,14 +363,14 @@ fn a_label_is_not_put_back_once_the_group_is_paused() {
 }
 
 #[test]
-fn an_obstacle_keeps_everybody_from_being_promoted() {
+fn an_obstacle_prevents_every_promotion() {
     let mut world = with(Standing::Silent);
     world.obstacle = Some(Reason::SelectedByOtherGroup);
     assert!(Case::stable(world).asked.is_empty());
 }
 
 #[test]
-fn an_obstacle_holds_what_was_being_read_and_an_unfinished_term_until_it_is_gone() {
+fn an_obstacle_suspends_a_verification_and_an_unfinished_term() {
     let obstacle = Some(Reason::SelectedByOtherGroup);
     let mut world = with(Standing::Failing(Reason::PodNotReady));
     let mut case = Case::stable(world.clone());
@@ -382,7 +382,8 @@ fn an_obstacle_holds_what_was_being_read_and_an_unfinished_term_until_it_is_gone
     case.world(world);
     assert!(case.verified(Reason::PodNotReady));
     assert_eq!(case.grant().holder, pod("b"));
-    // Granted, or declared too, by a replica that is gone: nobody is promoted, whether the holder is well or not.
+    // A replica that is gone has granted, and perhaps declared, the term: no pod is promoted, whether the holder is
+    // healthy or not.
     for declared in [5, 6] {
         for standing in [Standing::Eligible, Standing::Failing(Reason::PodNotReady), Standing::Silent] {
             let mut world = settled();
@@ -398,10 +399,10 @@ fn an_obstacle_holds_what_was_being_read_and_an_unfinished_term_until_it_is_gone
             assert!(case.asked.is_empty() && case.group.wake().is_none(), "{:?}", case.asked);
             world.obstacle = None;
             case.world(world);
-            assert_eq!(case.asked.len(), 1, "it goes on");
+            assert_eq!(case.asked.len(), 1, "it continues");
         }
     }
-    // One that is promoted already is only to be confirmed.
+    // A term whose holder was promoted already only has to be confirmed.
     let mut world = settled();
     (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
     world.members[1].stamp = Some(6);
@@ -431,9 +432,9 @@ fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
         case.answer(Outcome::Verified(None));
         assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LabelLost));
         case.answer(Outcome::Granted { token: 6 });
-        // The same pod: there is nobody to fence off.
+        // The same pod: no other holder has to be fenced.
         assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.strip.is_empty()));
-        // The watch was behind.
+        // The watch lagged behind.
         let mut case = Case::stable(world.clone());
         case.meanwhile(settled());
         case.answer(Outcome::Verified(None));
@@ -442,7 +443,7 @@ fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
         case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
         assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
     }
-    // Without evidence nobody is promoted, and not again and again.
+    // Without evidence no pod is promoted, and this is not tried repeatedly.
     let mut world = with(Standing::Unproven);
     world.members[0].role = Role::None;
     let mut case = Case::stable(world.clone());
@@ -453,7 +454,7 @@ fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
     assert_eq!((case.asked.len(), case.group.wake()), (0, Some(NOW + Duration::from_secs(1))));
 }
 
-/// Term 6 of b was declared and not confirmed; then b failed, and c is to follow.
+/// Term 6 of b was declared but not confirmed; then b failed, and c becomes the holder.
 fn overtaken(declared: &str) -> Case {
     let mut world = settled();
     world.declared = declaration(6, Some(declared), &["a"]);
@@ -474,7 +475,7 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
     case.answer(Outcome::Declared);
     assert!(matches!(case.effect(), Effect::Strip { token: 7, pods } if pods.contains(&pod("b"))));
-    // One that is well keeps the role if it has got it meanwhile.
+    // A healthy pod keeps the role if it was promoted in the meantime.
     for (role, active) in [(Role::Active, true), (Role::Standby, false)] {
         let mut case = overtaken("b");
         let mut world = case.group.world().clone();
@@ -496,12 +497,12 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
         failed.answer(Outcome::Stamped);
         assert_eq!(failed.effect(), fence);
     }
-    // What cannot be fenced off is not followed.
+    // If the former holder cannot be fenced, no other pod is declared.
     let mut case = overtaken("b");
     case.answer(Outcome::Granted { token: 7 });
     case.answer(Outcome::Failed);
     assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
-    // Whoever takes charge then does it, too.
+    // A new owner fences it, too.
     let world = case.group.world().clone();
     let case = Case::new(world, row(7, Some("c"), false));
     assert_eq!(case.effect(), fence);
@@ -517,7 +518,7 @@ fn a_holder_that_carries_its_own_stamp_without_the_label_is_not_promoted_under_t
     world.members[1].stamp = Some(6);
     let case = Case::new(world.clone(), row(6, Some("b"), false));
     assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
-    // The same if it is found only when the pod is read.
+    // The same if only the recheck shows it.
     let mut case = unspent;
     case.answer(Outcome::Stripped);
     assert_eq!(case.effect(), Effect::Recheck(pod("b")));
@@ -561,13 +562,13 @@ fn a_promotion_that_met_another_version_is_repeated_only_while_the_term_stands()
 }
 
 #[test]
-fn a_grant_that_took_its_time_is_not_gone_on_with_when_its_holder_has_failed() {
+fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
     let mut case = Case::stable(with(Standing::Silent));
     let grant = case.grant();
     case.answer(Outcome::Unknown);
     case.now = case.group.wake().expect("it waits");
     case.step(Event::Tick);
-    assert_eq!(case.grant(), grant, "to the letter");
+    assert_eq!(case.grant(), grant, "the identical request");
     let mut world = with(Standing::Silent);
     world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
     case.meanwhile(world);
@@ -583,9 +584,9 @@ fn unstamped_standbys_are_stamped_in_the_background() {
     let mut case = Case::stable(world.clone());
     assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![pod("b"), pod("c")] });
     case.answer(Outcome::Failed);
-    assert!(case.asked.is_empty(), "not at once again");
+    assert!(case.asked.is_empty(), "not again at once");
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(1)));
-    // It holds nothing up.
+    // It delays nothing.
     world.members[0].standing = Standing::Silent;
     case.world(world);
     assert_eq!(case.grant().holder, pod("b"));
@@ -645,21 +646,22 @@ fn a_failure_at_any_step_leads_back_to_reading() {
 }
 
 #[test]
-fn whoever_takes_charge_goes_on_where_the_other_one_stopped() {
+fn a_new_owner_continues_where_the_previous_one_stopped() {
     let before = declaration(5, Some("a"), &[]);
     let declared = declaration(6, Some("b"), &["a"]);
     let mut granted = row(6, Some("b"), false);
     granted.pending = vec![pod("a"), pod("b")];
     let mut world = with(Standing::Silent);
     world.declared = before.clone();
-    // Granted, perhaps fenced: whether the term before was confirmed is not known any more. Then it declares.
+    // Granted, perhaps fenced: the new owner cannot tell whether the previous term was confirmed, so it fences and
+    // then declares.
     let mut case = Case::new(world.clone(), granted.clone());
     assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("a")] });
     case.answer(Outcome::Stripped);
     assert!(
         matches!(case.effect(), Effect::Declare { previous, next } if previous == before && next == declared)
     );
-    // Declared, perhaps stripped: it strips, and reads the holder anew before it promotes.
+    // Declared, perhaps stripped: it strips, and reads the holder again before it promotes.
     world.declared = declared;
     let mut case = Case::new(world.clone(), granted.clone());
     assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![pod("a")] });
@@ -670,7 +672,7 @@ fn whoever_takes_charge_goes_on_where_the_other_one_stopped() {
     world.members[1].stamp = Some(6);
     let case = Case::new(world.clone(), granted.clone());
     assert_eq!(case.effect(), Effect::Confirm { token: 6 });
-    // Confirmed: nothing is left but the stamps.
+    // Confirmed: only the stamps are missing.
     granted.confirmed = true;
     world.members[0].stamp = Some(6);
     world.members[2].stamp = Some(6);
@@ -687,7 +689,7 @@ fn an_unfinished_term_of_a_pod_that_fails_is_overtaken() {
 }
 
 #[test]
-fn an_active_pod_of_an_unfinished_term_is_not_replaced_because_nothing_is_heard_of_it() {
+fn an_unproven_active_pod_of_an_unfinished_term_is_not_replaced() {
     let mut case = Case::new(with(Standing::Unproven), row(6, Some("a"), false));
     case.now += Duration::from_mins(1);
     if case.asked.is_empty() {
@@ -706,9 +708,9 @@ fn after_lost_commits_the_active_pod_keeps_the_role_under_a_new_token() {
     assert_eq!(Case::new(settled(), other).grant().holder, pod("a"), "the same token, granted twice");
 }
 
-/// Two replicas with a database each, as while a changed address spreads, would outbid each other without end.
+/// Two replicas that use different databases, as during a change of the URL, would outbid each other endlessly.
 #[test]
-fn a_group_whose_row_is_behind_again_and_again_waits_in_between() {
+fn a_group_whose_row_is_repeatedly_behind_waits_in_between() {
     let mut case = Case::new(settled(), Row::default());
     assert_eq!(case.grant().reason, Reason::LostCommits);
     for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped, Outcome::Promoted] {
@@ -746,20 +748,20 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
     case.meanwhile(settled());
     case.answer(Outcome::Verified(None));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LostCommits));
-    // It is gone, indeed: then another is elected.
+    // It is really gone: another pod is elected.
     let mut case = Case::new(unseen, Row::default());
     case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
 }
 
 #[test]
-fn a_declaration_of_somebody_else_makes_it_read() {
+fn a_declaration_of_another_replica_triggers_a_read() {
     let mut case = Case::stable(settled());
     let mut world = settled();
     world.declared = declaration(6, Some("b"), &["a"]);
     case.world(world.clone());
     assert_eq!(case.effect(), Effect::Read);
-    // One that lags behind does not.
+    // A declaration that lags behind does not.
     let mut case = Case::stable(settled());
     world.declared = declaration(4, Some("b"), &[]);
     case.world(world);
@@ -767,7 +769,7 @@ fn a_declaration_of_somebody_else_makes_it_read() {
 }
 
 #[test]
-fn a_doubt_makes_it_read_at_once_or_after_the_change() {
+fn a_doubt_triggers_a_read_at_once_or_after_the_change() {
     let mut case = Case::stable(settled());
     case.step(Event::Doubt);
     assert_eq!(case.effect(), Effect::Read);
@@ -812,7 +814,7 @@ fn a_deletion_does_not_wait_for_the_database_for_ever() {
     case.now += Duration::from_secs(6);
     case.answer(Outcome::Failed);
     assert!(matches!(case.effect(), Effect::Clear { .. }));
-    // Nobody is in charge, and nobody can be.
+    // No replica is the owner, and none can become it.
     let mut case = Case { group: Group::new(world.clone()), now: NOW, asked: Vec::new() };
     case.step(Event::Tick);
     assert!(case.asked.is_empty());
@@ -859,7 +861,7 @@ fn a_deletion_does_not_wait_for_rights_to_the_pods_for_ever() {
         case.asked.first().map(|(_, effect)| effect.clone())
     };
     assert_eq!(retry(9, Outcome::ClearRefused), None);
-    // Whether it would be allowed now is not known, however long that lasts.
+    // It is unknown whether the write would be allowed now, however long that lasts.
     assert_eq!(retry(6, Outcome::Failed), None);
     assert_eq!(retry(60, Outcome::Failed), None);
     assert_eq!(retry(6, Outcome::ClearRefused), None);
@@ -868,7 +870,7 @@ fn a_deletion_does_not_wait_for_rights_to_the_pods_for_ever() {
 }
 
 #[test]
-fn without_the_charge_nothing_is_done() {
+fn without_ownership_nothing_is_done() {
     let mut case = Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new() };
     case.step(Event::Tick);
     assert!(case.asked.is_empty());
@@ -888,7 +890,7 @@ fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
     world.members.truncate(1);
     let mut case = Case::new(world.clone(), row(6, Some("b"), false));
     assert_eq!(case.effect(), Effect::Verify(pod("b")));
-    // The read finds it, not ready yet.
+    // The read shows the pod, which is not ready yet.
     world.members.push(member("b", Role::Standby, Standing::Failing(Reason::PodNotReady)));
     case.meanwhile(world.clone());
     case.answer(Outcome::Verified(Some(Reason::PodNotReady)));

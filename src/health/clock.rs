@@ -1,19 +1,21 @@
-//! The one clock that decisions are made on.
+//! The clock for all decisions.
 
 use std::{sync::LazyLock, time::Duration};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Time since the process first asked, on a clock that no one can set and that runs while the machine is suspended.
+/// Time since the first use in this process, on a clock that cannot be set and that also runs while the machine is
+/// suspended.
 ///
-/// `std::time::Instant` stands still during suspend on Linux: a replica that slept through a ttl would not notice.
+/// `std::time::Instant` stands still during suspend on Linux: a replica that was suspended for a ttl would not
+/// notice.
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic;
 
 static START: LazyLock<Duration> = LazyLock::new(since_boot);
 
 impl Monotonic {
-    /// The time now. Never goes back; starts near zero, so that it reads well in logs.
+    /// The current time. It never goes back. It starts near zero, for readable logs.
     pub fn now() -> Duration {
         let start = *START;
         since_boot().saturating_sub(start)

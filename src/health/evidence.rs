@@ -1,87 +1,48 @@
-//! One pod's evidence, weighed: a pure state machine from probes and the kubelet's word to a [`Verdict`].
+//! The evidence about one pod: a pure state machine that turns probes and the kubelet's report into a [`Verdict`].
 
 use std::time::Duration;
 
 use super::{
     facts::{PodFacts, Readiness, Restarts},
     node::{LEASE_DURATION, NodeLease, NodeWord},
-    prober::{ProbeEvent, ProbeStep},
+    probe::ProbeOutcome,
     probes::{Probes, needed},
+    thresholds::Thresholds,
 };
-use crate::api::{LeaderGroupSpec, Reason};
+use crate::api::Reason;
 
-/// The group's settings that evidence is measured by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thresholds {
-    /// How long a pod may be silent.
-    pub ttl: Duration,
-    /// How often it is probed.
-    pub retry_interval: Duration,
-    /// How long the answer to one probe may take.
-    pub timeout: Duration,
-    /// How many refusals in a row make a pod failing, and how many probes without an answer a silence takes at least.
-    pub failure_threshold: u32,
-}
-
-/// What is asked about a pod: the same facts weigh differently.
+/// Whether the pod is the holder. The same facts count differently then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds the lock: it has been ready, so whatever says that it is not ready counts against it.
+    /// It holds the lock. It has been ready, so any report that it is not ready counts against it.
     Holder,
-    /// It does not. Before it was ready for the first time, not being ready says nothing against it.
+    /// It does not hold the lock. Until it has been ready once, not being ready does not count against it.
     Candidate,
 }
 
-/// How one probe ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeOutcome {
-    /// The pod answered, and well.
-    Success,
-    /// The pod, or its address, answered, and not well.
-    Refused(Refusal),
-    /// Nothing came in time, or the network knows no way: so does a node without power look, once others have noticed.
-    Unanswered,
-    /// The fault is ours: it could not be sent, or this process stood still while it should have listened. It says nothing
-    /// about the pod.
-    Void,
-}
-
-/// An answer that is not good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// A status outside 200 to 399.
-    HttpStatus(u16),
-    /// Nobody listens on the port.
-    ConnectionRefused,
-    /// The connection was closed before the answer was complete.
-    Reset,
-    /// What came was not HTTP, not TLS, or out of all proportion.
-    Protocol,
-}
-
-/// What the evidence says of a pod now.
+/// The conclusion from the evidence about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It works: it could be, or stay, the active pod.
+    /// It works: it may become or stay the active pod.
     Eligible {
-        /// When the last proof of it was asked for.
+        /// When the last successful probe was sent.
         since: Duration,
     },
-    /// Something says that it does not work.
+    /// There is evidence that it does not work.
     Failing(Reason),
-    /// It has said nothing, although it was asked all the time.
+    /// It did not answer, although it was probed all the time.
     Silent {
-        /// When the last probe that it answered was sent, or when we began to ask.
+        /// When the last probe that it answered was sent, or when probing began.
         since: Duration,
     },
-    /// There is no fresh proof that it works, and nothing against it.
+    /// There is neither fresh evidence that it works nor evidence against it.
     Unknown,
-    /// It is over, or about to be.
+    /// It has ended, or is about to end.
     Ended(Reason),
 }
 
 impl Verdict {
-    /// Whether a holder of this verdict is to be replaced, and why.
+    /// The reason to replace a holder with this verdict, if any.
     pub fn against(&self) -> Option<Reason> {
         match *self {
             Self::Failing(reason) | Self::Ended(reason) => Some(reason),
@@ -91,110 +52,88 @@ impl Verdict {
     }
 }
 
-/// How long the control plane's "not ready, because the node was not heard" may stand before it counts although nothing
-/// else confirms it: longer than kubelets take to report again after an outage of the API server.
+/// How long the control plane must report "not ready because the node was not heard" before it counts without any
+/// other confirmation. Longer than kubelets take to report again after an outage of the API server.
 const NODE_UNHEARD_GRACE: Duration = LEASE_DURATION;
 
-/// All that is known of one pod.
+/// All evidence about one pod.
 ///
-/// Negative evidence by the passing of time alone comes from probes that we certainly sent, and from leases that we certainly
-/// watched; never from the mere age of what the API server last told us.
+/// Time alone counts against a pod only while probes were certainly sent or leases certainly watched; never because
+/// the last report from the API server is old.
 #[derive(Clone, Debug)]
 pub struct PodEvidence {
     thresholds: Thresholds,
     probes: Probes,
     word: Option<KubeletWord>,
     was_ready: bool,
-    gone: bool,
-    /// The most restarts of the main container that were seen: what is older may come later.
+    /// The largest restart count of the main container so far. Older reports may arrive later.
     restarts: Option<Restarts>,
-    /// When a further one was seen.
+    /// When the count was last seen to grow.
     restarted: Option<Duration>,
-    /// Until then the kubelet's word may tell of what is long over.
+    /// Reports of the kubelet that arrive before this time may be old.
     late_until: Duration,
 }
 
-/// What is kept of [`PodFacts`].
+/// The parts of [`PodFacts`] that are kept.
 #[derive(Clone, Copy, Debug)]
 struct KubeletWord {
     readiness: Readiness,
-    /// Since when the readiness is what it is, as we heard it.
+    /// When we first saw the current readiness.
     since: Duration,
     ended: Option<Reason>,
     container_down: bool,
     probed: bool,
 }
 
-impl Thresholds {
-    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval where it has no probe).
-    pub fn of(spec: &LeaderGroupSpec, timeout: Option<Duration>) -> Self {
-        Self {
-            ttl: spec.lock.ttl.0,
-            retry_interval: spec.lock.retry_interval.0,
-            timeout: timeout.unwrap_or(spec.lock.retry_interval.0),
-            failure_threshold: spec.health.failure_threshold,
-        }
-    }
-
-    /// How old a proof may be: one probe may be lost or late, but nothing older than the ttl ever counts.
-    pub(super) fn freshness(&self) -> Duration {
-        (self.retry_interval * 2 + self.timeout).min(self.ttl)
-    }
-}
-
 impl PodEvidence {
-    /// Nothing is known yet.
+    /// A pod without any evidence yet.
     pub fn new(thresholds: Thresholds) -> Self {
         Self {
             thresholds,
             probes: Probes::default(),
             word: None,
             was_ready: false,
-            gone: false,
             restarts: None,
             restarted: None,
             late_until: Duration::ZERO,
         }
     }
 
-    /// The group's settings changed.
+    /// Applies changed settings of the group.
     pub fn set_thresholds(&mut self, thresholds: Thresholds) {
         self.thresholds = thresholds;
     }
 
-    /// The pod's address or probe changed: probes with a smaller number went elsewhere and no longer count.
+    /// The pod's address or probe changed: probes with a smaller number no longer count.
     pub fn retarget(&mut self, first_seq: u64) {
         self.probes = Probes::starting_at(first_seq);
     }
 
-    /// Our own network led nowhere until `now`: the silence of that time is ours, not the pod's.
+    /// This replica was cut off until `now`: the silence of that time is no evidence against the pod.
     pub fn cut_off_until(&mut self, now: Duration) {
         self.probes.cut_off_until(now);
     }
 
-    /// The kubelet's word was held up on its way to us, and what arrives until `until` may be old: a restart that is first
-    /// seen then may be long over, so that a proof from before we saw it may be the new run's.
+    /// Reports of the kubelet were delayed, and those that arrive before `until` may be old. A restart that is first
+    /// seen in this time may be long over, and an earlier successful probe may be one of the new container.
     pub fn news_late_until(&mut self, until: Duration) {
         self.late_until = self.late_until.max(until);
     }
 
-    /// A probe was sent. Numbers grow; `sent_at` is on [`Monotonic`](super::Monotonic)'s clock.
+    /// A probe was sent. Sequence numbers grow; `sent_at` is a time of [`Monotonic`](super::Monotonic).
     pub fn probe_sent(&mut self, seq: u64, sent_at: Duration) {
         self.probes.sent(seq, sent_at, self.thresholds.retry_interval);
     }
 
-    /// A probe ended. Order and repetition make no difference.
+    /// A probe ended. These calls may come in any order and repeatedly.
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
         let keep = needed(&self.thresholds);
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
     }
 
-    /// What the prober tells of this pod.
-    pub fn probe(&mut self, event: &ProbeEvent) {
-        match event.step {
-            ProbeStep::Sent => self.probe_sent(event.seq, event.sent_at),
-            ProbeStep::Ended(outcome) => self.probe_answered(event.seq, event.sent_at, outcome),
-        }
+    /// A probe that counted as unanswered was answered after all. This ends a silence, and proves nothing else.
+    pub fn probe_answered_late(&mut self, seq: u64, sent_at: Duration) {
+        self.probes.answered_late(seq, sent_at);
     }
 
     /// A version of the pod was read or arrived on the watch.
@@ -238,16 +177,8 @@ impl PodEvidence {
         }
     }
 
-    /// The pod is no more: a watch said so, or a read by name found nothing or another UID. This is final.
-    pub fn gone(&mut self) {
-        self.gone = true;
-    }
-
-    /// What all this says at `now`. `node` is the lease of the pod's node.
+    /// The verdict at `now`. `node` is the lease of the pod's node.
     pub fn verdict(&self, standing: Standing, node: &NodeLease, now: Duration) -> Verdict {
-        if self.gone {
-            return Verdict::Ended(Reason::PodDeleted);
-        }
         let Some(word) = &self.word else { return Verdict::Unknown };
         if let Some(reason) = word.ended {
             return Verdict::Ended(reason);
@@ -265,11 +196,9 @@ impl PodEvidence {
         if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }
     }
 
-    /// The next moment after `now` at which [`Self::verdict`] may change although nothing happens. None: not before
-    /// something happens.
+    /// The next time after `now` at which [`Self::verdict`] may change without a new event. None if it cannot.
     pub fn next_deadline(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
-        let word =
-            self.word.as_ref().filter(|word| !self.gone && word.ended.is_none() && !word.container_down)?;
+        let word = self.word.as_ref().filter(|word| word.ended.is_none() && !word.container_down)?;
         let restarting = self.restarting_until();
         let unheard = (word.readiness == Readiness::NodeUnheard).then(|| word.since + NODE_UNHEARD_GRACE);
         let probes = word.probed.then(|| self.probes.turning_points(&self.thresholds)).into_iter().flatten();
@@ -280,8 +209,8 @@ impl PodEvidence {
         points.filter(|point| *point > now).min()
     }
 
-    /// Until when a restart of the main container counts, unless the new run proves itself before. Not for ever: where
-    /// somebody else probes the pod, no proof is heard of.
+    /// Until when a restart of the main container counts, unless a later probe succeeds before. This is limited
+    /// because the pod may be probed by another replica, whose results this one does not see.
     fn restarting_until(&self) -> Option<Duration> {
         let restarted = self.restarted?;
         let proved = self.probes.proof().is_some_and(|sent_at| sent_at > restarted);
@@ -313,19 +242,20 @@ impl PodEvidence {
         }
     }
 
-    /// When the silence of a lease has lasted for the ttl, where that is the longer of the two.
+    /// When the lease has not changed for the ttl, for a ttl longer than the lease duration.
     fn lease_silence(&self, node: &NodeLease) -> Option<Duration> {
         node.looked_from().map(|from| from + self.thresholds.ttl)
     }
 }
 
 impl KubeletWord {
-    /// Whether someone who can be believed says that the pod is not ready.
+    /// Whether there is a credible report that the pod is not ready.
     fn says_unready(&self, node: &NodeLease, now: Duration) -> bool {
         match self.readiness {
             Readiness::NotReady => true,
-            // The control plane speaks for a kubelet that it does not hear. It is believed at once where we, too, saw
-            // the lease stand still; otherwise the API server may just have been away, and the kubelet gets time.
+            // The control plane reports this for a kubelet that it does not hear. It counts at once if we, too,
+            // observed that the lease did not change. Otherwise the API server may just have been unavailable, and
+            // the kubelet gets time to report.
             Readiness::NodeUnheard => {
                 matches!(node.word(now), NodeWord::Still(_)) || now >= self.since + NODE_UNHEARD_GRACE
             }

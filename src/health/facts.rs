@@ -1,4 +1,4 @@
-//! The kubelet's word: what a `Pod` object says, reduced to what a decision may rest on.
+//! The kubelet's report: the parts of a `Pod` object that decisions may use.
 
 use std::net::IpAddr;
 
@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use super::probe::{self, ProbeRefusal, ResolvedProbe};
 use crate::api::{LeaderGroupSpec, STAMP_ANNOTATION, Stamp};
 
-/// What one version of a pod says.
+/// The facts from one version of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its UID: a pod of the same name that came later is another one.
+    /// Its UID. A later pod of the same name has another UID.
     pub uid: String,
     /// The version that the facts were read from.
     pub resource_version: String,
@@ -23,25 +23,25 @@ pub struct PodFacts {
     pub created: Option<Timestamp>,
     /// The node it runs on, once it is scheduled.
     pub node: Option<String>,
-    /// Its address, once it has one, and only if it is one that may be probed.
+    /// Its address, if it has one that may be probed.
     pub ip: Option<IpAddr>,
-    /// It carries a deletionTimestamp.
+    /// Whether it has a deletionTimestamp.
     pub deleting: bool,
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: PodPhase,
-    /// It is about to be evicted, pre-empted or collected.
+    /// Whether it is about to be evicted, preempted or garbage-collected.
     pub disruption_target: bool,
-    /// Whether it is ready, and who says so.
+    /// Whether it is ready, and the source of that report.
     pub readiness: Readiness,
-    /// Why its main container does not run, after it did or could have.
+    /// Why its main container does not run, if it ended or waits to be restarted.
     pub container_problem: Option<ContainerProblem>,
-    /// How often its main container was restarted; none before it was started for the first time.
+    /// How often its main container was restarted; none before its first start.
     pub restarts: Option<Restarts>,
     /// The role label's value.
     pub role: Option<String>,
     /// The stamp of the last role written; none if there is none or it cannot be read.
     pub stamp: Option<Stamp>,
-    /// The probe to carry out; none if the kubelet's word has to do.
+    /// The probe to run; none if only the kubelet's report is available.
     pub probe: Result<Option<ResolvedProbe>, ProbeRefusal>,
 }
 
@@ -54,31 +54,32 @@ pub struct Restarts {
     pub count: i32,
 }
 
-/// Where a pod is in its life.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPhase {
     /// Accepted; not all of its containers have been started.
     Pending,
     /// Bound to a node, its containers started.
     Running,
-    /// All containers ended well, for good.
+    /// All containers ended successfully and will not be restarted.
     Succeeded,
-    /// All containers ended, one at least badly; so do evictions under pressure and missed deadlines.
+    /// All containers ended, at least one with a failure. Also after evictions under pressure and missed deadlines.
     Failed,
-    /// Not known to the API server.
+    /// Unknown to the API server.
     Unknown,
 }
 
-/// Whether a pod is ready, and who says so.
+/// Whether a pod is ready, and the source of that report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Nobody has said.
+    /// No report yet.
     Unknown,
-    /// The kubelet says yes.
+    /// The kubelet reports ready.
     Ready,
-    /// The kubelet says no.
+    /// The kubelet reports not ready.
     NotReady,
-    /// The control plane says no, because it has not heard from the node; the kubelet's last word was yes.
+    /// The control plane reports not ready because it has not heard from the node; the kubelet's last report was
+    /// ready.
     ///
     /// After an outage of the API server this happens to healthy pods on healthy nodes.
     NodeUnheard,
@@ -89,14 +90,14 @@ pub enum Readiness {
 pub struct ContainerProblem {
     /// Its name.
     pub container: String,
-    /// Kubernetes' word for it: `OOMKilled`, `Error`, `CrashLoopBackOff`.
+    /// Kubernetes' reason: `OOMKilled`, `Error`, `CrashLoopBackOff`.
     pub reason: String,
-    /// The exit code of the last run, where there was one.
+    /// The exit code of the last run, if any.
     pub exit_code: Option<i32>,
 }
 
 impl PodFacts {
-    /// Reads a pod of the group with this spec.
+    /// Extracts the facts of a pod of the group with this spec.
     pub fn from_pod(pod: &Pod, spec: &LeaderGroupSpec) -> Self {
         let meta = &pod.metadata;
         let unknown = PodStatus::default();
@@ -138,19 +139,19 @@ impl PodFacts {
         }
     }
 
-    /// Whether it has ended for good, whatever happens now.
+    /// Whether it has ended for good.
     pub fn finished(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
-    /// The probe that can be carried out now, and where.
+    /// The probe that can be run now, and its address.
     pub fn target(&self) -> Option<(IpAddr, &ResolvedProbe)> {
         self.ip.zip(self.probe.as_ref().ok()?.as_ref())
     }
 }
 
-/// Refuses the addresses that no pod has, and that would turn the operator against itself or against its machine's
-/// metadata service.
+/// Rejects addresses that no pod can have. Probing them could reach the operator itself or the machine's metadata
+/// service.
 fn may_be_probed(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -179,7 +180,8 @@ fn readiness(status: &PodStatus) -> Readiness {
     let Some(ready) = condition(status, "Ready") else { return Readiness::Unknown };
     match ready.status.as_str() {
         "True" => Readiness::Ready,
-        // The kubelet always gives a reason. The node controller turns Ready over and leaves all else as it was.
+        // The kubelet always sets a reason. The node controller only sets Ready to False and leaves the rest
+        // unchanged.
         "False" => {
             let containers_ready =
                 condition(status, "ContainersReady").is_some_and(|condition| condition.status == "True");
@@ -190,7 +192,7 @@ fn readiness(status: &PodStatus) -> Readiness {
     }
 }
 
-/// A container that ended, or that waits to be started again. One that waits for its first start is no problem.
+/// The problem of a container that ended or waits to be restarted. Waiting for the first start is no problem.
 fn problem(container: &ContainerStatus) -> Option<ContainerProblem> {
     let state = container.state.as_ref()?;
     let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
@@ -199,7 +201,7 @@ fn problem(container: &ContainerStatus) -> Option<ContainerProblem> {
     } else if let Some(waiting) = &state.waiting
         && (last.is_some() || waiting.reason.as_deref() == Some("CrashLoopBackOff"))
     {
-        // `OOMKilled` says more than the `CrashLoopBackOff` that follows it.
+        // `OOMKilled` is more informative than the `CrashLoopBackOff` that follows it.
         (
             last.and_then(|last| last.reason.clone()).or(waiting.reason.clone()),
             last.map(|last| last.exit_code),

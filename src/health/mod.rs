@@ -1,13 +1,14 @@
-//! Evidence: which pods work, which fail, and which have not been heard of.
+//! Evidence: which pods work, which fail, and which are silent.
 //!
-//! The room turns three sources into one [`Verdict`] per pod: the operator's own probes ([`Prober`]), the kubelet's word
-//! as the API server repeats it ([`PodFacts`]), and the leases of the nodes ([`NodeLeases`]). Everything but the prober is
-//! pure: it is told the time, a [`Duration`](std::time::Duration) on the clock of [`Monotonic`], and does no I/O.
+//! This module combines three sources into one [`Verdict`] per pod: the operator's own probes ([`Prober`]), the
+//! kubelet's reports that arrive through the API server ([`PodFacts`]), and the leases of the nodes ([`NodeLeases`]).
+//! Everything except the prober is pure: it does no I/O and gets the time as an argument, a
+//! [`Duration`](std::time::Duration) on the clock of [`Monotonic`].
 //!
-//! It knows the API types and Kubernetes' `Pod`; it decides nothing. Two rules hold throughout:
+//! It depends on the API types and Kubernetes' `Pod`, and makes no decisions. Two rules apply throughout:
 //!
 //! * Only fresh, positive evidence makes a pod eligible.
-//! * The absence of evidence counts against a pod only for as long as we ourselves were certainly looking.
+//! * The absence of evidence counts against a pod only for the time in which we were certainly observing it.
 
 mod clock;
 mod evidence;
@@ -16,10 +17,12 @@ mod node;
 mod probe;
 mod prober;
 mod probes;
+mod thresholds;
 
 pub use clock::Monotonic;
-pub use evidence::{PodEvidence, ProbeOutcome, Refusal, Standing, Thresholds, Verdict};
+pub use evidence::{PodEvidence, Standing, Verdict};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
-pub use probe::{ProbeKind, ProbeRefusal, ResolvedProbe};
+pub use probe::{ProbeKind, ProbeOutcome, ProbeRefusal, Refusal, ResolvedProbe};
 pub use prober::{ProbeEvent, ProbeStep, Prober, Target};
+pub use thresholds::Thresholds;

@@ -1,18 +1,19 @@
-//! Node leases: the kubelets' own sign of life, for pods that offer nothing to probe.
+//! Node leases: the heartbeats of the kubelets, for pods that cannot be probed.
 
 use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
 
-/// How long a lease may stay unchanged: what Kubernetes itself allows a kubelet by default.
+/// How long a lease may stay unchanged: the default that Kubernetes itself uses.
 pub const LEASE_DURATION: Duration = Duration::from_secs(40);
-/// How long the stream of leases may say nothing before our observation counts as interrupted: two renewals of a kubelet.
+/// How long the stream of leases may be without an event before our observation counts as interrupted: two renewals
+/// of a kubelet.
 const MAX_SILENT_STREAM: Duration = Duration::from_secs(20);
 
-/// What the leases say of one node now.
+/// The current evidence about one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeWord {
-    /// Nothing that could be held for or against it.
+    /// No evidence for or against it.
     Unknown,
     /// Its lease was seen to change less than [`LEASE_DURATION`] ago, at this time.
     Moving(Duration),
@@ -20,11 +21,12 @@ pub enum NodeWord {
     Still(Duration),
 }
 
-/// What is known of one node's lease, as of one moment of the stream of all leases. A copy, to hand around.
+/// The state of one node's lease at one point of the stream of all leases. A copy, to pass around.
 ///
-/// The first sight of a lease is no evidence *for* its node: it may have died long ago, and a pod is promoted on fresh
-/// evidence only. It does begin the time that counts *against* the node, or one that was dead before we came would never
-/// be noticed. Only changes count, as seen on our own clock; the time written in the lease is never compared with any clock.
+/// The first event of a lease is no evidence *for* its node: the node may have died long ago, and a pod is promoted
+/// only on fresh evidence. But it starts the time that counts *against* the node, otherwise a node that died before
+/// we started would never be noticed. Only changes count, timed on our own clock; the time written in the lease is
+/// never compared with any clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeLease {
     changed_at: Option<Duration>,
@@ -34,14 +36,15 @@ pub struct NodeLease {
 
 /// The leases of all nodes, fed from one watch of `kube-node-lease`.
 ///
-/// One watch for all of them is what tells a dead node from a dead watch: the other nodes' renewals show that it lives.
+/// One watch for all of them distinguishes a dead node from a dead watch: the renewals of other nodes show that the
+/// watch is alive.
 #[derive(Debug, Default)]
 pub struct NodeLeases {
     stream: Option<Stream>,
     nodes: HashMap<String, Seen>,
 }
 
-/// A time without interruption of the watch.
+/// A period without interruption of the watch.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     from: Duration,
@@ -51,15 +54,16 @@ struct Stream {
 #[derive(Debug)]
 struct Seen {
     renewed: Option<Timestamp>,
-    /// When it was looked at last: a change that was missed while the stream was broken may be as old as the break.
+    /// When the last event arrived. A change that was missed while the stream was interrupted may be as old as the
+    /// interruption.
     looked_at: Duration,
-    /// Where the time that counts against it begins, while no change was seen.
+    /// The start of the time that counts against the node while no change is seen.
     counted_from: Duration,
     changed_at: Option<Duration>,
 }
 
 impl NodeLeases {
-    /// The watch certainly lives: a lease of any node, or a bookmark, has just arrived.
+    /// The watch is certainly alive: a lease of any node, or a bookmark, has just arrived.
     pub fn alive(&mut self, now: Duration) {
         match &mut self.stream {
             Some(stream) if now < stream.until + MAX_SILENT_STREAM => stream.until = stream.until.max(now),
@@ -67,12 +71,13 @@ impl NodeLeases {
         }
     }
 
-    /// The watch broke off: what follows is a new observation.
-    pub fn interrupted(&mut self) {
+    /// The watch was interrupted: a new observation begins.
+    pub(crate) fn interrupted(&mut self) {
         self.stream = None;
     }
 
-    /// A lease was read or arrived on the watch. `renewed` is its `renewTime`, only ever compared with itself.
+    /// A lease was read or arrived on the watch. `renewed` is its `renewTime`, compared only with earlier values of
+    /// itself.
     pub fn seen(&mut self, node: &str, renewed: Option<Timestamp>, now: Duration) {
         self.alive(now);
         let from = self.stream.map_or(now, |stream| stream.from);
@@ -82,8 +87,8 @@ impl NodeLeases {
             return;
         };
         if seen.renewed != renewed {
-            // A renewal that was missed during a break may be as old as the break: it is no sign of life now, yet
-            // nothing against the node either, so the time that counts against it begins here.
+            // A renewal that was missed during an interruption may be as old as the interruption. It is no evidence
+            // for the node now, nor against it, so the time that counts against the node starts here.
             if seen.looked_at >= from {
                 seen.changed_at = Some(now);
             } else {
@@ -95,11 +100,11 @@ impl NodeLeases {
     }
 
     /// The lease was deleted.
-    pub fn forget(&mut self, node: &str) {
+    pub(crate) fn forget(&mut self, node: &str) {
         self.nodes.remove(node);
     }
 
-    /// What is known of one node's lease.
+    /// The state of one node's lease.
     pub fn of(&self, node: &str) -> NodeLease {
         let (Some(seen), Some(stream)) = (self.nodes.get(node), self.stream) else {
             return self.nodes.get(node).map_or_else(NodeLease::default, |seen| NodeLease {
@@ -117,7 +122,7 @@ impl NodeLeases {
 }
 
 impl NodeLease {
-    /// What it says at `now`.
+    /// The evidence at `now`.
     pub fn word(&self, now: Duration) -> NodeWord {
         if let Some(changed) = self.changed_at
             && now < changed + LEASE_DURATION
@@ -132,12 +137,12 @@ impl NodeLease {
         }
     }
 
-    /// Since when we have looked without interruption and seen no change.
+    /// Since when we have observed without interruption and seen no change.
     pub(super) fn looked_from(&self) -> Option<Duration> {
         self.looked_from
     }
 
-    /// The moments at which [`Self::word`] changes by the passing of time alone.
+    /// The times at which [`Self::word`] changes without an event.
     pub(super) fn turning_points(&self) -> impl Iterator<Item = Duration> {
         let looked =
             self.looked_from.map(|from| [from + LEASE_DURATION, self.stream_until + MAX_SILENT_STREAM]);
@@ -185,9 +190,9 @@ mod tests {
         let mut leases = NodeLeases::default();
         leases.seen("a", Some(renewal(1)), s(0));
         leases.seen("a", Some(renewal(2)), s(10));
-        assert_eq!(leases.of("a").word(s(60)), NodeWord::Unknown, "nothing arrived from anyone");
+        assert_eq!(leases.of("a").word(s(60)), NodeWord::Unknown, "no lease has arrived since");
         leases.alive(s(60));
-        assert_eq!(leases.of("a").word(s(60)), NodeWord::Unknown, "the observation begins anew");
+        assert_eq!(leases.of("a").word(s(60)), NodeWord::Unknown, "a new observation begins");
         leases.interrupted();
         assert_eq!(leases.of("a").word(s(61)), NodeWord::Unknown);
     }

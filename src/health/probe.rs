@@ -1,4 +1,4 @@
-//! Which probe to carry out against a pod, read from the group's spec and the pod's own readinessProbe.
+//! Determines the probe for a pod from the group's spec and the pod's own readinessProbe.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -10,42 +10,71 @@ use k8s_openapi::{
 
 use crate::api::{LeaderGroupSpec, ProbeScheme};
 
-/// kubectl's annotation that names the container a pod is about.
+/// kubectl's annotation for the default container of a pod.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Kubernetes' default for `readinessProbe.timeoutSeconds`.
 const DEFAULT_TIMEOUT_SECS: u64 = 1;
 
-/// A probe with nothing left to look up: it goes to the pod's own address, wherever that is.
+/// A probe with all names resolved. It goes to the pod's own address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedProbe {
-    /// What is asked.
+    /// What to send.
     pub kind: ProbeKind,
     /// The port, by number.
     pub port: u16,
-    /// How long an answer may take, connecting included.
+    /// How long the probe may take, including the connection.
     pub timeout: Duration,
 }
 
-/// What a probe asks.
+/// What a probe sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
-    /// A GET that is answered with a status from 200 to 399.
+    /// A GET request. It succeeds on status 200-399.
     HttpGet {
         /// Plain, or over TLS without verification of the certificate.
         scheme: ProbeScheme,
         /// Path and query.
         path: PathAndQuery,
-        /// Further headers, `Host` among them if it was given.
+        /// Further headers, including `Host` if it was given.
         headers: Vec<(HeaderName, HeaderValue)>,
     },
-    /// A connection that is accepted.
+    /// A connection. It succeeds if it is accepted.
     TcpSocket,
 }
 
-/// Why a pod's probe is not carried out. The pod is then judged by the kubelet's word alone.
+/// The outcome of one probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The pod answered, and the probe succeeded.
+    Success,
+    /// The pod or its address refused the probe.
+    Refused(Refusal),
+    /// No answer in time, or the address is unroutable: this is what a node without power looks like once routers
+    /// have noticed.
+    Unanswered,
+    /// The probe failed for a reason of our own: it could not be sent, or this process was stalled while it should
+    /// have listened. It is no evidence about the pod.
+    Void,
+}
+
+/// An answer that is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A status outside 200 to 399.
+    HttpStatus(u16),
+    /// No process listens on the port.
+    ConnectionRefused,
+    /// The connection was closed before the answer was complete.
+    Reset,
+    /// The response was not valid HTTP or TLS, or was too large.
+    Protocol,
+}
+
+/// Why a pod's probe is not run. The pod is then judged only by the kubelet's report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeRefusal {
-    /// The probe names another host, which would let anyone who may create pods aim the operator anywhere.
+    /// The probe names another host. That would let any user who may create pods direct the operator's requests
+    /// anywhere.
     #[error(
         "the readinessProbe names the host `{0}`; only the pod's own address is probed: leave `host` out"
     )]
@@ -54,16 +83,16 @@ pub enum ProbeRefusal {
     #[error("no container has a port named `{0}`; name one under `ports`, or give the number")]
     UnknownPort(String),
     /// The port is not from 1 to 65535.
-    #[error("{0} is no port; give one from 1 to 65535")]
+    #[error("{0} is not a valid port; give one from 1 to 65535")]
     PortOutOfRange(i32),
     /// `health.container` names no container of the pod.
     #[error("the pod has no container `{0}`; correct `health.container`")]
     UnknownContainer(String),
     /// The path is not a valid path of a URL.
-    #[error("`{0}` is no path of a URL; it must start with / and contain no spaces")]
+    #[error("`{0}` is not a valid URL path; it must start with / and contain no spaces")]
     BadPath(String),
     /// A header is not valid HTTP.
-    #[error("`{0}` is no valid HTTP header")]
+    #[error("`{0}` is not a valid HTTP header")]
     BadHeader(String),
     /// `health.probe` sets none or several of the kinds.
     #[error("set exactly one of httpGet and tcpSocket under `health.probe`")]
@@ -73,8 +102,8 @@ pub enum ProbeRefusal {
     ForbiddenAddress(IpAddr),
 }
 
-/// The container that the group is about: `health.container`, else kubectl's default container, else the first that has
-/// a readinessProbe, else the first.
+/// The main container: `health.container`, otherwise kubectl's default container, otherwise the first container that
+/// has a readinessProbe, otherwise the first container.
 pub(super) fn main_container<'a>(
     pod: &'a Pod,
     spec: &LeaderGroupSpec,
@@ -91,12 +120,12 @@ pub(super) fn main_container<'a>(
         .or_else(|| containers.first()))
 }
 
-/// The probe to carry out: `health.probe`, else the main container's readinessProbe. None if the pod has no probe that
-/// could be carried out from outside (none at all, exec, grpc): the kubelet carries those out, and its word counts.
+/// The probe to run: `health.probe`, otherwise the main container's readinessProbe. None if the pod has no probe that
+/// can be run from outside (no probe, exec, grpc): then the kubelet's report counts.
 pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
     let container = main_container(pod, spec)?;
     let limit = |own: Duration| match spec.health.timeout {
-        // A longer timeout than the interval is the user's express wish; beyond the ttl it could not be waited for.
+        // A timeout longer than the interval is used if the user asks for it, but not one longer than the ttl.
         Some(wanted) => wanted.0.min(spec.lock.ttl.0),
         None => own.min(spec.lock.retry_interval.0),
     };
@@ -168,7 +197,8 @@ fn http_kind<'a>(
     Ok(ProbeKind::HttpGet { scheme, path, headers: headers.map(header).collect::<Result<_, _>>()? })
 }
 
-/// A port by number, or by name in the main container, else in any.
+/// The number of a port that is given by number or by name. A name is looked up in the main container first, then in
+/// the others.
 fn port(port: &IntOrString, container: Option<&Container>, pod: &Pod) -> Result<u16, ProbeRefusal> {
     let number = match port {
         IntOrString::Int(number) => *number,

@@ -1,32 +1,34 @@
-//! The record of one pod's probes: what counts of it is a handful of numbers, whatever the number of probes.
+//! The record of one pod's probes. Its size is bounded, whatever the number of probes.
 
 use std::time::Duration;
 
-use super::evidence::{ProbeOutcome, Thresholds};
+use super::{probe::ProbeOutcome, thresholds::Thresholds};
 
-/// What is kept of the probes of one pod.
+/// The record of the probes of one pod.
 ///
-/// Everything is keyed by the probe's number, so that answers that arrive late, twice or in another order leave the same
-/// record behind.
+/// Everything is keyed by the sequence number of the probe, so that answers that arrive late, twice or in another
+/// order give the same record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probes {
     /// Probes with a smaller number went to another address.
     first_seq: u64,
-    /// What was asked before this went out on a network that led nowhere: that nobody answered says nothing.
+    /// Probes that were sent before this time do not count, because this replica was cut off.
     connected_since: Duration,
-    /// The present time without a gap in our own sending.
+    /// The current period without a gap in our own sending.
     run: Option<Run>,
-    /// The last probe that was answered well.
+    /// The last successful probe.
     success: Option<Sent>,
-    /// The last probe that ended in any way that says something about the pod.
+    /// The last probe that was answered after its timeout.
+    late: Option<Sent>,
+    /// The last probe that ended with any evidence about the pod.
     last_ended: u64,
-    /// The last probes that were refused since the last success, by number; as many as the threshold.
+    /// The last refused probes since the last success, by sequence number; at most as many as the threshold.
     refused: Vec<u64>,
-    /// The last probes that nobody answered since the last success, by number; as many as the threshold.
+    /// The last unanswered probes since the last success, by sequence number; at most as many as the threshold.
     unanswered: Vec<u64>,
 }
 
-/// A time in which probes went out without a gap of twice the retry interval or more.
+/// A period in which probes were sent without a gap of twice the retry interval or more.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: Duration,
@@ -44,7 +46,7 @@ impl Probes {
         Self { first_seq, ..Self::default() }
     }
 
-    /// Our own network led nowhere until `now`: all windows start anew.
+    /// This replica was cut off until `now`: all counts restart.
     pub(super) fn cut_off_until(&mut self, now: Duration) {
         self.connected_since = self.connected_since.max(now);
         self.run = None;
@@ -88,32 +90,43 @@ impl Probes {
                 self.unanswered.retain(|other| *other > seq);
             }
             ProbeOutcome::Refused(_) if after_success && in_run => insert(&mut self.refused, seq, keep),
-            ProbeOutcome::Unanswered if after_success && in_run => insert(&mut self.unanswered, seq, keep),
+            ProbeOutcome::Unanswered
+                if after_success && in_run && self.late.is_none_or(|late| seq > late.seq) =>
+            {
+                insert(&mut self.unanswered, seq, keep);
+            }
             _ => {}
         }
     }
 
-    /// Whether as many probes as count were refused since the last success, and we are still asking.
+    pub(super) fn answered_late(&mut self, seq: u64, at: Duration) {
+        if seq >= self.first_seq && self.late.is_none_or(|late| seq > late.seq) {
+            self.late = Some(Sent { seq, at });
+            self.unanswered.retain(|other| *other > seq);
+        }
+    }
+
+    /// Whether enough probes were refused since the last success, and we are still probing.
     pub(super) fn refused(&self, thresholds: &Thresholds, now: Duration) -> bool {
         self.refused_until(thresholds).is_some_and(|until| now < until)
     }
 
-    /// Until when the refusals count if nothing more happens: a pod that we have stopped asking may long have recovered.
+    /// Until when the refusals count without further probes: a pod that is not probed any more may have recovered.
     fn refused_until(&self, thresholds: &Thresholds) -> Option<Duration> {
         (self.refused.len() >= needed(thresholds)).then(|| self.asked_until(thresholds))?
     }
 
-    /// When it is too long ago that we ourselves have sent a probe.
+    /// When the last probe sent by us is too old to count as still probing.
     fn asked_until(&self, thresholds: &Thresholds) -> Option<Duration> {
         self.run.map(|run| run.until + thresholds.retry_interval * 2)
     }
 
-    /// When the last probe was sent, if it was answered well.
+    /// When the last probe was sent, if it succeeded.
     pub(super) fn proof(&self) -> Option<Duration> {
         self.success.filter(|success| success.seq == self.last_ended).map(|success| success.at)
     }
 
-    /// Since when nobody has answered, if that is long enough to mean something.
+    /// Since when the pod has not answered, if it counts as silent.
     pub(super) fn silent_since(&self, thresholds: &Thresholds, now: Duration) -> Option<Duration> {
         let (from, until) = self.silence(thresholds)?;
         let since = self.window()?;
@@ -126,21 +139,22 @@ impl Probes {
         proof.into_iter().chain(self.refused_until(thresholds)).chain(silence.into_iter().flatten())
     }
 
-    /// The time in which the pod counts as silent, if nothing more happens: from a full ttl of unanswered probes on, until
-    /// we ourselves have not sent any for twice the retry interval.
+    /// The period in which the pod counts as silent without further events: it begins after a full ttl of unanswered
+    /// probes, and ends when we have not sent any probe for twice the retry interval.
     fn silence(&self, thresholds: &Thresholds) -> Option<(Duration, Duration)> {
         let until = self.asked_until(thresholds)?;
         (self.unanswered.len() >= needed(thresholds)).then_some((self.window()? + thresholds.ttl, until))
     }
 
-    /// Where the time that counts as silence begins.
+    /// The start of the silence.
     fn window(&self) -> Option<Duration> {
         let run = self.run?;
-        Some(self.success.map_or(run.from, |success| success.at.max(run.from)))
+        let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.at);
+        Some(heard.fold(run.from, Duration::max))
     }
 }
 
-/// How many bad answers in a row count, or how many missing ones.
+/// How many consecutive refused probes, or unanswered probes, are needed.
 pub(super) fn needed(thresholds: &Thresholds) -> usize {
     usize::try_from(thresholds.failure_threshold.max(1)).unwrap_or(usize::MAX)
 }

@@ -1,28 +1,29 @@
-//! Whether this replica itself is on the network: who is cut off hears of no pod, and knows nothing of any.
+//! Whether this replica itself is on the network. A replica that is cut off gets no answer from any pod, and must not
+//! conclude anything from that.
 
 use std::time::Duration;
 
-use super::READ_TIMEOUT;
+use super::watch_health::READ_TIMEOUT;
 
-/// Who else but pods is spoken to all the time.
+/// The peers besides the pods that this replica calls all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     ApiServer,
     Database,
 }
 
-/// Which of them were reached when last tried.
+/// Which peers were reached at the last attempt.
 ///
-/// One alone that is away may have trouble of its own, and so may a pod. When both are, the trouble is most likely ours:
-/// then no pod's silence counts, and none needs to, since without the two nobody can be promoted.
+/// If only one of them cannot be reached, the fault may be its own. If neither can be reached, the fault is most likely
+/// on this side. Then no pod's silence counts. It does not need to, because nobody can be promoted without both peers.
 #[derive(Debug, Default)]
-pub(super) struct OwnNetwork {
+pub(super) struct Connectivity {
     api_server: bool,
     database: bool,
 }
 
-impl OwnNetwork {
-    /// Takes in whether a peer was reached. True: until now the network led nowhere, as far as we can tell.
+impl Connectivity {
+    /// Takes in whether a peer was reached. Returns whether no peer could be reached until now.
     pub(super) fn heard(&mut self, peer: Peer, reached: bool) -> bool {
         let before = self.is_away();
         match peer {
@@ -37,18 +38,18 @@ impl OwnNetwork {
     }
 }
 
-/// How old the news of the API server may be.
+/// How old the events of the watches may be.
 #[derive(Debug, Default)]
 pub(super) struct Lag {
     answered_at: Option<Duration>,
 }
 
 impl Lag {
-    /// Takes in whether the API server answered. Some: until when what is heard from it may be of the time before.
+    /// Takes in whether the API server answered. If it did not, returns until when its watches may report what happened
+    /// before.
     ///
-    /// Kubelets and connections that could not get through pause longer from attempt to attempt, so that the last news
-    /// of an outage comes about as long after its end as it lasted, or twice that. A watch that hangs for good is given up
-    /// after [`READ_TIMEOUT`], and then fails.
+    /// Kubelets and connections that fail wait longer after each attempt, so the last events of an outage arrive up to
+    /// twice its length after its end. A watch that hangs is given up after [`READ_TIMEOUT`], and then fails.
     pub(super) fn answered(&mut self, reached: bool, now: Duration) -> Option<Duration> {
         if reached {
             self.answered_at = Some(now);
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn one_peer_away_is_its_own_trouble_and_both_are_ours_until_one_is_back() {
-        let mut network = OwnNetwork::default();
+        let mut network = Connectivity::default();
         for (peer, reached, was_away) in [
             (Peer::Database, true, true),
             (Peer::ApiServer, true, false),

@@ -1,74 +1,49 @@
-//! The replica's session with the lock: registered, kept, and given up in good order. The lock's own heartbeat does the
-//! keeping; this room decides when there is to be a session, and passes on what it learns.
+//! The replica's session with the lock: when it is registered and given up, and what its heartbeat reports. The lock's own
+//! heartbeat keeps the session alive.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
-use leadergroup_lock::{Hint, LockError, Membership, SessionConfig, SessionEvent, SessionId, Store};
+use leadergroup_lock::{BeatEvent, Hint, LockError, Membership, SessionConfig, SessionEvent, Store};
 use tokio::{
     sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::message::Message;
+use super::{lock_view::LockNews, message::Message};
 use crate::telemetry::{LockReading, Metrics};
 
-/// How long a normal exit may take to hand the groups over; after that, expiry does.
+/// How long a normal exit may take to release the groups. After that they are released when the session expires.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Several hints in a row are answered by one heartbeat.
+/// Hints that arrive within this time are answered by one heartbeat.
 const SETTLE: Duration = Duration::from_millis(5);
-
-/// News of the session.
-#[derive(Debug)]
-pub(super) enum LockNews {
-    /// The own session lives, and so do these of the same cluster's operator (the own one included).
-    Beat {
-        /// The own session.
-        own: SessionId,
-        /// All living sessions that groups can fall to.
-        living: Vec<SessionId>,
-        /// Those of them that seem to have stopped.
-        suspects: Vec<SessionId>,
-        /// The database may have lost commits, or is another server: rows are to be read again.
-        doubt: bool,
-        /// A session may have given up its claim to a group, and live on.
-        yielded: bool,
-        /// How long the heartbeat took.
-        took: Duration,
-    },
-    /// There is no session any more: others may be in charge of what was ours.
-    Lost,
-    /// The database cannot be used now. A session that exists is not lost by that: nobody else can use it either, or
-    /// somebody marks it dead.
-    Down(LockError),
-}
 
 /// Keeps the session until `leave` is cancelled.
 pub(super) struct Keeper {
     pub(super) store: Store,
     /// The cluster's UID.
     pub(super) cluster: String,
-    /// What this replica is called in it.
+    /// The name of this replica.
     pub(super) replica: String,
     pub(super) metrics: Arc<Metrics>,
     pub(super) ttl: Duration,
     pub(super) retry_interval: Duration,
     pub(super) news: mpsc::Sender<Message>,
-    /// Whether this replica reaches the API server: one that does not is of no use to any group.
+    /// Whether this replica reaches the API server. If it does not, it cannot work for any group.
     pub(super) fit: watch::Receiver<bool>,
 }
 
-/// Why a session was given up.
+/// Why a session ended.
 enum End {
-    /// The replica ends.
+    /// The replica is stopping.
     Leaves,
-    /// Another session is to be tried for.
+    /// Another session is to be registered.
     Again,
 }
 
-/// All metrics, those of the lock from what the store counts.
+/// All metrics. Those of the lock are read from the store.
 pub(super) fn metrics(store: &Store) -> Metrics {
     let store = store.clone();
     Metrics::with_lock(move || {
@@ -88,7 +63,7 @@ pub(super) fn metrics(store: &Store) -> Metrics {
 }
 
 impl Keeper {
-    /// Runs until `leave`; then gives up the claims to all groups, so that others take them at once.
+    /// Runs until `leave`, and then releases all groups, so that other replicas can claim them at once.
     pub(super) async fn run(self, leave: CancellationToken) {
         let mut fit = self.fit.clone();
         loop {
@@ -97,7 +72,7 @@ impl Keeper {
                 () = until(&mut fit, true) => {}
             }
             let joined = tokio::select! {
-                // A change of the schema may take minutes; the next replica finishes or repeats it.
+                // A migration may take minutes. The next replica finishes or repeats it.
                 () = leave.cancelled() => return,
                 joined = self.join() => joined,
             };
@@ -115,7 +90,7 @@ impl Keeper {
         }
     }
 
-    /// Brings the schema up to date and registers.
+    /// Migrates the schema if it is old, and registers a session.
     async fn join(&self) -> Result<(Membership, mpsc::Receiver<SessionEvent>), LockError> {
         let health = self.store.check().await?;
         if matches!(health.verdict(), Err(LockError::SchemaOld { .. })) {
@@ -125,7 +100,7 @@ impl Keeper {
             health.verdict()?;
         }
         let config = SessionConfig {
-            // One database may serve several clusters, and other programs.
+            // One database may be shared with other clusters and programs.
             name: format!("{}/{}", self.cluster, self.replica),
             peers: Some(self.cluster.clone()),
             ttl: self.ttl,
@@ -134,7 +109,7 @@ impl Keeper {
         Membership::join(self.store.clone(), config).await
     }
 
-    /// Passes on what the session learns, until it is given up.
+    /// Reports what happens to the session, until it ends.
     async fn keep(
         &self,
         membership: Membership,
@@ -151,7 +126,7 @@ impl Keeper {
                     return End::Leaves;
                 }
                 () = until(&mut fit, false) => {
-                    tracing::warn!("the API server is out of reach: giving all groups to other replicas");
+                    tracing::warn!("the API server is out of reach: releasing all groups to other replicas");
                     self.close(membership).await;
                     self.tell(LockNews::Lost).await;
                     return End::Again;
@@ -162,21 +137,7 @@ impl Keeper {
                     membership.beat_now();
                 }
                 event = events.recv() => match event {
-                    Some(SessionEvent::Beat(beat)) => {
-                        self.metrics.heartbeat(beat.took);
-                        if let Some(lag) = beat.lag {
-                            self.metrics.heartbeat_lag(lag);
-                        }
-                        self.tell(LockNews::Beat {
-                            own: beat.own,
-                            living: beat.peers,
-                            suspects: beat.suspects,
-                            doubt: beat.era_changed,
-                            yielded: std::mem::take(&mut yielded),
-                            took: beat.took,
-                        })
-                        .await;
-                    }
+                    Some(SessionEvent::Beat(beat)) => self.beat(beat, std::mem::take(&mut yielded)).await,
                     // The next heartbeat no longer counts them among the living.
                     Some(SessionEvent::Died(_)) => membership.beat_now(),
                     Some(SessionEvent::Lost) => {
@@ -187,25 +148,44 @@ impl Keeper {
                         let schema = matches!(error, LockError::SchemaOld { .. });
                         self.tell(LockNews::Down(error)).await;
                         if schema {
-                            // The tables are gone, and the session with them: joining again creates them.
+                            // The tables are gone, and the session with them. Joining again creates them.
                             self.tell(LockNews::Lost).await;
                             return End::Again;
                         }
                     }
-                    // The heartbeat has ended, which it does only with the process.
+                    // The heartbeat ends only with the process.
                     None => return End::Again,
                 },
             }
         }
     }
 
+    /// A heartbeat succeeded.
+    async fn beat(&self, beat: BeatEvent, yielded: bool) {
+        self.metrics.heartbeat(beat.took);
+        if let Some(lag) = beat.lag {
+            self.metrics.heartbeat_lag(lag);
+        }
+        self.tell(LockNews::Beat {
+            own: beat.own,
+            living: beat.peers,
+            suspects: beat.suspects,
+            doubt: beat.era_changed,
+            yielded,
+            took: beat.took,
+        })
+        .await;
+    }
+
     async fn close(&self, membership: Membership) {
         match timeout(CLOSE_TIMEOUT, membership.leave()).await {
-            Ok(Ok(())) => tracing::info!("handed all groups over"),
+            Ok(Ok(())) => tracing::info!("released all groups"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "could not hand the groups over; others take them after the ttl");
+                tracing::warn!(%error, "could not release the groups; other replicas claim them after the ttl");
             }
-            Err(_) => tracing::warn!("handing the groups over took too long; others take them after the ttl"),
+            Err(_) => {
+                tracing::warn!("releasing the groups took too long; other replicas claim them after the ttl");
+            }
         }
     }
 
@@ -215,7 +195,7 @@ impl Keeper {
     }
 }
 
-/// Completes when the API server is within reach, or out of it, as asked for.
+/// Completes when this replica is fit to own groups, or when it is not, as asked for.
 async fn until(fit: &mut watch::Receiver<bool>, wanted: bool) {
     // The sender lives as long as the operator.
     let _ = fit.wait_for(|fit| *fit == wanted).await;

@@ -1,25 +1,48 @@
-//! The operator: the one room that knows all others.
+//! The operator: it connects the cluster, the elections, the lock and the API server.
 //!
-//! It turns the world into events and effects into calls. Watches, probes, heartbeats and the outcomes of effects all
-//! arrive in one loop; the loop hands them to the election of the group that they concern, and starts the effects that
-//! come back, each as a task of its own that ends within a bound. Nothing in the loop waits for anything but the next
-//! message, so one bad group never holds up another.
+//! Events from watches, probes and heartbeats update the `index`. The `controller` looks at the groups that changed,
+//! steps their elections, and starts the effects that come out. Each effect is a task of its own that ends within a bound
+//! and sends its outcome back as a message.
+//!
+//! | what | files |
+//! |---|---|
+//! | what comes in | `watch`, `lock_keeper`, `message` |
+//! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owner_selector` |
+//! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `timers`, `resync` |
+//! | what goes out | `executor`, `effect`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
+//! | what all use | `object`, `record`, `outage`, `trouble`, `history`, `report` |
+//!
+//! This is the only room that uses all the others.
 
+mod api_server;
+mod assignment;
 #[doc(hidden)]
 pub mod bench;
 mod claim;
+mod conditions;
 mod connectivity;
 mod controller;
+mod effect;
 mod events;
 mod executor;
+mod garbage;
 mod group;
+mod history;
 mod index;
 mod lock_keeper;
+mod lock_view;
 mod message;
+mod object;
+mod outage;
 mod owner_selector;
+mod ownership;
+mod probing;
+mod record;
+mod report;
 mod resync;
-mod selection;
 mod status;
+mod timers;
+mod trouble;
 mod undecodable;
 mod watch;
 mod watch_health;
@@ -34,38 +57,37 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cli::Settings,
+    config::Settings,
     health::Prober,
     routing::Router,
-    telemetry::{BindError, Endpoints, Liveness, Readiness, Server},
+    telemetry::{BindError, Endpoints, Liveness, Metrics, Readiness, Server},
 };
-use controller::{Driver, Parts};
-use events::Voice;
+use api_server::ApiServer;
+pub use api_server::NoCluster;
+use controller::{Controller, Health, Parts};
+use events::Events;
+use executor::{Context, count_writes};
 use leadergroup_lock::{LockError, Store};
 
-/// How many messages may wait for the loop. Whoever sends more waits.
+/// How many messages may wait for the controller. A task that sends more waits.
 const QUEUE: usize = 4_096;
 /// How many probes may be in flight.
 const PROBES: usize = 4_096;
-/// How many calls to the API server that no change of holder waits for may be in flight.
+/// How many calls to the API server may be in flight that no change of holder waits for.
 const BACKGROUND: usize = 64;
-/// How long a connection to the API server may take to come about, and then be silent: longer than a watch on which
-/// nothing happens, which is five seconds longer than asked for.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const READ_TIMEOUT: Duration = Duration::from_secs(watch::WATCH_SECONDS as u64 + 10);
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// After how long without a turn the loop counts as stuck.
+/// After this time without a turn the controller counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
-/// Between two attempts to reach the API server at the start.
+/// The pause between two attempts to reach the API server at the start.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a replica could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
     /// Neither inside a pod nor with a kubeconfig.
-    #[error("no way to the API server: run inside a pod with a service account, or set KUBECONFIG ({0})")]
-    NoCluster(String),
+    #[error(transparent)]
+    NoCluster(#[from] NoCluster),
     /// The settings of the database are wrong.
     #[error(transparent)]
     Database(#[from] LockError),
@@ -74,12 +96,12 @@ pub enum OperatorError {
     Listen(#[from] BindError),
 }
 
-/// Runs one replica until `shutdown`; then hands its groups over and returns.
+/// Runs one replica until `shutdown`, then releases its groups and returns.
 ///
 /// # Errors
-/// Only for what cannot get better by waiting: everything else is logged, reported in conditions, and tried again.
+/// Only for what waiting cannot cure. Everything else is logged, reported in conditions, and tried again.
 pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
-    let client = client().await?;
+    let api = ApiServer::find().await?;
     let store = settings.store()?;
     let endpoint = Server::bind(settings.listen).await?;
     tracing::info!(
@@ -88,92 +110,92 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         listen = %endpoint.address(),
         "starting"
     );
-    let (metrics, liveness, readiness) =
-        (Arc::new(lock_keeper::metrics(&store)), Liveness::new(STUCK), Readiness::default());
+    let metrics = Arc::new(lock_keeper::metrics(&store));
+    let (liveness, readiness) = (Liveness::new(STUCK), Readiness::default());
     let endpoints =
         Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
     let answering = CancellationToken::new();
     let answers = tokio::spawn(endpoint.run(endpoints, answering.clone()));
-    let voice = Voice::new(client.clone(), &settings.replica, metrics, liveness, &readiness);
-    if let Some(cluster) = identify(&client, &voice.liveness, &shutdown).await {
-        operate(&settings, client, store, cluster, voice, shutdown).await;
+    let health = Health {
+        lock: readiness.check("lock-store", "no session with the lock's database yet"),
+        watches: readiness.check("api-server", "the first lists of groups and pods are not complete yet"),
+        liveness,
+    };
+    if let Some(cluster) = identify(&api.changes, &health.liveness, &shutdown).await {
+        let replica = Replica { settings: &settings, api, store, cluster, metrics };
+        replica.operate(health, shutdown).await;
     }
     answering.cancel();
-    // It bounds itself; how it ends changes nothing any more.
+    // The server ends within a bound of its own, and its result no longer matters.
     let _ = answers.await;
     Ok(())
 }
 
-/// Looks after the groups until `shutdown`.
-async fn operate(
-    settings: &Settings,
-    client: Client,
+/// One replica in a cluster.
+struct Replica<'a> {
+    settings: &'a Settings,
+    api: ApiServer,
     store: Store,
     cluster: String,
-    voice: Voice,
-    shutdown: CancellationToken,
-) {
-    let (messages, inbox) = mpsc::channel(QUEUE);
-    let (probes, evidence) = mpsc::channel(QUEUE);
-    let (fit, fitness) = sync::watch::channel(true);
-    watch::Feed {
-        client: client.clone(),
-        namespaces: settings.namespaces.clone(),
-        messages: messages.clone(),
-    }
-    .start();
-    let patience = settings.ttl * 2;
-    let ping = watch::ping(client.clone(), settings.retry_interval, patience, fit, messages.clone());
-    let ping = tokio::spawn(ping);
-    let leave = CancellationToken::new();
-    let (pruned, until) = (store.clone(), leave.clone());
-    tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
-    let keeper = lock_keeper::Keeper {
-        store: store.clone(),
-        cluster: cluster.clone(),
-        replica: settings.replica.clone(),
-        metrics: voice.metrics.clone(),
-        ttl: settings.ttl,
-        retry_interval: settings.retry_interval,
-        news: messages.clone(),
-        fit: fitness,
-    };
-    let keeper = tokio::spawn(keeper.run(leave.clone()));
-    let parts = Parts {
-        cluster,
-        router: Router::new(client, CALL_TIMEOUT).observed(events::count_writes(voice.metrics.clone())),
-        store,
-        prober: Prober::new(probes, PROBES),
-        messages,
-        voice,
-        namespaces: settings.namespaces.clone(),
-        session_ttl: settings.ttl,
-        background: Arc::new(Semaphore::new(BACKGROUND)),
-    };
-    Driver::new(parts).run(inbox, evidence, shutdown).await;
-    leave.cancel();
-    // The keeper bounds itself; its end is waited for so that the groups are handed over before the process ends.
-    if keeper.await.is_err() {
-        tracing::warn!("the session's task ended badly; other replicas take over after the ttl");
-    }
-    ping.abort();
+    metrics: Arc<Metrics>,
 }
 
-/// A client that does not retry by itself: the election knows better what to do next.
-async fn client() -> Result<Client, OperatorError> {
-    let no_cluster = |error: &dyn std::fmt::Display| OperatorError::NoCluster(error.to_string());
-    let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
-    config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // Counts from the last byte that went either way: a list, or the start of a watch, that never comes is given up.
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(|error| no_cluster(&error))
+impl Replica<'_> {
+    /// Works for the groups until `shutdown`.
+    async fn operate(self, health: Health, shutdown: CancellationToken) {
+        let Self { settings, api, store, cluster, metrics } = self;
+        let (messages, inbox) = mpsc::channel(QUEUE);
+        let (probes, evidence) = mpsc::channel(QUEUE);
+        let (fit, fitness) = sync::watch::channel(true);
+        let (namespaces, messages_of_watches) = (settings.namespaces.clone(), messages.clone());
+        watch::Watches { client: api.background.clone(), namespaces, messages: messages_of_watches }.start();
+        let patience = settings.ttl * 2;
+        let ping = watch::ping(api.changes.clone(), settings.retry_interval, patience, fit, messages.clone());
+        let ping = tokio::spawn(ping);
+        let leave = CancellationToken::new();
+        let (pruned, until) = (store.clone(), leave.clone());
+        tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
+        let keeper = lock_keeper::Keeper {
+            store: store.clone(),
+            cluster: cluster.clone(),
+            replica: settings.replica.clone(),
+            metrics: metrics.clone(),
+            ttl: settings.ttl,
+            retry_interval: settings.retry_interval,
+            news: messages.clone(),
+            fit: fitness,
+        };
+        let keeper = tokio::spawn(keeper.run(leave.clone()));
+        let parts = Parts {
+            cluster,
+            namespaces: settings.namespaces.clone(),
+            session_ttl: settings.ttl,
+            prober: Prober::new(probes, PROBES),
+            events: Events::new(api.background.clone(), &settings.replica, metrics.clone()),
+            context: Context {
+                router: Router::new(api.changes, CALL_TIMEOUT)
+                    .background(api.background)
+                    .observed(count_writes(metrics.clone())),
+                store,
+                metrics,
+                messages,
+                background: Semaphore::new(BACKGROUND),
+            },
+            health,
+        };
+        Controller::new(parts).run(inbox, evidence, shutdown).await;
+        leave.cancel();
+        // The groups are to be released before the process ends. The keeper ends within a bound of its own.
+        if keeper.await.is_err() {
+            tracing::warn!("the session's task ended badly; other replicas take over after the ttl");
+        }
+        ping.abort();
+    }
 }
 
-/// The cluster's identity, as soon as the API server tells it; none when the replica is to stop before.
+/// The cluster's identity, as soon as the API server answers; `None` if the replica is to stop before that.
 async fn identify(client: &Client, liveness: &Liveness, shutdown: &CancellationToken) -> Option<String> {
-    let mut said = None;
+    let mut logged = None;
     loop {
         liveness.touch();
         let problem = match timeout(CALL_TIMEOUT, watch::cluster_uid(client)).await {
@@ -181,13 +203,13 @@ async fn identify(client: &Client, liveness: &Liveness, shutdown: &CancellationT
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {CALL_TIMEOUT:?}"),
         };
-        if said.as_ref() != Some(&problem) {
+        if logged.as_ref() != Some(&problem) {
             tracing::error!(
                 problem,
                 "the namespace kube-system cannot be read; check that the API server is up and that the operator's role \
                  allows `get` on it (the chart's does). Trying again"
             );
-            said = Some(problem);
+            logged = Some(problem);
         }
         tokio::select! {
             () = sleep(START_PAUSE) => {}

@@ -1,22 +1,23 @@
-//! Owners that select their pods by the role label. Such an owner loses a pod whose role changes, and makes another in its
-//! place, for ever: nobody is promoted there.
+//! Owners of pods, such as a `ReplicaSet`, whose selector contains the role label. Such an owner loses every pod whose role
+//! changes and creates another one in its place, without end. Nobody is promoted in such a group.
 //!
-//! An owner can only select by a label that its template sets, so a new pod that comes with the role label gives it away.
+//! An owner can only select by a label that its template sets. So a new pod that already carries the role label is the
+//! sign to read its owner's selector.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::ResourceExt as _;
 
-use super::message::Trouble;
+use super::trouble::Trouble;
 use crate::routing::{Marks, stamp_of};
 
-/// What is known of an owner whose pods come with the role label.
+/// What is known of an owner whose new pods carry the role label.
 #[derive(Debug)]
 enum Suspicion {
-    /// It is being read.
+    /// Its selector is being read.
     Asking,
-    /// Its selector does without.
+    /// Its selector does not contain the label, or could not be read.
     Cleared,
     /// Its selector contains the label.
     Confirmed {
@@ -25,15 +26,15 @@ enum Suspicion {
     },
 }
 
-/// The owners of a group's pods, as far as they are suspected.
+/// The suspected owners of a group's pods.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct OwnerSelectors {
     suspicions: BTreeMap<String, Suspicion>,
     of: BTreeMap<Arc<str>, String>,
 }
 
-impl Owners {
-    /// Looks at a pod. Answers its owner if that has to be read.
+impl OwnerSelectors {
+    /// Looks at a pod. Returns its owner if the owner has to be read.
     pub(super) fn pod_seen(&mut self, pod: &Pod, marks: &Marks) -> Option<OwnerReference> {
         let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
         let uid: Arc<str> = pod.uid()?.into();
@@ -57,25 +58,17 @@ impl Owners {
         }
     }
 
-    /// Takes in whether the owner selects by the role label.
+    /// An owner was read: whether it selects by the role label.
     pub(super) fn answered(&mut self, owner: &OwnerReference, selects: &Result<bool, Trouble>) {
         if let Some(suspicion) = self.suspicions.get_mut(&owner.uid) {
             *suspicion = match selects {
                 Ok(true) => Suspicion::Confirmed { owner: format!("{} {}", owner.kind, owner.name) },
-                Ok(false) => Suspicion::Cleared,
-                Err(trouble) => {
-                    tracing::warn!(
-                        owner = owner.name,
-                        ?trouble,
-                        "could not read the selector of the pods' owner"
-                    );
-                    Suspicion::Cleared
-                }
+                Ok(false) | Err(_) => Suspicion::Cleared,
             };
         }
     }
 
-    /// Whether an answer is outstanding.
+    /// Whether some owner has not been read yet.
     pub(super) fn asking(&self) -> bool {
         self.suspicions.values().any(|suspicion| matches!(suspicion, Suspicion::Asking))
     }
@@ -113,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_owner_is_read_once_when_a_new_pod_comes_with_the_label_and_forgotten_with_its_last_pod() {
-        let mut owners = Owners::default();
+        let mut owners = OwnerSelectors::default();
         assert!(owners.pod_seen(&pod("plain", None, None), &marks()).is_none());
         assert!(owners.pod_seen(&pod("ours", Some("standby"), Some("group/1")), &marks()).is_none());
         assert!(!owners.asking());
@@ -131,7 +124,7 @@ mod tests {
     #[test]
     fn an_owner_that_does_without_the_label_or_cannot_be_read_is_no_obstacle() {
         for answer in [Ok(false), Err(Trouble::Refused("no".into()))] {
-            let mut owners = Owners::default();
+            let mut owners = OwnerSelectors::default();
             let owner = owners.pod_seen(&pod("born", Some("standby"), None), &marks()).expect("a suspect");
             owners.answered(&owner, &answer);
             assert!(!owners.asking() && owners.confirmed().is_none());

@@ -1,11 +1,11 @@
-//! The watches: a task each, forwarding to the loop.
+//! The watches, each a task that forwards its events to the controller, and the ping of the API server.
 
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Container, Namespace, Pod, PodSpec},
+    core::v1::{Namespace, Pod},
 };
 use kube::{
     Api, Client, Resource,
@@ -17,16 +17,18 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::message::{Message, Scope, Watched};
+use super::{
+    message::Message,
+    object::trim,
+    watch_health::{Scope, WATCH_SECONDS, Watched},
+};
 use crate::{api::Sighting, health::Monotonic};
 
-/// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
-pub(super) const WATCH_SECONDS: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Pauses between attempts that stay short: what is waited for here are failovers.
+/// Pauses between attempts. They stay short, because failovers depend on the watches.
 #[derive(Debug, Default)]
 struct Pauses {
     tried: u32,
@@ -48,16 +50,16 @@ impl Backoff for Pauses {
     }
 }
 
-/// Where the watches look.
-pub(super) struct Feed {
+/// What the watches have in common.
+pub(super) struct Watches {
     pub(super) client: Client,
     /// Empty: all namespaces.
     pub(super) namespaces: Vec<String>,
     pub(super) messages: mpsc::Sender<Message>,
 }
 
-impl Feed {
-    /// Starts the watches. They end with the loop that reads the messages.
+impl Watches {
+    /// Starts the watches. They end when the controller no longer reads the messages.
     pub(super) fn start(&self) {
         for (scope, groups) in self.scopes::<Sighting>() {
             self.forward(groups, Watched::Groups, scope, Message::Group, |_| {});
@@ -118,7 +120,7 @@ async fn pump<K>(
     }
 }
 
-/// The API server's own words where there are any.
+/// What to report about a failure: the API server's own message if there is one.
 fn explain(error: &watcher::Error) -> String {
     use watcher::Error as E;
     match error {
@@ -138,33 +140,14 @@ fn explain(error: &watcher::Error) -> String {
     }
 }
 
-/// Keeps of a pod what the operator reads: a large cluster's pods must fit into a small process.
-pub(super) fn trim(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    if let Some(spec) = pod.spec.take() {
-        let containers = spec.containers.into_iter().map(|container| Container {
-            name: container.name,
-            ports: container.ports,
-            readiness_probe: container.readiness_probe,
-            ..Container::default()
-        });
-        let (containers, node_name) = (containers.collect(), spec.node_name);
-        pod.spec = Some(PodSpec { containers, node_name, ..PodSpec::default() });
-    }
-    if let Some(status) = &mut pod.status {
-        status.init_container_statuses = None;
-        status.ephemeral_container_statuses = None;
-    }
-}
-
-/// The UID of the namespace that every cluster has once: what tells one cluster from another.
+/// The UID of the namespace `kube-system`, which identifies the cluster.
 pub(super) async fn cluster_uid(client: &Client) -> Result<String, kube::Error> {
     let namespaces = Api::<Namespace>::all(client.clone());
     Ok(namespaces.get("kube-system").await?.metadata.uid.unwrap_or_default())
 }
 
-/// Whether the API server answered, be it with a refusal or a failure of its own: it is there. What may as well be said by
-/// a proxy that does not reach it either is no answer.
+/// Whether the API server answered. A refusal or a failure of its own is an answer too. A status that a proxy may have
+/// sent, because it could not reach the API server either, is not.
 fn is_reached(error: Option<&kube::Error>) -> bool {
     match error {
         None => true,
@@ -173,8 +156,8 @@ fn is_reached(error: Option<&kube::Error>) -> bool {
     }
 }
 
-/// Asks the API server once an interval whether it is there, and says so: a watch that merely hears nothing proves
-/// nothing. After `patience` without an answer the replica is unfit.
+/// Pings the API server once an interval and reports the result, because a silent watch proves nothing. After `patience`
+/// without an answer the replica is unfit to own groups.
 pub(super) async fn ping(
     client: Client,
     every: Duration,

@@ -1,5 +1,5 @@
-//! Which watches have shown their first list, and which fail: each for the namespaces that it covers, so that one
-//! namespace that cannot be watched takes nothing from the others.
+//! Which watches have shown their first list, and which fail. Each is recorded with the namespace that it covers, so that
+//! a namespace that cannot be watched does not affect the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,46 +7,61 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    controller::Outage,
-    message::{Scope, Watched},
-};
+use super::outage::Outage;
 
-/// A watch that has not failed for so long, while the API server answers, works: it is tried again more often than that.
+/// How long one watch lasts before it is renewed. A dead connection is noticed five seconds after that.
+pub(super) const WATCH_SECONDS: u32 = 20;
+/// How long a connection to the API server may be silent: longer than a watch on which nothing happens, which lasts up
+/// to five seconds longer than asked for.
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
+
+/// The namespace that a watch covers; `None` for all namespaces.
+pub(super) type Scope = Option<Arc<str>>;
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Watched {
+    Groups,
+    Pods,
+    NodeLeases,
+}
+
+/// A watch that has not failed for this long, while the API server answers, works: a failed watch is tried again more
+/// often than that.
 const QUIET_WATCH: Duration = Duration::from_secs(10);
-/// What a group cannot be worked for without.
+/// The watches without which nothing can be done for a group.
 const NEEDED: [Watched; 2] = [Watched::Groups, Watched::Pods];
 
-/// What is known of the watches.
-pub(super) struct Watches {
-    /// Those that groups and pods are watched in.
+/// The state of the watches.
+pub(super) struct WatchHealth {
+    /// The namespaces in which groups and pods are watched.
     scopes: Vec<Scope>,
-    /// Those that have shown their first list.
+    /// The watches that have shown their first list.
     synced: BTreeSet<(Watched, Scope)>,
-    /// Those that fail, with the reason and when they last did.
+    /// The watches that fail, with the reason and the time of the last failure.
     failing: BTreeMap<(Watched, Scope), (Outage, Duration)>,
 }
 
-/// Whether the operator can do its work, as far as the watches go.
+/// Whether the watches show the operator what it needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sight {
-    /// It sees what there is, in one namespace at least.
+    /// They do, in at least one namespace.
     Clear,
-    /// The first lists are on their way.
+    /// The first lists have not arrived yet.
     Coming,
-    /// It sees nothing, for this reason.
+    /// They do not, for this reason.
     None(String),
 }
 
-impl Watches {
-    /// Of these namespaces, each for itself; empty: of all, together.
+impl WatchHealth {
+    /// For these namespaces, each by itself; if there are none, for all of them together.
     pub(super) fn new(namespaces: &[String]) -> Self {
         let one = |name: &String| Some(name.as_str().into());
         let scopes = if namespaces.is_empty() { vec![None] } else { namespaces.iter().map(one).collect() };
         Self { scopes, synced: BTreeSet::new(), failing: BTreeMap::new() }
     }
 
-    /// A watch has shown its list. True when it had failed before.
+    /// A watch has shown its list. Returns whether it had failed before.
     pub(super) fn listed(&mut self, watched: Watched, scope: Scope) -> bool {
         let watch = (watched, scope);
         let had_failed = self.failing.remove(&watch).is_some();
@@ -54,7 +69,7 @@ impl Watches {
         had_failed
     }
 
-    /// A watch failed. True when that, or the reason, is new.
+    /// A watch failed. Returns whether the failure or its reason is new.
     pub(super) fn failed(&mut self, watched: Watched, scope: Scope, problem: &str, now: Duration) -> bool {
         let before = self.failing.remove(&(watched, scope.clone())).map(|(outage, _)| outage);
         let is_new = before.as_ref().is_none_or(|before| before.problem != problem);
@@ -62,15 +77,15 @@ impl Watches {
         is_new
     }
 
-    /// The API server answers: a watch that is resumed may stay silent for hours; one that still fails would have said so
-    /// again by now. True when one was taken for failing until now.
+    /// The API server answers. A watch that was resumed may be silent for hours, and one that still fails would have
+    /// failed again by now. Returns whether a watch counted as failing until now.
     pub(super) fn forgive(&mut self, now: Duration) -> bool {
         let before = self.failing.len();
         self.failing.retain(|_, (_, at)| now.saturating_sub(*at) < QUIET_WATCH);
         self.failing.len() != before
     }
 
-    /// Why the pods of a namespace have never been seen; none when they have, or when nothing speaks against it.
+    /// Why the pods of a namespace have never been seen; `None` if they have, or if their watch has not failed.
     pub(super) fn blindness(&self, namespace: &Arc<str>) -> Option<&Outage> {
         let watch = (Watched::Pods, self.scope_of(namespace));
         if self.synced.contains(&watch) {
@@ -79,11 +94,11 @@ impl Watches {
         self.failing.get(&watch).map(|(outage, _)| outage)
     }
 
-    /// Whether a group of this namespace may be claimed: without its pods it would seem to have none, with nothing to
-    /// adopt and no labels to take off.
+    /// Whether a group of this namespace may be claimed. Before its pods are listed it would seem to have none: no active
+    /// pod to keep, and no labels to remove.
     ///
-    /// One that is being deleted does not wait for them for ever: its namespace may be going, and the right to watch
-    /// them with it. Its end lists those that carry its stamp by itself.
+    /// A group that is being deleted does not wait for them for ever. Its namespace may be deleted too, and the right to
+    /// watch the pods may be gone. The deletion itself lists the pods that carry the group's stamp.
     pub(super) fn allow_claim(&self, namespace: &Arc<str>, deleting: bool, now: Duration) -> bool {
         let scope = self.scope_of(namespace);
         let without_pods = || deleting && self.blindness(namespace).is_some_and(|outage| outage.lasts(now));
@@ -117,7 +132,7 @@ impl Watches {
         self.synced.contains(&(watched, scope.clone()))
     }
 
-    /// The scope of the watches that show what is in this namespace.
+    /// The scope of the watches that cover this namespace.
     fn scope_of(&self, namespace: &Arc<str>) -> Scope {
         self.scopes.iter().all(Option::is_some).then(|| namespace.clone())
     }
@@ -130,11 +145,11 @@ mod tests {
     const NOW: Duration = Duration::from_secs(100);
     const LATER: Duration = Duration::from_secs(110);
 
-    fn watches(namespaces: &[&str]) -> Watches {
-        Watches::new(&namespaces.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+    fn watches(namespaces: &[&str]) -> WatchHealth {
+        WatchHealth::new(&namespaces.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
     }
 
-    fn list_all(watches: &mut Watches, scope: Option<&str>) {
+    fn list_all(watches: &mut WatchHealth, scope: Option<&str>) {
         for watched in NEEDED {
             watches.listed(watched, scope.map(Into::into));
         }

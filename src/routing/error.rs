@@ -1,48 +1,48 @@
-//! What can go wrong between the operator and the API server.
+//! Errors of calls to the API server.
 
 use std::time::Duration;
 
-/// A call to the API server that did not do what was asked.
+/// A failed call to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum RoutingError {
-    /// No answer in time. Whether the write took effect is unknown; the next reading tells.
+    /// No answer in time. It is unknown whether a write took effect; the next read shows it.
     #[error("could not {what}: the API server did not answer within {after:?}")]
     Timeout {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
-        /// How long it was waited for.
+        /// The time limit.
         after: Duration,
     },
-    /// The API server refused, with a status.
+    /// The API server refused the call with a status.
     #[error("could not {what}: {message} (HTTP {code}){}", remedy(*code))]
     Refused {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// The HTTP status.
         code: u16,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
-    /// The API server could not be reached or understood.
+    /// The API server could not be reached, or its answer could not be decoded.
     #[error("could not {what}: {source}")]
     Unreachable {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
-        /// The client's words.
+        /// The error of the client.
         source: Box<kube::Error>,
     },
-    /// The group is stored in a form that this version of the program does not understand.
+    /// The group is stored in a form that this version of the operator cannot decode.
     #[error("could not {what}: {problem}")]
     Unreadable {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
         /// Which field, why, and what to do.
         problem: String,
     },
-    /// The object kept changing under our hands.
-    #[error("could not {what}: it changed at every attempt; another controller may be fighting over it")]
+    /// The object changed during every attempt.
+    #[error("could not {what}: it changed during every attempt; another controller may be changing it, too")]
     Contended {
-        /// What was being done.
+        /// The purpose of the call.
         what: &'static str,
     },
 }
@@ -51,7 +51,7 @@ fn remedy(code: u16) -> &'static str {
     match code {
         401 => "; check the operator's service account",
         403 => {
-            "; give the operator's service account this permission (the chart's roles do), or look for an admission policy that forbids it"
+            "; give the operator's service account this permission (the chart's roles do), or check the admission policies"
         }
         _ => "",
     }
@@ -65,7 +65,7 @@ impl RoutingError {
         }
     }
 
-    /// The HTTP status, when the API server answered with one.
+    /// The HTTP status, if the API server returned one.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -73,7 +73,7 @@ impl RoutingError {
         }
     }
 
-    /// Whether the API server understood and refused it, as opposed to being out of reach: something to report.
+    /// Whether the API server refused the call, as opposed to being unreachable. Refusals are reported to the user.
     pub fn is_refusal(&self) -> bool {
         matches!(self.code(), Some(400..=403 | 405..=408 | 410..=428))
     }

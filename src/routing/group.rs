@@ -1,4 +1,4 @@
-//! Reads and writes of the `LeaderGroup` itself: declaration, status, finalizer.
+//! Reads and writes of the `LeaderGroup` object: declaration, status, finalizer.
 
 use kube::{
     ResourceExt,
@@ -11,34 +11,34 @@ use crate::api::{Declaration, FINALIZER, LeaderGroup, Sighting};
 
 const READ: &str = "read the LeaderGroup";
 
-/// How a compare-and-set of the declaration ended.
+/// The result of a compare-and-set of the declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
-    /// It says what was asked for, by this call or an earlier one whose answer was lost.
+    /// The declaration is in place, by this call or by an earlier one whose answer was lost.
     Done,
-    /// It says something else: nothing was written.
+    /// There is another declaration: nothing was written.
     Outdated,
-    /// The group is gone, or is another one of the same name.
+    /// The group is gone, or was replaced by another one of the same name.
     GroupGone,
 }
 
 impl Router {
-    /// A quorum read of the group: none when it is gone or another one of the same name. One that cannot be read is an
-    /// error: nothing is decided on it.
+    /// A quorum read of the group. None if it is gone or was replaced by another one of the same name. A group that
+    /// cannot be decoded is an error, because no decision may be based on it.
     pub async fn group(&self, group: &GroupRef) -> Result<Option<LeaderGroup>, RoutingError> {
         self.sight(group).await?.map(|found| understood(READ, found)).transpose()
     }
 
-    /// The same, of a group that perhaps cannot be read.
+    /// The same, but a group that cannot be decoded is not an error.
     pub async fn sight(&self, group: &GroupRef) -> Result<Option<Sighting>, RoutingError> {
         let found = self.get(READ, &self.groups(group), &group.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&group.uid)))
     }
 
-    /// Step 2: the declaration becomes `next` if it still is `previous`, whole, in the same group.
+    /// Step 2: replaces the declaration by `next` if all of it is still `previous`, in the same group.
     ///
-    /// A JSON Patch that tests the value, not the object's resourceVersion: other writes to the status do not collide
-    /// with it, and a request that arrives late finds another value and is refused.
+    /// This is a JSON Patch that tests the value and not the object's resourceVersion. So other writes to the status
+    /// do not conflict with it, and a request that arrives late finds another value and is refused.
     pub async fn declare(
         &self,
         group: &GroupRef,
@@ -56,7 +56,7 @@ impl Router {
         ]);
         let what = "declare the new term in the status";
         match self.patch_group(group, "declaration", what, steps).await {
-            // What became unreadable meanwhile is no reason to go on.
+            // Do not continue with a group that can no longer be decoded.
             Ok(found) => return understood(what, found).map(|_| Declared::Done),
             Err(refused) if matches!(refused.code(), Some(404 | 422)) => {}
             Err(other) => return Err(other),
@@ -70,21 +70,22 @@ impl Router {
         })
     }
 
-    /// Writes the part of the status that is for people; declaration and token are left to [`Router::declare`]. A field
-    /// that is null goes.
+    /// Writes the status except the declaration and the token, which [`Router::declare`] writes. A field that is null
+    /// is removed.
     ///
-    /// A JSON Patch, too: of a merge patch of the status the API server drops the UID without a look at it, and a late
-    /// one would be written to another group of the same name.
+    /// This is a JSON Patch, too: in a merge patch of the status the API server ignores the UID, so a late patch
+    /// would be written to another group of the same name.
     pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<Sighting, RoutingError> {
         let what = "write the LeaderGroup's status";
-        match self.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
+        let this = self.in_background();
+        match this.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
             Err(refused) if refused.code() == Some(422) => {
-                // A group that has no status at all: there is nothing yet that a JSON Patch could add fields to.
-                let bare = self.sight(group).await?.filter(Sighting::is_without_status);
+                // A group without a status: a JSON Patch cannot add fields to it.
+                let bare = this.sight(group).await?.filter(Sighting::is_without_status);
                 match bare.and_then(|found| found.resource_version()) {
                     Some(version) => {
                         let steps = status_steps(&group.uid, status, Some(&version));
-                        self.patch_group(group, "status", what, steps).await
+                        this.patch_group(group, "status", what, steps).await
                     }
                     None => Err(refused),
                 }
@@ -93,7 +94,7 @@ impl Router {
         }
     }
 
-    /// Puts the finalizer on, or takes it off, if that is still needed. The rest of the group need not be readable.
+    /// Adds or removes the finalizer, if that is still needed. Also works on a group that cannot be decoded.
     pub async fn set_finalizer(&self, group: &GroupRef, wanted: bool) -> Result<(), RoutingError> {
         let what = "change the LeaderGroup's finalizers";
         let (mut refusal, mut replaced) = (None, false);
@@ -115,8 +116,9 @@ impl Router {
                 *at == version && refused.code() == Some(422)
             };
             if let Some((_, refused)) = refusal.take_if(is_of_this) {
-                // Nobody changed it in between: what is stored is no longer accepted, so that nothing of it can be
-                // changed unless what is wrong is, too. Who has ordered its end does not miss it.
+                // The object did not change in between, so the API server no longer accepts the stored spec. No
+                // change is possible without correcting the spec, too. The group is being deleted, so its spec is no
+                // longer needed.
                 match found.acceptable_spec().filter(|_| !wanted && !replaced) {
                     Some(spec) => steps.push(json!({ "op": "add", "path": "/spec", "value": spec })),
                     None => return Err(refused),
@@ -150,13 +152,13 @@ impl Router {
     }
 }
 
-/// A group to decide on.
+/// The group, or an error if it cannot be decoded.
 fn understood(what: &'static str, found: Sighting) -> Result<LeaderGroup, RoutingError> {
     found.0.map_err(|unreadable| RoutingError::Unreadable { what, problem: unreadable.problem })
 }
 
-/// What sets fields of the status of the group of this UID. A field that is null goes. `bare` is the version of a group
-/// that has no status yet.
+/// The JSON Patch that sets fields of the status of the group with this UID. A field that is null is removed. `bare`
+/// is the resourceVersion of a group without a status.
 fn status_steps(uid: &str, status: &Value, bare: Option<&str>) -> Value {
     let mut steps = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
     if let Some(version) = bare {
@@ -166,7 +168,7 @@ fn status_steps(uid: &str, status: &Value, bare: Option<&str>) -> Value {
     for (field, value) in status.as_object().into_iter().flatten() {
         let path = format!("/status/{field}");
         steps.push(json!({ "op": "add", "path": path, "value": value }));
-        // Only what is there can be removed, and it is there after the step before.
+        // Only an existing field can be removed. The step before has made sure that it exists.
         steps.extend(value.is_null().then(|| json!({ "op": "remove", "path": path })));
     }
     Value::Array(steps)

@@ -1,13 +1,10 @@
-//! How a role looks on a pod: reading it, and the patches that write it.
+//! Roles on pods: reading them, and the patches that write them.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{LeaderGroup, PodRef, RoutingSpec, STAMP_ANNOTATION, Stamp},
-    election::Role,
-};
+use crate::api::{LeaderGroup, PodRef, Role, RoutingSpec, STAMP_ANNOTATION, Stamp};
 
 /// The role label and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +13,7 @@ pub struct Marks {
     pub label: String,
     /// Its value on the active pod.
     pub active: String,
-    /// Its value on all others.
+    /// Its value on all other pods.
     pub standby: String,
 }
 
@@ -49,21 +46,21 @@ impl Marks {
     }
 }
 
-/// A group, as far as writes need it.
+/// The parts of a group that writes need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRef {
     /// Its namespace, and that of its pods.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its UID: a group of the same name that came later is another one.
+    /// Its UID. A later group of the same name has another UID.
     pub uid: String,
-    /// The label it writes.
+    /// Its role label and values.
     pub marks: Marks,
 }
 
 impl GroupRef {
-    /// The reference to this object; none for one that never was on an API server.
+    /// The reference to this object; none for an object that does not come from an API server.
     pub fn of(group: &LeaderGroup) -> Option<Self> {
         Some(Self {
             namespace: group.namespace()?,
@@ -78,7 +75,7 @@ impl GroupRef {
         Stamp { group: self.uid.clone(), token }
     }
 
-    /// A merge patch that gives the pod a role and the term's stamp, bound to its UID and to one version of it.
+    /// A merge patch that sets the role and the term's stamp of the pod, on condition of its UID and resourceVersion.
     pub(super) fn patch(&self, pod: &PodRef, version: &str, role: Role, stamp: Option<i64>) -> Value {
         json!({
             "metadata": {

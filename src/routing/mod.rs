@@ -1,14 +1,16 @@
-//! Carrying out what the election decided: declarations, labels, finalizers.
+//! Carries out the decisions of the election: declarations, labels, finalizers.
 //!
-//! This room owns every write to the API server that moves traffic, and the preconditions that make a late write
-//! harmless. etcd is the fence: a role is only ever written bound to the resourceVersion of the pod that was read before
-//! the term's declaration was made or re-checked, and the declaration itself is a compare-and-set. It decides nothing.
+//! This module owns every write to the API server that moves traffic, and the preconditions that make late writes
+//! harmless. etcd is the fence: the active label is written only on condition of a resourceVersion of the pod that
+//! was read before the term's declaration was made or re-checked, and the declaration itself is a compare-and-set.
+//! This module makes no decisions.
 
 mod error;
 mod group;
 mod marks;
 mod owners;
 mod pods;
+mod shared_list;
 
 pub use error::RoutingError;
 pub use group::Declared;
@@ -22,27 +24,49 @@ use serde::de::DeserializeOwned;
 
 use crate::api::Sighting;
 use k8s_openapi::api::core::v1::Pod;
+use shared_list::SharedLists;
 
-/// Performs the writes. Cheap to clone.
+/// Performs the reads and writes. Cheap to clone.
 #[derive(Clone)]
 pub struct Router {
     client: Client,
+    /// For calls that no change of holder waits for.
+    background: Client,
     call_timeout: Duration,
     on_write: Option<OnWrite>,
+    lists: SharedLists,
 }
 
-/// Told of every write that was sent: what kind it was, and the error that it ended with.
+/// Called after every write with its kind and its error, if any.
 pub type OnWrite = Arc<dyn Fn(&'static str, Option<&RoutingError>) + Send + Sync>;
 
 impl Router {
-    /// A router whose every call to the API server ends within `call_timeout`. The client should not retry by itself:
-    /// the election knows better what to do next.
+    /// A router that limits each call to the API server to `call_timeout`. The client should not retry by itself,
+    /// because the election decides what to do after a failure.
     pub fn new(client: Client, call_timeout: Duration) -> Self {
-        Self { client, call_timeout, on_write: None }
+        Self {
+            background: client.clone(),
+            client,
+            call_timeout,
+            on_write: None,
+            lists: SharedLists::default(),
+        }
     }
 
-    /// The same, with somebody who is told of every write: `active`, `standby` or `clear` of a pod, or `declaration`,
-    /// `status` or `finalizer` of a group.
+    /// The same, with a client of its own for calls that no change of holder waits for.
+    #[must_use]
+    pub fn background(mut self, client: Client) -> Self {
+        self.background = client;
+        self
+    }
+
+    /// For such a call.
+    fn in_background(&self) -> Self {
+        Self { client: self.background.clone(), ..self.clone() }
+    }
+
+    /// Sets a function to call after every write. The kind is `active`, `standby` or `clear` for a pod, and
+    /// `declaration`, `status` or `finalizer` for a group.
     #[must_use]
     pub fn observed(mut self, on_write: OnWrite) -> Self {
         self.on_write = Some(on_write);
@@ -57,7 +81,7 @@ impl Router {
         Api::namespaced(self.client.clone(), &group.namespace)
     }
 
-    /// A quorum read: none when the API server says that there is no such object.
+    /// A quorum read. None if the API server reports that the object does not exist.
     async fn get<K>(&self, what: &'static str, api: &Api<K>, name: &str) -> Result<Option<K>, RoutingError>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -71,7 +95,7 @@ impl Router {
         self.call(what, read).await
     }
 
-    /// As [`Self::call`], for a call that writes.
+    /// Like [`Self::call`], for a call that writes.
     async fn send<T>(
         &self,
         kind: &'static str,
@@ -85,7 +109,7 @@ impl Router {
         answer
     }
 
-    /// Bounds one call, and says what it was for when it fails.
+    /// Limits the time of one call, and adds its purpose to the error.
     async fn call<T>(
         &self,
         what: &'static str,
@@ -99,8 +123,9 @@ impl Router {
     }
 }
 
-/// Whether this is the API server's word that this very object is not there. Any server on the way may answer 404, and so
-/// does the API server itself where it does not serve the kind, such as while a definition is being put in place.
+/// Whether the API server reports that this very object does not exist. Other 404 answers are possible: from a proxy
+/// on the way, or from the API server itself while it does not serve the kind, for example while the CRD is being
+/// installed.
 fn is_absence<K: Resource<DynamicType = ()>>(status: &Status, name: &str) -> bool {
     let details = status.details.as_ref();
     let this = |details: &kube::core::response::StatusDetails| {

@@ -9,8 +9,8 @@ use kube::Api;
 use super::{GroupRef, Router, RoutingError};
 
 impl Router {
-    /// Whether an owner selects its pods by the group's role label. Owners of other kinds than `ReplicaSet` and
-    /// `StatefulSet` do not select, or are not known to; neither does one that is gone.
+    /// Whether an owner selects its pods by the group's role label. False for owners of other kinds than `ReplicaSet`
+    /// and `StatefulSet`, and for owners that are gone.
     pub async fn selects_by_role(
         &self,
         group: &GroupRef,

@@ -1,5 +1,7 @@
 //! Reads and writes of the pods' roles.
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -9,35 +11,33 @@ use kube::{
 use serde_json::Value;
 
 use super::{GroupRef, Router, RoutingError, marks::stamp_of};
-use crate::{
-    api::{OnDelete, PodRef},
-    election::Role,
-};
+use crate::api::{OnDelete, PodRef, Role};
 
-/// How often one pod's role is tried when the pod keeps changing in between.
+/// The number of attempts to write one pod's role if the pod changes in between.
 const ATTEMPTS: usize = 8;
-/// How many pods of one group are written to at a time.
+/// How many pods of one group are written concurrently.
 const PARALLEL: usize = 8;
 
-/// How a strip ended.
+/// The result of a strip.
 #[derive(Debug)]
 pub enum Stripped {
-    /// None of the pods reads as active. Those that are still there, as they are now; and whether any was written to.
+    /// None of the pods is labelled active. Contains the current versions of the pods that still exist, and whether
+    /// any was written.
     Done(Vec<Pod>, bool),
-    /// A larger token was declared meanwhile: this decision is old.
+    /// A larger token was declared in the meantime: this decision is out of date.
     Outdated,
 }
 
-/// How a promotion ended.
+/// The result of a promotion.
 #[derive(Debug)]
 pub enum Promoted {
-    /// The pod reads as active, with the term's stamp.
+    /// The pod is labelled active and carries the term's stamp.
     Done(Box<Pod>),
-    /// The pod is not what it was when it was read, or is gone; nothing was written.
+    /// The pod has changed since it was read, or is gone; nothing was written.
     Conflict,
 }
 
-/// What becomes of a pod that reads as active.
+/// What to do with a pod that is labelled active.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Active {
     Strip,
@@ -52,13 +52,13 @@ enum Written {
 }
 
 impl Router {
-    /// A quorum read of a pod: none when it is gone or another one of the same name.
+    /// A quorum read of a pod. None if it is gone or was replaced by another one of the same name.
     pub async fn pod(&self, group: &GroupRef, pod: &PodRef) -> Result<Option<Pod>, RoutingError> {
         let found = self.get("read a pod", &self.pods(group), &pod.name).await?;
         Ok(found.filter(|found| found.uid().as_deref() == Some(&pod.uid)))
     }
 
-    /// Step 3: every one of the pods reads as standby and carries the term's stamp, or is gone. Confirmed, each.
+    /// Step 3: on success, every one of the pods is labelled standby and carries the term's stamp, or is gone.
     pub async fn strip(
         &self,
         group: &GroupRef,
@@ -82,15 +82,16 @@ impl Router {
         Ok(Stripped::Done(left, changed))
     }
 
-    /// Labels and stamps standbys as far as possible; one that cannot be written to holds up nobody. A pod that turned
-    /// active meanwhile is left alone: whether it loses the role is decided elsewhere.
+    /// Labels and stamps standbys as far as possible; a pod that cannot be written does not delay the others. A pod
+    /// that became active in the meantime is left unchanged: the election decides whether it loses the role.
     pub async fn stamp(
         &self,
         group: &GroupRef,
         token: i64,
         pods: &[PodRef],
     ) -> (Vec<Pod>, Option<RoutingError>) {
-        let stamps: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod, Active::Leave)).collect();
+        let this = &self.in_background();
+        let stamps: Vec<_> = pods.iter().map(|pod| this.demote(group, token, pod, Active::Leave)).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let (mut left, mut failed) = (Vec::new(), None);
         while let Some(outcome) = written.next().await {
@@ -120,8 +121,8 @@ impl Router {
                 Some(stamped) if stamped == token && group.marks.role(&found) == Role::Standby => {
                     return Ok(Written::Already(Box::new(found)));
                 }
-                // Somebody's stamp is above ours. Either a later term was declared, and this decision is old, or the
-                // stamp is foreign and is put right.
+                // The stamp is larger than our token. Either a later term was declared and this decision is out of
+                // date, or the operator did not write the stamp, and it is corrected.
                 Some(stamped) if stamped > token && self.declared_above(group, token).await? => {
                     return Ok(Written::Outdated);
                 }
@@ -140,10 +141,10 @@ impl Router {
         Ok(found.is_none_or(|found| found.status.is_some_and(|status| status.declaration.token > token)))
     }
 
-    /// Step 4: the holder reads as active and carries the term's stamp, if it is still just what it was at `version`.
+    /// Step 4: labels the holder active and stamps it, if its version is still `version`.
     ///
-    /// The version must have been read before the term's declaration was made or re-checked. Whoever declares a larger
-    /// token writes to this pod before promoting another, so this write can never come late.
+    /// The version must have been read before the term's declaration was made or re-checked. A replica that declares
+    /// a larger token writes to this pod before it promotes another one, so this write can never arrive late.
     pub async fn promote(
         &self,
         group: &GroupRef,
@@ -157,9 +158,9 @@ impl Router {
         })
     }
 
-    /// Settles the labels of a deleted group: the stamp goes, and the role label too unless it is to be kept. Pods that
-    /// another group has stamped since are left alone. All are tried, whatever becomes of the others; the error is a
-    /// refusal only if all that went wrong are.
+    /// Settles the labels of a deleted group: removes the stamp, and the role label unless it is kept. Pods that
+    /// another group has stamped since are left unchanged. All pods are tried, even if some fail. The error is a
+    /// refusal only if all errors are refusals.
     pub async fn clear(
         &self,
         group: &GroupRef,
@@ -167,29 +168,27 @@ impl Router {
         pods: &[PodRef],
     ) -> Result<(), RoutingError> {
         let mut pods = pods.to_vec();
-        // What no longer is one of the group's pods may carry its label still.
+        // A pod that left the group may still carry its label.
         let labelled = ListParams::default().labels(&group.marks.label);
-        let mut failed = Vec::new();
-        let found = match self.call("list the pods with a role", self.pods(group).list(&labelled)).await {
-            Ok(found) => found.items,
-            Err(error) => {
-                // What can be no label is on no pod: a group with such a spec goes all the same.
-                failed.extend((error.code() != Some(400)).then_some(error));
-                Vec::new()
-            }
+        let api = self.pods(group);
+        let list = async {
+            let found = self.call("list the pods with a role", api.list(&labelled)).await;
+            found.map(|found| found.items)
         };
-        let stamped = found.into_iter().filter(|pod| {
-            stamp_of(pod).is_some_and(|stamp| stamp.group == group.uid)
-                && !pods.iter().any(|known| pod.uid().as_deref() == Some(&known.uid))
-        });
-        let stamped: Vec<_> = stamped
-            .filter_map(|pod| Some(PodRef { name: pod.metadata.name?, uid: pod.metadata.uid? }))
-            .collect();
-        pods.extend(stamped);
+        let mut failed = Vec::new();
+        match self.lists.stamped(&group.namespace, &group.marks.label, list).await {
+            Ok(stamped) => {
+                let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
+                let ours = stamped.iter().filter(|stamped| stamped.group == group.uid);
+                pods.extend(ours.map(|stamped| stamped.pod.clone()).filter(|pod| !known.contains(&pod.uid)));
+            }
+            // An invalid label cannot be on any pod, so a group with such a spec can still be deleted.
+            Err(error) => failed.extend((error.code() != Some(400)).then_some(error)),
+        }
         let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
         let outcomes: Vec<_> = stream::iter(clears).buffer_unordered(PARALLEL).collect().await;
         failed.extend(outcomes.into_iter().filter_map(Result::err));
-        // The worst of them: what may be otherwise at the next attempt comes first.
+        // Return an error that may not recur at the next attempt, rather than a refusal.
         failed.into_iter().min_by_key(RoutingError::is_refusal).map_or(Ok(()), Err)
     }
 
@@ -201,7 +200,7 @@ impl Router {
     ) -> Result<(), RoutingError> {
         for _ in 0..ATTEMPTS {
             let Some(found) = self.pod(group, pod).await? else { return Ok(()) };
-            // A stamp may be taken off by anybody; the label that it came with is ours all the same.
+            // Anyone may remove a stamp; the label that was written with it is still ours.
             let stamp = stamp_of(&found);
             if stamp.as_ref().is_some_and(|stamp| stamp.group != group.uid)
                 || (stamp.is_none() && group.marks.role(&found) == Role::None)
@@ -217,7 +216,7 @@ impl Router {
         Err(RoutingError::Contended { what: "clear a pod's role" })
     }
 
-    /// One write bound to UID and version; none when the pod is not what it was.
+    /// One write on condition of UID and resourceVersion. None if the pod has changed or is gone.
     async fn write(
         &self,
         group: &GroupRef,
@@ -226,7 +225,7 @@ impl Router {
         role: Role,
         stamp: Option<i64>,
     ) -> Result<Option<Pod>, RoutingError> {
-        // To the API server an empty or zero version means "unconditionally": never on this path.
+        // For the API server an empty or zero version means "unconditional", which must never happen here.
         if version.is_empty() || version == "0" {
             return Ok(None);
         }
@@ -242,7 +241,8 @@ impl Router {
             Ok(pod) => Ok(Some(pod)),
             // 409: another version. 404: gone.
             Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(None),
-            // 422: another UID. The same is said of a change that a policy forbids: then the pod is what it was.
+            // 422: another UID. A change that an admission policy denies gives the same status; the pod is unchanged
+            // then.
             Err(refused) if refused.code() == Some(422) => match self.pod(group, pod).await? {
                 Some(found) if found.resource_version().as_deref() == Some(version) => Err(refused),
                 _ => Ok(None),

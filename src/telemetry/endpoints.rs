@@ -1,7 +1,7 @@
 //! `/livez`, `/readyz` and `/metrics` over plain HTTP.
 //!
-//! Whoever can reach the port can ask, so everything is bounded: connections, the size of a request, and the time that one
-//! connection may take. A connection carries one request; bodies are not read.
+//! Anyone who can reach the port can send requests, so everything is bounded: the number of connections, the size of
+//! a request, and the time of one connection. A connection carries one request; bodies are not read.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,24 +23,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Liveness, Metrics, Readiness};
 
-/// How many connections are served at a time; others wait in the kernel's queue.
+/// How many connections are served concurrently; others wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a request's head may take to arrive.
+/// Time limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one connection may take in all.
+/// Time limit for one connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request's head may be.
+/// Maximum size of the head of a request.
 const MAX_HEAD: usize = 16 * 1024;
-/// How long the answers that are under way may still take once we shut down.
+/// Time limit for responses in progress during shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// How long to wait when the system has no descriptor left for a new connection.
+/// How long to wait if no file descriptor is left for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// What the endpoints tell of.
+/// The data behind the endpoints.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
     /// `/metrics`.
@@ -59,7 +59,7 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// Listens, and answers once it is run.
+/// A listening server. It answers requests while [`Server::run`] runs.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -67,7 +67,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to listen; port 0 takes any free one.
+    /// Starts to listen. Port 0 selects any free port.
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let refuse = |source| BindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(refuse)?;
@@ -75,12 +75,12 @@ impl Server {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until `shutdown`, and then for at most a second longer those who have asked already.
+    /// Answers requests until `shutdown`, and requests in progress for at most one more second.
     pub async fn run(self, endpoints: Endpoints, shutdown: CancellationToken) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
@@ -102,7 +102,7 @@ impl Server {
             () = accepting => {}
             () = shutdown.cancelled() => {}
         }
-        // Whoever is not done by then is cut off as the set is dropped.
+        // Dropping the set closes the remaining connections.
         let _ = timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
     }
 }
@@ -114,14 +114,14 @@ async fn serve(stream: TcpStream, endpoints: Endpoints, permit: OwnedSemaphorePe
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD).keep_alive(false);
-    // What goes wrong with one asker is the asker's affair.
+    // Errors of one connection are not reported.
     let _ = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(stream), answer)).await;
     drop(permit);
 }
 
 async fn answer(request: &Request<Incoming>, endpoints: Endpoints) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
@@ -129,16 +129,16 @@ async fn answer(request: &Request<Incoming>, endpoints: Endpoints) -> Response<F
         "/livez" => verdict(endpoints.liveness.check()),
         "/readyz" => verdict(endpoints.readiness.check_all()),
         "/metrics" => {
-            // Ten thousand groups take their time to write down; the event loop must not wait for that.
+            // Encoding the metrics of ten thousand groups takes time; the event loop must not wait for it.
             let encoded = tokio::task::spawn_blocking(move || endpoints.metrics.encode()).await;
             match encoded {
                 Ok(Ok(metrics)) => respond(StatusCode::OK, OPEN_METRICS, metrics),
                 Ok(Err(_)) | Err(_) => {
-                    text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n")
+                    text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be encoded\n")
                 }
             }
         }
-        _ => text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics\n"),
+        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /livez, /readyz and /metrics\n"),
     }
 }
 

@@ -1,16 +1,19 @@
-//! Whether the process lives (its event loop turns) and is ready (what it needs is there).
+//! Whether the process is live (its event loop runs) and ready (everything it needs is available).
 
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-/// Tells that the event loop turns: the loop touches it each time round, and it must not stay untouched for too long.
+use parking_lot::Mutex;
+
+/// Detects a stuck event loop: the loop touches this value in each iteration, and must not stop doing so for too
+/// long.
 ///
-/// Held by a loop that can be stuck for good only if it is broken, so that a restart helps. It says nothing about databases
-/// or API servers that are away.
+/// It is for a loop that can get stuck only because of a bug, so that a restart helps. It does not depend on the
+/// database or the API server.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     bound: Duration,
@@ -18,19 +21,19 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Alive for as long as it is touched at least once in `bound`; it counts as touched now.
+    /// Live as long as it is touched at least once per `bound`. It counts as touched now.
     pub fn new(bound: Duration) -> Self {
         Self { bound, touched: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// The loop has turned.
+    /// Records an iteration of the loop.
     pub fn touch(&self) {
-        *lock(&self.touched) = Instant::now();
+        *self.touched.lock() = Instant::now();
     }
 
-    /// Says what is wrong, if the loop has not turned for too long.
+    /// An error if the last iteration of the loop is too long ago.
     pub fn check(&self) -> Result<(), String> {
-        let idle = lock(&self.touched).elapsed();
+        let idle = self.touched.lock().elapsed();
         if idle <= self.bound {
             return Ok(());
         }
@@ -42,7 +45,7 @@ impl Liveness {
     }
 }
 
-/// Tells whether the process can do its work: all of the named checks must pass.
+/// Whether the process can do its work: all named checks must pass.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
 
@@ -61,10 +64,10 @@ impl Readiness {
         check
     }
 
-    /// Says of each check that does not pass, a line each, why.
-    pub fn check_all(&self) -> Result<(), String> {
+    /// An error with one line per failing check, with its reason.
+    pub(crate) fn check_all(&self) -> Result<(), String> {
         let mut wrong = String::new();
-        for (name, reason) in lock(&self.0).iter() {
+        for (name, reason) in self.0.lock().iter() {
             if let Some(reason) = reason {
                 // Writing to a string cannot fail.
                 let _ = writeln!(wrong, "{name}: {reason}");
@@ -75,18 +78,13 @@ impl Readiness {
 }
 
 impl Check {
-    /// It passes from now on.
+    /// Marks the check as passing.
     pub fn pass(&self) {
-        lock(&self.all.0).insert(self.name, None);
+        self.all.0.lock().insert(self.name, None);
     }
 
-    /// It does not pass from now on; `reason` is for people.
+    /// Marks the check as failing, with a human-readable reason.
     pub fn fail(&self, reason: &str) {
-        lock(&self.all.0).insert(self.name, Some(reason.to_owned()));
+        self.all.0.lock().insert(self.name, Some(reason.to_owned()));
     }
-}
-
-/// None of these locks is held across anything that could leave its data half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The metrics of the lock, read when somebody asks for them.
+//! The metrics of the lock, read at each scrape.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// What there is to tell about the lock at one moment. Counts only ever grow.
+/// A snapshot of the lock's statistics. The counts never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockReading {
-    /// Changes of holder that were asked for.
+    /// Requested changes of holder.
     pub attempts: u64,
-    /// Those that were granted.
+    /// Granted changes of holder.
     pub wins: u64,
-    /// Those that were not.
+    /// Changes of holder that were not granted.
     pub losses: u64,
-    /// Those that others were faster than.
+    /// Changes of holder that lost against a concurrent change.
     pub contended: u64,
     /// Jumps of the database's clock.
     pub clock_jumps: u64,
     /// Connections in use.
     pub connections_in_use: u64,
-    /// Connections open without work.
+    /// Idle connections.
     pub connections_idle: u64,
-    /// Most connections at a time.
+    /// Maximum number of connections.
     pub connections_most: u64,
     /// Statements that wait for a connection.
     pub statements_waiting: u64,
 }
 
-/// Asks for a reading each time.
+/// Takes a reading at each scrape.
 pub(super) struct LockCollector(pub(super) Box<dyn Fn() -> LockReading + Send + Sync>);
 
 impl fmt::Debug for LockCollector {
@@ -47,10 +47,14 @@ impl Collector for LockCollector {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
         };
-        counter("leadergroup_lock_attempts", "Changes of holder asked for", reading.attempts)?;
+        counter("leadergroup_lock_attempts", "Requested changes of holder", reading.attempts)?;
         counter("leadergroup_lock_wins", "Changes of holder that were granted", reading.wins)?;
         counter("leadergroup_lock_losses", "Changes of holder that were not granted", reading.losses)?;
-        counter("leadergroup_lock_contention", "Changes that others were faster than", reading.contended)?;
+        counter(
+            "leadergroup_lock_contention",
+            "Changes of holder that lost against a concurrent change",
+            reading.contended,
+        )?;
         counter("leadergroup_lock_clock_jumps", "Jumps of the database's clock", reading.clock_jumps)?;
         let mut gauge = |name: &str, help: &str, value: u64| {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -58,8 +62,12 @@ impl Collector for LockCollector {
         };
         let (in_use, idle) = (reading.connections_in_use, reading.connections_idle);
         gauge("leadergroup_lock_connections_in_use", "Database connections in use", in_use)?;
-        gauge("leadergroup_lock_connections_idle", "Database connections open without work", idle)?;
-        gauge("leadergroup_lock_connections_max", "Most connections at a time", reading.connections_most)?;
+        gauge("leadergroup_lock_connections_idle", "Idle database connections", idle)?;
+        gauge(
+            "leadergroup_lock_connections_max",
+            "Maximum number of database connections",
+            reading.connections_most,
+        )?;
         gauge("leadergroup_lock_waiting", "Statements waiting for a connection", reading.statements_waiting)
     }
 }

@@ -9,17 +9,17 @@ use tracing_subscriber::{
     layer::SubscriberExt as _,
 };
 
-/// How a line of the log reads.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// An object of JSON.
+    /// One JSON object per line.
     #[default]
     Json,
     /// Plain text.
     Text,
 }
 
-/// The text names no [`LogFormat`].
+/// The text is not a [`LogFormat`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is no log format; write json or text")]
 pub struct UnknownLogFormat(String);
@@ -34,11 +34,11 @@ pub enum FilterError {
     Unreadable {
         /// The filter as given.
         filter: String,
-        /// What the reader made of it.
+        /// The error of the parser.
         reason: String,
     },
-    /// Something else in the process logs already.
-    #[error("logs were set up twice; set them up once, at the start of the process")]
+    /// Logging was already set up in this process.
+    #[error("logging was set up twice; set it up once, at the start of the process")]
     SetUpTwice,
 }
 
@@ -63,13 +63,13 @@ impl fmt::Display for LogFormat {
     }
 }
 
-/// Logs all of the process to standard error from now on. `filter` is a level, or several `target=level`.
+/// Sets up logging for the process, to standard error. `filter` is a level, or several `target=level` pairs.
 pub fn init_logs(format: LogFormat, filter: &str) -> Result<(), FilterError> {
     let subscriber = log_subscriber(format, filter, io::stderr)?;
     set_global_default(subscriber).map_err(|_| FilterError::SetUpTwice)
 }
 
-/// What [`init_logs`] sets up, writing to wherever `writer` says.
+/// The subscriber of [`init_logs`], with a choice of writer.
 pub fn log_subscriber<W>(
     format: LogFormat,
     filter: &str,
@@ -82,7 +82,8 @@ where
         filter: filter.to_owned(),
         reason: error.to_string(),
     };
-    // The client's own line on every failed attempt says less than ours, and says it each time. Whoever wants it names it.
+    // The client logs a line for every failed attempt, which is less useful than our own messages. It is off unless
+    // the filter names the client.
     let whole =
         if filter.contains("kube_client") { filter.to_owned() } else { format!("kube_client=off,{filter}") };
     let registry = Registry::default().with(EnvFilter::try_new(whole).map_err(unreadable)?);

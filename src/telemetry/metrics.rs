@@ -1,6 +1,7 @@
-//! The metrics, one typed method for everything that can happen.
+//! The metrics, with one typed method per event.
 //!
-//! Label values come from closed sets; only the two series per group name a group, and only for groups in charge.
+//! Label values come from closed sets. The exception are the two series per group, which exist only for groups that
+//! this replica owns.
 
 use std::{fmt, time::Duration};
 
@@ -32,7 +33,7 @@ pub struct Metrics {
     events_dropped: Counter,
 }
 
-/// What a group in charge is doing.
+/// The state of an owned group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupState {
     /// A pod is active and confirmed.
@@ -49,36 +50,36 @@ pub enum GroupState {
     Deleting,
 }
 
-/// What is shown of one group.
+/// The values of the series of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupReading {
     /// Whether a pod is active.
     pub active: bool,
-    /// How many pods could be.
+    /// How many pods could be active.
     pub eligible: u32,
 }
 
-/// How an operation on the lock ended.
+/// The outcome of an operation on the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockOutcome {
     /// It was done.
     Done,
-    /// The row was not what it had to be for that.
+    /// The row did not meet the precondition.
     Refused,
-    /// It failed or timed out, and may have been done.
+    /// It failed or timed out, and may have taken effect.
     Failed,
 }
 
-/// How a write to the API server ended.
+/// The outcome of a write to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ApiOutcome {
     /// It was done.
     Done,
     /// The object had changed in the meantime, or is gone.
     Conflict,
-    /// It was refused for good: rights, admission, validity.
+    /// It was refused: missing rights, admission, validation.
     Refused,
-    /// It failed or timed out, and may have been done.
+    /// It failed or timed out, and may have taken effect.
     Failed,
 }
 
@@ -115,10 +116,10 @@ struct WriteLabels {
     outcome: &'static str,
 }
 
-/// From a label edit on the same machine to a lost node with a generous ttl.
+/// From a label edit on the same machine to a lost node with a long ttl.
 const FAILOVER_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
-/// From a database on the same machine to one that is about to cost the session.
+/// From a database on the same machine to one so slow that the session is about to expire.
 const HEARTBEAT_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 impl Default for Metrics {
@@ -151,7 +152,7 @@ impl Metrics {
         metrics
     }
 
-    /// As [`new`](Self::new), with those of the lock, which `read` is asked for each time that somebody reads them.
+    /// Like [`new`](Self::new), with the metrics of the lock. `read` is called at each scrape.
     #[must_use]
     pub fn with_lock(read: impl Fn() -> LockReading + Send + Sync + 'static) -> Self {
         let mut metrics = Self::new();
@@ -160,26 +161,22 @@ impl Metrics {
     }
 
     fn register(&mut self) {
-        // The names of the process's own metrics are the same for every program, so that any dashboard finds them.
+        // The process metrics have their standard names, without a prefix, so that common dashboards find them.
         self.registry.register_collector(Box::new(ProcessCollector::new()));
         let registry = self.registry.sub_registry_with_prefix("leadergroup");
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running build", build);
-        registry.register(
-            "groups",
-            "Groups that this replica is in charge of, by state",
-            self.groups.clone(),
-        );
-        registry.register("active", "1 if the group has an active pod, else 0", self.active.clone());
+        registry.register("groups", "Groups that this replica owns, by state", self.groups.clone());
+        registry.register("active", "1 if the group has an active pod, otherwise 0", self.active.clone());
         registry.register("eligible_pods", "Pods of the group that could be active", self.eligible.clone());
         registry.register(
             "failovers",
-            "Changes of the active pod that nobody asked for, by reason",
+            "Unplanned changes of the active pod, by reason",
             self.failovers.clone(),
         );
         registry.register_with_unit(
             "failover_duration",
-            "From the decision for a failover to the label of the new active pod",
+            "Time from the decision for a failover to the label of the new active pod",
             Unit::Seconds,
             self.failover_duration.clone(),
         );
@@ -187,27 +184,27 @@ impl Metrics {
         registry.register("probe_targets", "Pods that this replica probes", self.probe_targets.clone());
         registry.register_with_unit(
             "lock_heartbeat_duration",
-            "How long one heartbeat of the session took, whether it succeeded or not",
+            "Duration of one heartbeat of the session, successful or not",
             Unit::Seconds,
             self.heartbeat_duration.clone(),
         );
         registry.register_with_unit(
             "lock_heartbeat_lag",
-            "How long after it was due one heartbeat of the session was through",
+            "Time from when a heartbeat of the session was due to its answer",
             Unit::Seconds,
             self.heartbeat_lag.clone(),
         );
         registry.register(
             "lock_operations",
-            "Changes of lock rows asked for, by operation and outcome",
+            "Requested changes of lock rows, by operation and outcome",
             self.lock_operations.clone(),
         );
         registry.register(
             "lock_session_lost",
-            "Sessions that expired or were ended by others",
+            "Sessions of this replica that expired or were ended by others",
             self.sessions_lost.clone(),
         );
-        registry.register("adoptions", "Groups taken over from another replica", self.adoptions.clone());
+        registry.register("adoptions", "Groups adopted from another replica", self.adoptions.clone());
         registry.register(
             "api_writes",
             "Writes to the API server, by kind and outcome",
@@ -220,39 +217,39 @@ impl Metrics {
         );
     }
 
-    /// How many groups in charge are in a state.
+    /// Sets the number of owned groups in a state.
     pub fn set_groups(&self, state: GroupState, count: usize) {
         self.groups
             .get_or_create(&StateLabels { state: state.word() })
             .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// What is to be shown of a group in charge.
+    /// Sets the series of an owned group.
     pub fn set_group(&self, namespace: &str, name: &str, reading: GroupReading) {
         let labels = GroupLabels::new(namespace, name);
         self.active.get_or_create(&labels).set(i64::from(reading.active));
         self.eligible.get_or_create(&labels).set(i64::from(reading.eligible));
     }
 
-    /// The group is gone, or another replica is in charge of it: its series end.
+    /// Removes the series of a group that is gone or is owned by another replica.
     pub fn forget_group(&self, namespace: &str, name: &str) {
         let labels = GroupLabels::new(namespace, name);
         self.active.remove(&labels);
         self.eligible.remove(&labels);
     }
 
-    /// A failover was carried out, `duration` after its decision. `reason` must come from a closed set.
+    /// A failover was completed, `duration` after its decision. `reason` must come from a closed set.
     pub fn failover(&self, reason: impl fmt::Display, duration: Duration) {
         self.failovers.get_or_create(&ReasonLabels { reason: reason.to_string() }).inc();
         self.failover_duration.observe(duration.as_secs_f64());
     }
 
-    /// A probe ended, as in `success`, `refused`, `unanswered` or `void`.
+    /// A probe ended. `outcome` is `success`, `refused`, `unanswered` or `void`.
     pub fn probe(&self, outcome: &'static str) {
         self.probes.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
-    /// How many pods are probed.
+    /// Sets the number of probed pods.
     pub fn set_probe_targets(&self, count: usize) {
         self.probe_targets.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
@@ -262,12 +259,12 @@ impl Metrics {
         self.heartbeat_duration.observe(duration.as_secs_f64());
     }
 
-    /// A heartbeat that was due `lag` ago has got through.
+    /// A heartbeat that was due `lag` ago was answered.
     pub fn heartbeat_lag(&self, lag: Duration) {
         self.heartbeat_lag.observe(lag.as_secs_f64());
     }
 
-    /// One change of a lock row ended. `operation` is one word, as in `acquire` or `transfer`.
+    /// A change of a lock row ended. `operation` is one word, such as `acquire` or `transfer`.
     pub fn lock_operation(&self, operation: &'static str, outcome: LockOutcome) {
         self.lock_operations.get_or_create(&LockLabels { operation, outcome: outcome.word() }).inc();
     }
@@ -277,12 +274,12 @@ impl Metrics {
         self.sessions_lost.inc();
     }
 
-    /// A group was taken over from another replica.
+    /// A group was adopted from another replica.
     pub fn adoption(&self) {
         self.adoptions.inc();
     }
 
-    /// A write to the API server ended. `kind` is what was written, as in `active` or `status`.
+    /// A write to the API server ended. `kind` is what was written, such as `active` or `status`.
     pub fn api_write(&self, kind: &'static str, outcome: ApiOutcome) {
         self.api_writes.get_or_create(&WriteLabels { kind, outcome: outcome.word() }).inc();
     }
@@ -292,7 +289,7 @@ impl Metrics {
         self.events_dropped.inc();
     }
 
-    /// Everything, in the text format of `OpenMetrics`.
+    /// All metrics in the text format of `OpenMetrics`.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;

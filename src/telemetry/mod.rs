@@ -1,7 +1,7 @@
-//! What the process tells about itself: metrics, logs, and whether it lives and is ready.
+//! Telemetry: metrics, logs, liveness and readiness of the process.
 //!
-//! The room knows nothing of the others. They hold its handles ([`Metrics`], [`Liveness`], [`Readiness`]), all of them
-//! cheap to clone, and say what happens; [`Server`] answers those who ask.
+//! This module uses no other module of the crate. The others report through its handles ([`Metrics`], [`Liveness`],
+//! [`Readiness`]), which are cheap to clone. [`Server`] answers requests.
 
 mod endpoints;
 mod liveness;

@@ -1,14 +1,15 @@
-//! Panics: none is survived.
+//! Panics end the process.
 
 use std::{
     backtrace::Backtrace,
     panic::{PanicHookInfo, set_hook},
 };
 
-/// From now on a panic anywhere is logged and ends the process.
+/// Installs a hook that logs a panic in any thread and ends the process.
 ///
-/// A runtime lets the other tasks go on when one of them panics: a replica without its watches, or without its loop, would
-/// look alive and do nothing. One that ends is started anew, and the others take its groups over meanwhile.
+/// When a task panics, the runtime keeps the other tasks running. A replica without its watches or its main loop
+/// would look alive and do nothing. A replica that ends is restarted, and in the meantime the others take over its
+/// groups.
 pub fn end_on_panic() {
     set_hook(Box::new(|panic| {
         tell(panic);
@@ -22,6 +23,6 @@ fn tell(panic: &PanicHookInfo<'_>) {
         panic = panic.payload_as_str().unwrap_or("no text"),
         place,
         backtrace = %Backtrace::capture(),
-        "a bug: this replica ends, and others take its groups over. Please report it"
+        "a bug: this replica exits, and others take over its groups. Please report this"
     );
 }

@@ -1,4 +1,4 @@
-//! The process's own metrics, under the names that every Prometheus client gives them.
+//! The metrics of the process, under the standard names of Prometheus clients.
 
 use std::{
     fmt, fs,
@@ -16,14 +16,14 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// Reads memory, processor time and file descriptors whenever it is asked.
+/// Reads memory, CPU time and file descriptors at each scrape.
 #[derive(Debug)]
 pub(super) struct ProcessCollector {
     started: Duration,
 }
 
 impl ProcessCollector {
-    /// To be made as the process starts: this is shown as its start.
+    /// Create this at the start of the process: its creation is reported as the start time.
     pub(super) fn new() -> Self {
         Self { started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
     }
@@ -41,18 +41,18 @@ impl Collector for ProcessCollector {
             gauge("process_resident_memory", "Memory in use", Some(&Unit::Bytes), bytes)?;
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            // One of them is the directory being read.
+            // Without the descriptor of this directory.
             let open = u32::try_from(open.count().saturating_sub(1)).unwrap_or(u32::MAX);
             gauge("process_open_fds", "Open file descriptors", None, open.into())?;
         }
         if let Some(limit) = getrlimit(Resource::Nofile).current {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-            gauge("process_max_fds", "File descriptors that may be open", None, limit.into())?;
+            gauge("process_max_fds", "Maximum number of open file descriptors", None, limit.into())?;
         }
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu = Duration::new(cpu.tv_sec.unsigned_abs(), u32::try_from(cpu.tv_nsec).unwrap_or(0));
         let cpu = ConstCounter::new(cpu.as_secs_f64());
-        let (name, help) = ("process_cpu", "Processor time used");
+        let (name, help) = ("process_cpu", "CPU time used");
         cpu.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), cpu.metric_type())?)
     }
 }

@@ -1,8 +1,8 @@
-//! A throwaway Kubernetes API server for tests: a real kube-apiserver on a real etcd, on loopback, with the custom
-//! resource definition in place. No controllers, no nodes: pods stay as the tests write them.
+//! A temporary Kubernetes API server for tests: a real kube-apiserver with a real etcd on loopback, with the CRD
+//! installed. There are no controllers and no nodes, so pods stay as the tests write them.
 //!
-//! One server serves all tests of a binary ([`ApiServer::shared`]); each test gets a namespace of its own. A watcher
-//! process ends the servers and removes their directory when the test process is gone, however that came about.
+//! All tests of a binary share one server ([`ApiServer::shared`]); each test gets its own namespace. A watcher
+//! process ends the servers and removes their directory when the test process ends for any reason.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test's support fails by panicking")]
@@ -31,10 +31,10 @@ use leadergroup::api::LeaderGroup;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 
-/// How long anything here may take before the test fails.
+/// Time limit for every operation here.
 pub const DEADLINE: Duration = Duration::from_mins(1);
 
-/// A running (or stopped) API server with an etcd of its own.
+/// A running or stopped API server with its own etcd.
 pub struct ApiServer {
     directory: PathBuf,
     address: Ipv4Addr,
@@ -42,25 +42,25 @@ pub struct ApiServer {
     extra: Vec<String>,
     etcd: Mutex<Option<Child>>,
     server: Mutex<Option<Child>>,
-    /// Ends both servers when its standard input is closed, which the end of this process does by itself.
+    /// Ends both servers when its standard input is closed, which also happens when this process ends.
     watcher: Option<Child>,
 }
 
 impl ApiServer {
-    /// The server that all tests of this binary share. Don't stop it: others are using it.
+    /// The server that all tests of this binary share. Do not stop it.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<ApiServer> = OnceCell::const_new();
         SHARED.get_or_init(|| Self::start(&[])).await
     }
 
-    /// A server of one's own, to be stopped and started again at will, with further arguments.
+    /// A separate server with additional arguments, which can be stopped and started again.
     pub async fn start(arguments: &[&str]) -> Self {
         static STARTED: AtomicU16 = AtomicU16::new(0);
         let directory = tempfile::Builder::new().prefix("leadergroup-api-").tempdir().unwrap().keep();
         let server = Self {
             watcher: Some(watcher(&directory)),
-            // An address for each process and ports for each server in it: nobody else takes them, not even while the
-            // server is stopped.
+            // Each process has its own address and each server its own ports, so that they stay free while the server
+            // is stopped.
             address: loopback_address(),
             port: 20_000 + 10 * STARTED.fetch_add(1, Ordering::Relaxed),
             directory,
@@ -75,27 +75,32 @@ impl ApiServer {
         server
     }
 
-    /// A client as cluster administrator. Belongs to the runtime of the test that asks for it.
+    /// A client as cluster administrator. It belongs to the runtime of the calling test.
     pub async fn client(&self) -> Client {
         Client::try_from(self.config().await).unwrap()
     }
 
-    /// A client that presents itself as another user, with the rights that this user has.
+    /// A client that impersonates another user.
     pub async fn client_as(&self, user: &str) -> Client {
         let mut config = self.config().await;
         config.auth_info.impersonate = Some(user.to_owned());
         Client::try_from(config).unwrap()
     }
 
-    /// How to reach the server, as cluster administrator.
+    /// The client configuration of the cluster administrator.
     pub async fn config(&self) -> Config {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).unwrap();
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
     }
 
-    /// A kubeconfig file for other programs, as cluster administrator.
+    /// A kubeconfig file of the cluster administrator, for other programs.
     pub fn kubeconfig(&self) -> PathBuf {
         self.directory.join("kubeconfig")
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Where etcd can be asked directly: every revision is kept, objects are JSON.
@@ -103,7 +108,7 @@ impl ApiServer {
         format!("http://{}:{}", self.address, self.port + 1)
     }
 
-    /// Creates a namespace whose name begins with this one and has not been used before.
+    /// Creates a namespace with a new, unused name that begins with `name`.
     pub async fn namespace(&self, name: &str) -> String {
         let namespaces: Api<Namespace> = Api::all(self.client().await);
         let mut namespace = Namespace::default();
@@ -111,7 +116,7 @@ impl ApiServer {
         namespaces.create(&PostParams::default(), &namespace).await.unwrap().metadata.name.unwrap()
     }
 
-    /// Starts the API server's process and waits until it is ready. Nothing happens if it runs.
+    /// Starts the API server's process and waits until it is ready. Does nothing if it is running.
     pub async fn launch(&self) {
         {
             let mut server = self.server.lock().unwrap();
@@ -135,24 +140,24 @@ impl ApiServer {
     /// Ends the API server's process at once, as a crash does. etcd stays.
     pub fn kill(&self) {
         if let Some(mut child) = self.server.lock().unwrap().take() {
-            // First, so that the watcher does not end another process that has got the number since.
+            // First remove the file, so that the watcher cannot kill another process that has got the same id.
             fs::remove_file(self.directory.join("kube-apiserver.pid")).unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
         }
     }
 
-    /// Stops the API server in its tracks: connections stay, nobody answers.
+    /// Freezes the API server: connections stay open, but it does not answer.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets a frozen API server go on.
+    /// Resumes a frozen API server.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// The last lines that the servers wrote.
+    /// The last log lines of the servers.
     pub fn log(&self) -> String {
         let tail = |program: &str| {
             let log = fs::read_to_string(self.directory.join(format!("{program}.log"))).unwrap_or_default();
@@ -169,7 +174,7 @@ impl ApiServer {
     }
 
     async fn is_ready(&self) -> bool {
-        // It writes its certificate while it starts; without it there is nothing to connect with.
+        // The server writes its certificate during the start; before that no connection is possible.
         if !self.directory.join("certificates/apiserver.crt").exists() {
             return false;
         }
@@ -178,8 +183,8 @@ impl ApiServer {
         client.request_text(request).await.is_ok_and(|answer| answer == "ok")
     }
 
-    /// Takes all validation off the custom resource definition: from now on this server stores anything as a group, as
-    /// with a definition of a newer version. Not for the shared server.
+    /// Removes all validation from the CRD: from now on this server stores anything as a group, as with a CRD of a
+    /// newer version. Not for the shared server.
     pub async fn take_validation_off(&self) {
         let anything = serde_json::json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
         let mut definition = definition();
@@ -190,13 +195,13 @@ impl ApiServer {
         self.until_anything_is_stored(true).await;
     }
 
-    /// Puts the validation on again; what is stored stays.
+    /// Restores the validation; stored objects stay as they are.
     pub async fn put_validation_on(&self) {
         self.apply_definition(definition()).await;
         self.until_anything_is_stored(false).await;
     }
 
-    /// Until a group that makes no sense is accepted, or refused.
+    /// Waits until an invalid group is accepted, or refused.
     async fn until_anything_is_stored(&self, accepted: bool) {
         let resource = ApiResource::erase::<LeaderGroup>(&());
         let group = DynamicObject::new("odd", &resource);
@@ -221,7 +226,7 @@ impl ApiServer {
         self.apply_definition(definition()).await;
         let client = self.client().await;
         let start = Instant::now();
-        // The condition Established comes first; only then are requests served.
+        // Requests are served a moment after the condition Established is set.
         while client.list_api_group_resources("leadergroup.dev/v1alpha1").await.is_err() {
             assert!(start.elapsed() < DEADLINE, "the custom resource is not served within {DEADLINE:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -274,7 +279,7 @@ impl ApiServer {
             .arg("--storage-media-type=application/json")
             .arg(format!("--bind-address={}", self.address))
             .arg(format!("--secure-port={}", self.port))
-            // Nobody is told this address, but without one the server wants an interface beside loopback.
+            // This address is not used, but without it the server requires a network interface besides loopback.
             .args(["--advertise-address=198.18.0.1", "--endpoint-reconciler-type=none"])
             .arg("--service-cluster-ip-range=198.19.0.0/24")
             .arg(format!("--cert-dir={}", path("certificates")))
@@ -283,13 +288,13 @@ impl ApiServer {
             .arg(format!("--service-account-key-file={key}"))
             .arg(format!("--service-account-signing-key-file={key}"))
             .arg("--authorization-mode=RBAC")
-            // Nothing here makes service accounts, and pods are wanted all the same.
+            // There is no controller that creates service accounts, but the tests need pods.
             .arg("--disable-admission-plugins=ServiceAccount")
             .args(&self.extra);
         command
     }
 
-    /// Starts the program in a process group of its own, so that Ctrl-C reaches only the tests.
+    /// Starts the program in its own process group, so that Ctrl-C reaches only the tests.
     fn spawn(&self, name: &str, mut command: Command) -> Child {
         let log = File::options()
             .create(true)
@@ -313,7 +318,7 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         if let Some(mut watcher) = self.watcher.take() {
             drop(watcher.stdin.take());
-            // Reaped here, so that the watcher sees them end.
+            // Reap the servers here, so that the watcher sees their end.
             for child in [&self.server, &self.etcd] {
                 if let Some(mut child) = child.lock().unwrap_or_else(PoisonError::into_inner).take() {
                     child.wait().unwrap();
@@ -324,19 +329,19 @@ impl Drop for ApiServer {
     }
 }
 
-/// The definition of the custom resource, as it is shipped.
+/// The CRD as shipped.
 fn definition() -> CustomResourceDefinition {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds/leadergroups.yaml");
     serde_saphyr::from_str(&fs::read_to_string(manifest).unwrap()).unwrap()
 }
 
-/// A loopback address that no other process uses: it is made of this process's number.
+/// A loopback address that no other process uses, derived from the process id.
 fn loopback_address() -> Ipv4Addr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | a, b, c)
 }
 
-/// Ends the servers and removes everything once this process is gone.
+/// Starts a process that ends the servers and removes everything when this process has ended.
 fn watcher(directory: &Path) -> Child {
     const SCRIPT: &str = r#"
         cat > /dev/null

@@ -1,8 +1,9 @@
-//! Where the programs of Kubernetes are.
+//! Finds the Kubernetes programs.
 
 use std::{env, fs, path::PathBuf, time::SystemTime};
 
-/// The program, under any of its names: in the folder that the environment names, else the newest one in the cache.
+/// The program with one of these names: in the directory named by the environment, otherwise the newest one in the
+/// cache.
 pub fn find(names: &[&str]) -> PathBuf {
     let chosen = ["LEADERGROUP_BIN_DIR", "KUBEBUILDER_ASSETS"].iter().find_map(|variable| {
         let folder = PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?);
@@ -13,13 +14,13 @@ pub fn find(names: &[&str]) -> PathBuf {
     });
     chosen.or_else(|| newest_in_cache(names)).unwrap_or_else(|| {
         panic!(
-            "{} is not there: run `make build-cluster`, or set KUBEBUILDER_ASSETS to a folder with it",
+            "{} does not exist: run `make build-cluster`, or set KUBEBUILDER_ASSETS to a directory that contains it",
             names[0]
         )
     })
 }
 
-/// The cache holds a folder for each version of the programs, and perhaps one that is being built.
+/// The cache has a directory for each version of the programs, and perhaps one that is being built.
 fn newest_in_cache(names: &[&str]) -> Option<PathBuf> {
     let set = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("LEADERGROUP_CACHE")

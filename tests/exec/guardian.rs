@@ -1,5 +1,5 @@
-//! The command and its process group end with `leadergroup exec`, also when it is killed. The guardian that kills them
-//! changes nothing else for the command.
+//! The command and its process group end with `leadergroup exec`, even if it is killed. Apart from that, the guardian
+//! has no effect on the command.
 
 use std::fs::read_to_string;
 use std::io::Write as _;
@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::postgres::{self, Database, eventually};
 use super::{OBEDIENT, PATIENT, Running, exec, exec_with, held, pid_in, run, status, suspended};
 
-/// No test takes so long that it loses its lock with this ttl.
+/// With this ttl, no test loses its lock.
 const LONG: [&str; 2] = ["--ttl", "10m"];
 
-/// The command and a child of it, which only KILL ends. The numbers of both are written to the file PIDS.
+/// A command with a child. Only SIGKILL ends them. Their process ids are written to the file PIDS.
 const FAMILY: &str =
     "trap '' TERM HUP INT QUIT; echo $$ > PIDS; sleep 600 & echo $! >> PIDS; echo ready; wait";
 
-/// A process that has ended may still be in the table of processes, as a zombie.
+/// Whether a process has ended. It may still be in the process table as a zombie.
 pub(super) fn ended(process: Pid) -> bool {
     stat(process.as_raw_nonzero().get()).is_none_or(|(state, _)| state == "Z")
 }
@@ -27,7 +27,7 @@ pub(super) fn ended(process: Pid) -> bool {
 /// The state of a process, and its parent.
 fn stat(process: i32) -> Option<(String, i32)> {
     let stat = read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which is in brackets and may hold anything.
+    // The fields after the name, which is in brackets and may contain anything.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
@@ -48,7 +48,7 @@ fn guardian(running: &Running) -> Pid {
     children(running).into_iter().find(is_guardian).unwrap()
 }
 
-/// Whether any process runs that inherited the URL of this test's database.
+/// Whether there is a process that inherited the URL of this test's database.
 fn any_process_of(database: &Database) -> bool {
     let url = database.url();
     let mentions = |environment: Vec<u8>| environment.windows(url.len()).any(|part| part == url.as_bytes());
@@ -97,7 +97,7 @@ async fn nothing_outlives_a_program_that_is_killed() {
     eventually("all that it left running has ended", async || !any_process_of(&database)).await;
 }
 
-/// It is killed as soon as it has one child, or two: the process that becomes the command, and the guardian.
+/// The program is killed as soon as it has one child, or two: the process that becomes the command, and the guardian.
 #[tokio::test]
 async fn nothing_outlives_a_program_that_is_killed_while_it_starts_the_command() {
     let (database, _store) = postgres::migrated().await;
@@ -138,7 +138,7 @@ async fn a_command_whose_guardian_is_killed_ends() {
     }
 }
 
-/// A service manager sends the signal to all processes of the service. The command may need time to end in order.
+/// A service manager sends the signal to all processes of the service. The command may need time to shut down.
 #[tokio::test]
 async fn the_guardian_is_ended_by_no_signal_that_is_meant_for_the_command() {
     let (database, _store) = postgres::migrated().await;
@@ -170,7 +170,7 @@ async fn the_guardian_is_ended_by_no_signal_that_is_meant_for_the_command() {
 async fn a_command_ends_even_if_the_guardian_is_killed_together_with_the_program() {
     let (database, _store) = postgres::migrated().await;
     let mut running = Running::start(&database, &LONG, "echo ready; exec sleep 600");
-    // Stopped, so that it does not kill the command itself.
+    // Stop `exec`, so that it cannot kill the command itself.
     running.signal(Signal::STOP);
     kill(guardian(&running));
     running.child.kill().unwrap();
@@ -217,12 +217,12 @@ async fn a_program_that_cannot_be_run_is_named_and_the_lock_freed() {
     }
 }
 
-/// Its open files, signal handling and standard input; and it leads its process group.
+/// Open files, signal handling and standard input are unchanged, and the command leads its process group.
 #[tokio::test]
 async fn the_guardian_changes_nothing_for_the_command() {
     let (database, _store) = postgres::migrated().await;
     let files = "ls /proc/$$/fd; trap | grep -v EXIT; grep Sig /proc/$$/status | grep -v SigQ";
-    // The last as under nohup(1) and in the background of a script.
+    // The second as under nohup(1) and in the background of a script.
     for signals in ["--default-signal", "--ignore-signal=HUP,INT,QUIT"] {
         let plain =
             Command::new("/usr/bin/env").args([signals, "sh", "-c", files]).stdin(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! `leadergroup exec` against a real PostgreSQL, as a user runs it: several processes, signals, and losses.
+//! Tests of `leadergroup exec` with a real PostgreSQL: several processes, signals, and lost locks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,13 +15,13 @@ use leadergroup_lock::{Changed, Key, Store, Token};
 use postgres::{DEADLINE, Database, Server, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sooner than by default, so that the tests do not take long.
+/// Shorter times than the defaults, so that the tests are fast.
 const QUICK: [&str; 6] = ["--ttl", "2s", "--retry-interval", "200ms", "--database-statement-timeout", "1s"];
 
-/// Time enough on a busy machine.
+/// Times that are long enough on a busy machine.
 const PATIENT: [&str; 4] = ["--ttl", "40s", "--database-statement-timeout", "20s"];
 
-/// Ends by TERM only after the KILL that it never gets to see.
+/// Ignores SIGTERM.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
 const OBEDIENT: &str = "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
 
@@ -29,9 +29,9 @@ fn exec(database: &Database, options: &[&str], script: &str) -> Command {
     exec_with("--default-signal", database, options, script)
 }
 
-/// The same with an option of env(1) for the signals: of the tests' own, some may be ignored.
+/// The same with an option of env(1) for signals, because some may be ignored in the test process.
 fn exec_with(signals: &str, database: &Database, options: &[&str], script: &str) -> Command {
-    // The tests' own variables would be refused as misspelt settings.
+    // The program would refuse the tests' own variables as misspelt settings.
     let mut command = Command::new("/usr/bin/env");
     command
         .args([signals, env!("CARGO_BIN_EXE_leadergroup")])
@@ -52,7 +52,7 @@ fn run(database: &Database, options: &[&str], script: &str) -> Output {
     exec(database, options, script).output().unwrap()
 }
 
-/// A command that is under way, and said so.
+/// A command that has printed that it is running.
 struct Running {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -78,7 +78,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The exit status and what else was printed.
+    /// The exit status and the remaining output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.lines, &mut rest).unwrap();
@@ -110,7 +110,7 @@ async fn the_command_gets_key_and_token_and_its_status_is_passed_on() {
     assert_eq!(history[0].term.holder.name, "test");
 }
 
-/// The release is slow here. If the session ended meanwhile the key would only be left behind.
+/// The release is slow here. If the session ended in the meantime, the term would not end with a release.
 #[tokio::test]
 async fn the_lock_is_released_before_the_program_ends() {
     let (database, _store) = postgres::migrated().await;
@@ -153,18 +153,18 @@ async fn a_program_that_is_not_there_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_others_hold_is_waited_for_as_long_as_told() {
+async fn exec_waits_for_a_held_lock_as_long_as_requested() {
     let (database, _store) = postgres::migrated().await;
     let running = Running::start(&database, &[], OBEDIENT);
     for (wait, why) in
-        [("0s", "is not to be had now: others hold it"), ("200ms", "was not to be had within 200ms: ")]
+        [("0s", "is not available: others hold it"), ("200ms", "could not be acquired within 200ms: ")]
     {
         let output = run(&database, &["--wait", wait], "echo never");
         assert_eq!(status(&output), 75, "{output:?}");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.stdout.is_empty() && errors.contains(why) && errors.lines().count() == 1, "{errors}");
     }
-    // Whoever waits can be told to stop waiting.
+    // A waiting program ends on a signal.
     let mut waiting = exec(&database, &[], "echo never").spawn().unwrap();
     let queued = "select count(*) from leadergroup.waiter w join leadergroup.session s on s.id = w.session where not s.dead";
     eventually("it waits", async || database.number(queued).await == 1).await;
@@ -203,7 +203,7 @@ async fn the_lock_is_held_until_what_the_command_left_running_has_ended() {
 }
 
 #[tokio::test]
-async fn signals_reach_the_command_which_decides_what_comes_of_them() {
+async fn signals_are_passed_on_to_the_command() {
     let (database, store) = postgres::migrated().await;
     let signals = [
         (Signal::HUP, "HUP"),
@@ -223,13 +223,14 @@ async fn signals_reach_the_command_which_decides_what_comes_of_them() {
     assert_eq!(running.end(), (Some(7), "ended\n".to_owned()));
 }
 
-/// As by Ctrl-Z. Without heartbeats the lock would go to others, who would find the command half-way.
+/// As with Ctrl-Z. Without heartbeats another program would get the lock, while the command is not finished.
 #[tokio::test]
 async fn the_command_is_suspended_and_the_lock_kept() {
     let (database, store) = postgres::migrated().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("pid");
-    // It starts nothing in the foreground: a shell that waits for its child to begin is not shown as suspended.
+    // The script starts nothing in the foreground, because a shell that waits for a child to start is not shown as
+    // suspended.
     let script =
         format!("sleep 60 & trap 'echo ended; exit 7' TERM; echo $$ > {}; echo ready; wait", file.display());
     let running = Running::start(&database, &["--ttl", "10s", "--retry-interval", "200ms"], &script);
@@ -240,18 +241,18 @@ async fn the_command_is_suspended_and_the_lock_kept() {
         assert!(!suspended(own));
         let beat = "select (extract(epoch from max(seen)) * 1000000)::bigint from leadergroup.session";
         let before = database.number(beat).await;
-        eventually("the heartbeats go on", async || database.number(beat).await > before).await;
+        eventually("the heartbeats continue", async || database.number(beat).await > before).await;
         running.signal(Signal::CONT);
-        eventually("the command goes on", async || !suspended(command)).await;
+        eventually("the command continues", async || !suspended(command)).await;
     }
     running.signal(Signal::TSTP);
     eventually("the command is suspended", async || suspended(command)).await;
     assert!(held(&store).await);
     running.signal(Signal::TERM);
-    assert_eq!(running.end(), (Some(7), "ended\n".to_owned()), "a suspended command can be told to end");
+    assert_eq!(running.end(), (Some(7), "ended\n".to_owned()), "a suspended command can be ended");
 }
 
-/// The database accepts the connection and says nothing.
+/// The database accepts the connection but does not answer.
 #[tokio::test]
 async fn a_program_that_waits_for_the_database_can_be_told_to_end() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -267,14 +268,14 @@ async fn a_program_that_waits_for_the_database_can_be_told_to_end() {
     assert_eq!(waiting.wait().unwrap().code(), Some(128 + 2));
 }
 
-/// Many processes at once; each writes down when it begins and ends.
+/// Many concurrent processes; each records its start and end.
 #[tokio::test]
 async fn commands_of_many_processes_never_overlap() {
     let (database, _store) = postgres::migrated().await;
     let directory = tempfile::tempdir().unwrap();
     let book = directory.path().join("book");
     let script = format!("echo begin >> {0}; sleep 0.01; echo end >> {0}", book.display());
-    // They all connect at the same time, on a machine that may be busy.
+    // They all connect at the same time, perhaps on a busy machine.
     let all: Vec<Child> = (0..12).map(|_| exec(&database, &PATIENT, &script).spawn().unwrap()).collect();
     for child in all {
         let output = child.wait_with_output().unwrap();
@@ -286,7 +287,7 @@ async fn commands_of_many_processes_never_overlap() {
 #[tokio::test]
 async fn a_command_whose_lock_is_lost_is_stopped() {
     let (database, _store) = postgres::migrated().await;
-    // Time enough for an end in order on a busy machine; the heartbeats tell of the loss soon.
+    // Long enough for a clean end on a busy machine; the heartbeats detect the loss soon.
     let quick = ["--ttl", "8s", "--retry-interval", "200ms", "--database-statement-timeout", "4s"];
     let with = |more: &[&'static str]| [&quick, more].concat();
     for (options, script, expected) in [
@@ -302,7 +303,8 @@ async fn a_command_whose_lock_is_lost_is_stopped() {
     }
 }
 
-/// Nobody else is there to mark it dead: it finds out itself that it was away for too long, and does not end in order then.
+/// No other client marks the session dead. The program itself detects that it was paused for too long, and does not
+/// end cleanly then.
 #[tokio::test]
 async fn what_a_paused_program_holds_goes_to_others_only_after_the_delay() {
     let (database, store) = postgres::migrated().await;
@@ -313,16 +315,16 @@ async fn what_a_paused_program_holds_goes_to_others_only_after_the_delay() {
     eventually("its ttl is over", async || database.number(silent).await == 1).await;
     paused.signal(Signal::CONT);
     let killed = (Some(76), String::new());
-    assert_eq!(paused.end(), killed, "the time for an end in order was over, too");
+    assert_eq!(paused.end(), killed, "the time for a clean end was over, too");
     assert_eq!(database.number("select count(*) from leadergroup.session where not dead").await, 0);
     assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 75);
     let key = Key::new("a").unwrap();
     assert_eq!(store.force_release(&key, Token::new(1), "nothing comes late").await.unwrap(), Changed::Done);
     assert_eq!(status(&run(&database, &["--wait", "0s", "--lock-delay", "1h"], "true")), 0);
-    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 0, "that one ended in order");
+    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 0, "that one ended cleanly");
 }
 
-/// Nobody tells it that it lost the lock; it has to know.
+/// There is no message about the loss of the lock; the program detects it by its own clock.
 #[tokio::test]
 async fn without_the_database_the_command_ends_before_others_can_have_the_lock() {
     let server = Server::start(&[]);
@@ -341,7 +343,7 @@ async fn without_the_database_the_command_ends_before_others_can_have_the_lock()
     assert!(survived < Duration::from_secs(5), "it worked for {survived:?} without the lock's database");
 }
 
-/// The whole program is stopped for three times the ttl, and goes on.
+/// The whole program is stopped for three times the ttl, and then resumes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_program_finds_its_lock_lost_and_ends_its_command() {
     let (database, store) = postgres::migrated().await;
@@ -379,6 +381,6 @@ fn pid_in(file: &Path) -> Pid {
 
 fn suspended(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap();
-    // Behind the name, which is in brackets and may hold anything.
+    // The fields after the name, which is in brackets and may contain anything.
     stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }

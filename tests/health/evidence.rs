@@ -1,4 +1,4 @@
-//! What the evidence says, event by event, and what no order of events makes it say.
+//! Tests of the verdict after each event, and properties that hold for every order of events.
 
 use std::time::Duration;
 
@@ -59,13 +59,13 @@ fn of_holder(evidence: &PodEvidence, now: u64) -> Verdict {
     evidence.verdict(Standing::Holder, &NodeLease::default(), ms(now))
 }
 
-/// Sends probe number `at / R` at `at` and lets it end so.
+/// Sends probe number `at / R` at `at`, with this outcome.
 fn probe(evidence: &mut PodEvidence, at: u64, outcome: ProbeOutcome) {
     evidence.probe_sent(at / R, ms(at));
     evidence.probe_answered(at / R, ms(at), outcome);
 }
 
-/// A container that ends and is started anew within a second may never be shown as ended, nor as unready.
+/// A container that ends and is restarted within a second may never be reported as ended or not ready.
 #[test]
 fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     let restarted = |count| PodFacts { restarts: Some(restarts(count)), ..facts() };
@@ -81,15 +81,15 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     let mut proved = evidence.clone();
     probe(&mut proved, 2_000, ProbeOutcome::Success);
     assert_eq!(of_holder(&proved, 2_010), Verdict::Eligible { since: ms(2_000) });
-    // A replica that does not probe the pod hears of no proof, and must not hold it against the pod later.
+    // A replica that does not probe the pod sees no success, which must not count against the pod later.
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(1_600)), Some(ms(4_000)));
     assert_eq!(of_holder(&evidence, 4_499), failing);
     assert_eq!(of_holder(&evidence, 4_500), Verdict::Unknown);
 }
 
-/// While the API server was away the container crashed and came back; since then every probe has been answered well.
+/// While the API server was unavailable, the container crashed and came back; since then every probe has succeeded.
 #[test]
-fn a_restart_that_is_heard_of_late_is_not_held_against_who_has_proved_itself_meanwhile() {
+fn a_restart_seen_late_does_not_count_after_a_later_success() {
     let restarted = |count| PodFacts { restarts: Some(restarts(count)), ..facts() };
     let mut evidence = ready();
     evidence.news_late_until(ms(30_000));
@@ -97,12 +97,12 @@ fn a_restart_that_is_heard_of_late_is_not_held_against_who_has_proved_itself_mea
     probe(&mut evidence, 25_000, ProbeOutcome::Success);
     evidence.kubelet(&restarted(1), ms(25_500));
     assert_eq!(of_holder(&evidence, 25_500), Verdict::Eligible { since: ms(25_000) });
-    // What says that it does not work counts as ever.
+    // Negative evidence counts as always.
     let mut refused = evidence.clone();
     probe(&mut refused, 26_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
     probe(&mut refused, 27_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
     assert_eq!(of_holder(&refused, 27_000), Verdict::Failing(Reason::ProbeRefused));
-    // Said again when news is fresh, it is still the old one; the next is not.
+    // The same count in a fresh report is still the old restart; a larger count is a new one.
     evidence.kubelet(&restarted(1), ms(30_000));
     assert_eq!(of_holder(&evidence, 26_000), Verdict::Eligible { since: ms(25_000) });
     evidence.kubelet(&restarted(2), ms(30_000));
@@ -118,7 +118,7 @@ fn only_a_count_that_grows_is_a_restart() {
         (of("web", 3), "the same again"),
         (of("web", 1), "an older version of the pod"),
         (of("web", 3), "and back"),
-        (None, "no word"),
+        (None, "no report"),
         (of("sidecar", 9), "another container is the main one now"),
     ] {
         evidence.kubelet(&PodFacts { restarts, ..facts() }, ms(10));
@@ -129,12 +129,12 @@ fn only_a_count_that_grows_is_a_restart() {
 }
 
 #[test]
-fn a_pod_is_eligible_by_a_fresh_success_and_the_kubelets_word() {
+fn a_pod_is_eligible_by_a_fresh_success_and_the_kubelets_report() {
     let mut evidence = ready();
     assert_eq!(
         of_holder(&evidence, 0),
         Verdict::Unknown,
-        "the kubelet's word is not enough where there is a probe"
+        "the kubelet's report is not sufficient if there is a probe"
     );
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     assert_eq!(of_holder(&evidence, 1_010), Verdict::Eligible { since: ms(1_000) });
@@ -152,7 +152,7 @@ fn a_pod_is_eligible_by_a_fresh_success_and_the_kubelets_word() {
     assert_eq!(
         of_holder(&evidence, 5_001),
         Verdict::Unknown,
-        "a success is not enough without the kubelet's word"
+        "a success is not sufficient without the kubelet's report"
     );
 }
 
@@ -175,7 +175,7 @@ fn refusals_in_a_row_fail_a_pod_and_one_does_not() {
     assert_eq!(of_holder(&evidence, 2_000), Verdict::Unknown);
     probe(&mut evidence, 3_000, ProbeOutcome::Success);
     probe(&mut evidence, 4_000, refused);
-    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "the success in between ends the row");
+    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "the success in between resets the count");
     probe(&mut evidence, 5_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
     assert_eq!(of_holder(&evidence, 5_000), Verdict::Failing(Reason::ProbeRefused));
     probe(&mut evidence, 6_000, ProbeOutcome::Success);
@@ -201,7 +201,7 @@ fn refusals_grow_stale_like_everything_else() {
     probe(&mut evidence, 2_000, refused);
     assert_eq!(of_holder(&evidence, 3_999), Verdict::Failing(Reason::ProbeRefused));
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(2_000)), Some(ms(4_000)));
-    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "nobody has asked for two intervals");
+    assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "no probe was sent for two intervals");
 }
 
 #[test]
@@ -235,11 +235,7 @@ fn probes_that_may_still_be_answered_are_no_silence() {
     for n in 4..=9 {
         evidence.probe_sent(n, ms(n * R));
     }
-    assert_eq!(
-        of_holder(&evidence, 9_000),
-        Verdict::Unknown,
-        "nothing that was sent since has come to an end"
-    );
+    assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown, "no later probe has ended yet");
     evidence.probe_answered(4, ms(4_000), ProbeOutcome::Unanswered);
     assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown, "one lost probe is no silence");
     evidence.probe_answered(6, ms(6_000), ProbeOutcome::Unanswered);
@@ -258,22 +254,22 @@ fn no_proof_is_older_than_the_ttl() {
 }
 
 #[test]
-fn a_stop_of_our_own_begins_the_silence_anew() {
+fn a_stop_of_this_process_restarts_the_silence() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     probe(&mut evidence, 2_000, ProbeOutcome::Unanswered);
     probe(&mut evidence, 3_000, ProbeOutcome::Unanswered);
-    assert_eq!(of_holder(&evidence, 100_000), Verdict::Unknown, "nothing was sent for long");
+    assert_eq!(of_holder(&evidence, 100_000), Verdict::Unknown, "no probe was sent for long");
     for at in [100_000, 101_000, 102_000, 103_000, 104_000] {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
         assert_eq!(of_holder(&evidence, at), Verdict::Unknown);
     }
     assert_eq!(of_holder(&evidence, 105_000), Verdict::Silent { since: ms(100_000) });
-    assert_eq!(of_holder(&evidence, 106_000), Verdict::Unknown, "again nothing was sent for long");
+    assert_eq!(of_holder(&evidence, 106_000), Verdict::Unknown, "again no probe was sent for long");
 }
 
 #[test]
-fn while_we_were_cut_off_ourselves_nobody_was_silent() {
+fn time_without_a_network_is_not_silence() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     for at in (2_000..=11_000).step_by(1_000) {
@@ -284,7 +280,7 @@ fn while_we_were_cut_off_ourselves_nobody_was_silent() {
     evidence.cut_off_until(ms(12_300));
     assert_eq!(of_holder(&evidence, 12_300), Verdict::Unknown);
     evidence.probe_answered(12, ms(12_000), ProbeOutcome::Unanswered);
-    // Sent before the network was back: says nothing, and begins nothing.
+    // Sent before the network was back: it does not count, and does not start a silence.
     assert_eq!(of_holder(&evidence, 17_000), Verdict::Unknown);
     for at in (13_000..=18_000).step_by(1_000) {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
@@ -314,13 +310,13 @@ fn probes_of_a_former_address_count_for_nothing() {
     evidence.retarget(1 << 32);
     assert_eq!(of_holder(&evidence, 1_001), Verdict::Unknown);
     probe(&mut evidence, 2_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 2_001), Verdict::Unknown, "it was still sent to the former address");
+    assert_eq!(of_holder(&evidence, 2_001), Verdict::Unknown, "it was sent to the previous address");
     evidence.probe_answered(1 << 32, ms(2_500), ProbeOutcome::Success);
     assert_eq!(of_holder(&evidence, 2_501), Verdict::Eligible { since: ms(2_500) });
 }
 
 #[test]
-fn what_ends_a_pod_beats_everything() {
+fn the_end_of_a_pod_overrides_all_other_evidence() {
     type End = fn(&mut PodFacts);
     let ends: [(End, Reason); 4] = [
         (|f| f.deleting = true, Reason::PodDeleted),
@@ -338,18 +334,10 @@ fn what_ends_a_pod_beats_everything() {
             assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_001)), Verdict::Ended(reason));
         }
     }
-    let mut evidence = ready();
-    evidence.gone();
-    evidence.kubelet(&facts(), ms(1));
-    assert_eq!(
-        of_holder(&evidence, 1),
-        Verdict::Ended(Reason::PodDeleted),
-        "a late event does not bring it back"
-    );
 }
 
 #[test]
-fn not_ready_counts_against_whoever_has_been_ready() {
+fn not_ready_counts_against_a_pod_that_has_been_ready() {
     let mut unready = facts();
     unready.readiness = Readiness::NotReady;
     let mut evidence = PodEvidence::new(thresholds());
@@ -364,7 +352,7 @@ fn not_ready_counts_against_whoever_has_been_ready() {
 }
 
 #[test]
-fn the_control_planes_word_about_a_node_it_does_not_hear_needs_time_or_our_own_sight() {
+fn the_control_planes_report_of_a_silent_node_needs_time_or_confirmation() {
     let mut unheard = facts();
     unheard.readiness = Readiness::NodeUnheard;
     let mut evidence = ready();
@@ -383,7 +371,7 @@ fn the_control_planes_word_about_a_node_it_does_not_hear_needs_time_or_our_own_s
         leases.alive(ms(at));
     }
     let verdict = evidence.verdict(Standing::Holder, &leases.of("n1"), ms(60_001));
-    assert_eq!(verdict, Verdict::Failing(Reason::PodNotReady), "we saw the lease stand still ourselves");
+    assert_eq!(verdict, Verdict::Failing(Reason::PodNotReady), "we observed that the lease did not change");
 }
 
 #[test]
@@ -425,12 +413,12 @@ fn the_thresholds_are_the_groups() {
     assert_eq!(Thresholds::of(&spec, Some(ms(700))), expected);
 }
 
-/// One thing that happens to the operator or the pod, after some time.
+/// An event of the operator or the pod, after some time.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The prober sends a probe that will end so.
+    /// The prober sends a probe with this outcome.
     Probe(ProbeOutcome),
-    /// The process stands still.
+    /// The process is stopped.
     Stop,
 }
 
@@ -443,7 +431,7 @@ fn outcome() -> impl Strategy<Value = ProbeOutcome> {
     ]
 }
 
-/// Probes at about the right pace, now and then interrupted.
+/// Probes at about the right rate, with interruptions.
 fn history() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let probe = (200..1_900_u64, outcome()).prop_map(|(pause, outcome)| (pause, Step::Probe(outcome)));
     let stop = (1_500..20_000_u64).prop_map(|pause| (pause, Step::Stop));
@@ -457,7 +445,7 @@ struct Sent {
     outcome: ProbeOutcome,
 }
 
-/// The sends that a history consists of, and its end.
+/// The probes sent in a history, and its end.
 fn sends(history: &[(u64, Step)]) -> (Vec<Sent>, u64) {
     let (mut now, mut sends) = (0, Vec::new());
     for (pause, step) in history {
@@ -469,7 +457,7 @@ fn sends(history: &[(u64, Step)]) -> (Vec<Sent>, u64) {
     (sends, now)
 }
 
-/// The rule for silence, word for word, from the whole history.
+/// The rule for silence, computed literally from the whole history.
 fn silent_since(sends: &[Sent], now: u64) -> Option<u64> {
     let sends: Vec<_> = sends.iter().filter(|s| s.outcome != ProbeOutcome::Void).collect();
     let last = sends.last()?;
@@ -495,7 +483,7 @@ fn fed(sends: &[Sent]) -> PodEvidence {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Silence is just what the rule says, at any time, whatever happened before.
+    /// The verdict of silence agrees with the rule at any time, for every history.
     #[test]
     fn silence_is_what_the_rule_says(history in history(), after in 0..12_000_u64) {
         let (sends, end) = sends(&history);
@@ -509,7 +497,7 @@ proptest! {
         }
     }
 
-    /// A pod that answers is never held to be broken, whenever and for however long we stood still ourselves.
+    /// A pod that answers is never considered broken, whenever and for however long this process was stopped.
     #[test]
     fn a_healthy_pod_is_never_replaced(history in history(), after in 0..100_000_u64) {
         let (mut sends, end) = sends(&history);
@@ -526,7 +514,7 @@ proptest! {
         }
     }
 
-    /// However long we stood still, and whatever was in the air then: nothing is silent when we wake.
+    /// No pod is silent right after a stop of this process, whatever its length and the probes in flight.
     #[test]
     fn nothing_is_silent_right_after_a_stop(history in history(), stop in 2 * R..1_000_000) {
         let (sends, _) = sends(&history);
@@ -534,7 +522,7 @@ proptest! {
         let woken = sends.last().map_or(0, |s| s.at) + stop;
         let is_silent = |evidence: &PodEvidence, now| matches!(of_holder(evidence, now), Verdict::Silent { .. });
         prop_assert!(!is_silent(&evidence, woken));
-        // Whatever the first probes after it come to, a full ttl must pass.
+        // Whatever the outcomes of the first probes after it, a full ttl must pass.
         for n in 0..T / R {
             let at = woken + n * R;
             prop_assert!(!is_silent(&evidence, at));
@@ -544,7 +532,7 @@ proptest! {
         }
     }
 
-    /// Late, repeated and reordered answers leave the same verdict behind.
+    /// Late, repeated and reordered answers give the same verdict.
     #[test]
     fn the_order_of_answers_makes_no_difference(
         history in history(),
@@ -563,7 +551,7 @@ proptest! {
         prop_assert_eq!(of_holder(&shuffled, end + after), of_holder(&fed(&sends), end + after));
     }
 
-    /// The verdict changes by time alone only where `next_deadline` says.
+    /// Without events, the verdict changes only at `next_deadline`.
     #[test]
     fn nothing_changes_before_the_deadline(
         history in history(),
@@ -605,7 +593,7 @@ proptest! {
         }
     }
 
-    /// A pod that goes silent while we keep asking is found out after just the ttl.
+    /// The silence of a pod is detected exactly after the ttl while probing continues.
     #[test]
     fn a_silence_is_found_out_on_time(last_answer in 1..20_u64, jitter in proptest::collection::vec(0..150_u64, 10)) {
         let mut evidence = ready();

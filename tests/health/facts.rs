@@ -1,4 +1,4 @@
-//! What is read from a pod, and which probe comes of it.
+//! Tests of the facts and the probe that are derived from a pod.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -18,7 +18,7 @@ fn spec(health: Value) -> LeaderGroupSpec {
     spec
 }
 
-/// A pod of two containers, the second of which has a readinessProbe.
+/// A pod of two containers; the second has a readinessProbe.
 fn pod() -> Value {
     json!({
         "metadata": {
@@ -91,7 +91,7 @@ fn a_working_pod_is_read_whole() {
             timeout: Duration::from_secs(1),
         })),
     };
-    assert_eq!(facts, expected, "the probe's own timeout of 3 s is held to the interval");
+    assert_eq!(facts, expected, "the probe's own timeout of 3 s is limited to the interval");
     assert_eq!(facts.target().map(|(ip, probe)| (ip, probe.port)), Some(([198, 18, 0, 7].into(), 8080)));
 }
 
@@ -184,7 +184,7 @@ fn addresses_that_no_pod_has_are_never_probed() {
 }
 
 #[test]
-fn who_says_that_a_pod_is_not_ready_is_told_apart() {
+fn the_source_of_a_not_ready_report_is_distinguished() {
     let with = |conditions: Value| {
         let mut pod = pod();
         pod["status"]["conditions"] = conditions;

@@ -1,4 +1,4 @@
-//! Servers of every temper, each on a port of its own on the loopback address.
+//! Servers of many behaviours, each on its own port of the loopback address.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -16,10 +16,10 @@ use tokio::{
     time::timeout,
 };
 
-/// How long anything in these tests may take before it counts as never.
+/// Time limit for every wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that treats each connection in the same way, and counts them.
+/// A server that handles all connections in the same way, and counts them.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     accepted: Arc<AtomicUsize>,
@@ -29,7 +29,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that hands each connection to `treat`.
+    /// Starts a server that passes each connection to `treat`.
     pub(crate) async fn start<F, T>(treat: F) -> Self
     where
         F: Fn(TcpStream) -> T + Send + 'static,
@@ -68,7 +68,7 @@ impl Server {
         .await
     }
 
-    /// A server that accepts and reads, and never says anything, until the other side closes.
+    /// A server that accepts and reads, but never answers, until the other side closes.
     pub(crate) async fn hanging() -> Self {
         Self::start(|mut stream| async move { until_closed(&mut stream).await }).await
     }
@@ -77,12 +77,12 @@ impl Server {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open now.
+    /// The number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// How many connections have been open at a time at most.
+    /// The largest number of connections that were open at a time.
     pub(crate) fn most_open(&self) -> usize {
         self.most_open.load(Ordering::SeqCst)
     }
@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-/// A port on which nobody listens.
+/// A port without a listener.
 pub(crate) async fn closed_port() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap()
 }
@@ -111,7 +111,7 @@ pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Reads on until the other side closes or breaks the connection.
+/// Reads until the other side closes or resets the connection.
 pub(crate) async fn until_closed(stream: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = [0; 1024];
     while matches!(stream.read(&mut buffer).await, Ok(1..)) {}
@@ -124,7 +124,7 @@ pub(crate) async fn finish(mut stream: impl AsyncRead + AsyncWrite + Unpin, answ
     }
 }
 
-/// Waits for something to become true, looking again whenever the runtime gets round to it.
+/// Waits for a condition, checking it whenever the runtime schedules this task.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let becoming = async {
         let mut look = tokio::time::interval(Duration::from_millis(1));

@@ -1,7 +1,7 @@
-//! An operator that is stopped while its probes are under way, and what it says when it goes on.
+//! Tests of an operator that is stopped during its probes, and of its verdicts after it resumes.
 //!
-//! The operator is a child process: this same test program, told by an environment variable where the pod listens. It
-//! prints each event and each verdict; the parent stops it with SIGSTOP, lets the pod answer or not, and lets it go on.
+//! The operator is a child process: this test program, with the address of the pod in an environment variable. It
+//! prints each event and each verdict. The parent stops it with SIGSTOP, lets the pod answer or not, and resumes it.
 
 use std::{env, net::SocketAddr, process::Stdio, time::Duration};
 
@@ -26,7 +26,7 @@ const TIMEOUT: &str = "LEADERGROUP_TEST_TIMEOUT_MS";
 const R: Duration = Duration::from_millis(300);
 const T: Duration = Duration::from_millis(1_200);
 
-/// The child: probes the one pod, and prints what it hears and thinks. It is no test, and does nothing, without a parent.
+/// The child: probes the pod, and prints events and verdicts. Without a parent it is no test and does nothing.
 #[tokio::test]
 #[ignore = "run by the other tests of this file, as their child process"]
 async fn operator() {
@@ -52,11 +52,12 @@ async fn operator() {
     let mut evidence =
         PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
     evidence.kubelet(&facts, Monotonic::now());
-    let first = prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval });
+    let first =
+        prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval, listen: Duration::ZERO });
     evidence.retarget(first.unwrap());
     let mut said = None;
     loop {
-        // The verdict comes before the event: what the operator thinks when it wakes must hold by itself.
+        // The verdict before the event: it must be right immediately after the process resumes.
         let now = Monotonic::now();
         let verdict = evidence.verdict(Standing::Holder, &NodeLease::default(), now);
         let name = format!("{verdict:?}").split([' ', '(']).next().unwrap().to_owned();
@@ -68,9 +69,13 @@ async fn operator() {
         let pause = deadline.map_or(PATIENCE, |deadline| deadline.saturating_sub(now));
         if let Ok(event) = tokio::time::timeout(pause, events.recv()).await {
             let event = event.unwrap();
-            evidence.probe(&event);
-            if let ProbeStep::Ended(outcome) = event.step {
-                println!("\nprobe {outcome:?}");
+            match event.step {
+                ProbeStep::Sent => evidence.probe_sent(event.seq, event.sent_at),
+                ProbeStep::Ended(outcome) => {
+                    evidence.probe_answered(event.seq, event.sent_at, outcome);
+                    println!("\nprobe {outcome:?}");
+                }
+                ProbeStep::AnsweredLate => evidence.probe_answered_late(event.seq, event.sent_at),
             }
         }
     }
@@ -101,7 +106,7 @@ impl Operator {
         kill_process(pid, signal).unwrap();
     }
 
-    /// The next thing it says.
+    /// The next line of its output.
     async fn says(&mut self) -> String {
         loop {
             let line =
@@ -112,7 +117,7 @@ impl Operator {
         }
     }
 
-    /// Reads on until it says just this, and returns all that it said up to there.
+    /// Reads until this line, and returns all lines up to it.
     async fn until(&mut self, wanted: &str) -> Vec<String> {
         let mut said = Vec::new();
         while said.last().is_none_or(|line| line != wanted) {
@@ -122,7 +127,7 @@ impl Operator {
         said
     }
 
-    /// Stops it for this long, lets it go on, and says when that was.
+    /// Stops it for this time, resumes it, and returns when that was.
     async fn stop_for(&mut self, time: Duration, meanwhile: impl Future<Output = ()>) -> Instant {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.child.id().unwrap());
@@ -130,7 +135,7 @@ impl Operator {
             || std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" T");
         eventually("it has stopped", is_stopped).await;
         meanwhile.await;
-        // What it said before is read to its end; then there is nothing but silence until the time is over.
+        // Read all earlier output; then there is none until the time is over.
         let end = Instant::now() + time;
         while timeout_at(end, self.lines.next_line()).await.is_ok() {}
         let woken = Instant::now();
@@ -139,7 +144,7 @@ impl Operator {
     }
 }
 
-/// A pod that answers at once while it is told to, and holds its answers back otherwise.
+/// A pod that answers at once while `prompt` is true, and delays its answers otherwise.
 async fn pod(prompt: watch::Receiver<bool>) -> Server {
     Server::start(move |mut stream| {
         let mut prompt = prompt.clone();
@@ -159,7 +164,7 @@ async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
     let server = pod(orders).await;
     let mut operator = Operator::start(server.address, R, R);
     operator.until("verdict Eligible").await;
-    // In the middle of a probe, longer than the ttl; the answer comes while nobody is there to hear it.
+    // In the middle of a probe, longer than the ttl; the answer arrives while the operator is stopped.
     for _ in 0..3 {
         prompt.send_replace(false);
         let before = server.accepted();
@@ -172,7 +177,7 @@ async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_went_silent_during_the_stop_is_found_out_a_ttl_after_it() {
+async fn a_pod_that_went_silent_during_a_stop_is_detected_a_ttl_after_it() {
     let (prompt, orders) = watch::channel(true);
     let server = pod(orders).await;
     let mut operator = Operator::start(server.address, R, R);
@@ -185,7 +190,7 @@ async fn a_pod_that_went_silent_during_the_stop_is_found_out_a_ttl_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_of_a_stop_is_given_back_to_the_probe_that_it_was_taken_from() {
+async fn a_stop_extends_the_timeout_of_a_probe() {
     let (prompt, orders) = watch::channel(true);
     let server = pod(orders).await;
     let timeout = Duration::from_secs(1);
@@ -193,7 +198,8 @@ async fn the_time_of_a_stop_is_given_back_to_the_probe_that_it_was_taken_from() 
     operator.until("probe Success").await;
     prompt.send(false).unwrap();
     eventually("a probe has been sent", || server.accepted() >= 2).await;
-    // Shorter than the timeout; the pod takes its time, but less of it than the timeout, before and after.
+    // Shorter than the timeout. The pod answers late, but the time before and after the stop is less than the
+    // timeout.
     operator.stop_for(timeout * 3 / 4, async {}).await;
     let spoke = tokio::time::timeout(timeout / 2, operator.until("probe Unanswered")).await;
     assert!(spoke.is_err(), "{spoke:?}");
@@ -209,7 +215,7 @@ async fn a_connection_that_breaks_during_a_long_stop_says_nothing() {
         let mut patience = orders.clone();
         async move {
             read_head(&mut stream).await;
-            // A pod that tires of a client that does not take its answer.
+            // A pod that gives up on a client that does not read its answer.
             let _ = patience.wait_for(|held| !held).await;
         }
     })

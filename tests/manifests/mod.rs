@@ -1,5 +1,5 @@
-//! The manifests of this folder: each says in its first line whether it is accepted or refused, and with what words.
-//! Of several documents in a file each but the first is a change of the one before; the last is the one in question.
+//! The manifests of this directory. The first line of each says whether it is accepted or refused, and with which
+//! message. If a file has several documents, each is a change of the one before, and the last one is tested.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test's support fails by panicking")]
@@ -9,15 +9,15 @@ use std::{fs, path::Path};
 use serde_json::Value;
 
 pub struct Manifest {
-    /// The file's name, without its ending.
+    /// The file's name without its extension.
     pub name: String,
-    /// What the first line says after `# refused: ` or `# accepted: `.
+    /// The text of the first line after `# refused: ` or `# accepted: `.
     pub says: String,
     /// The objects in it.
     pub documents: Vec<Value>,
 }
 
-/// The manifests in `tests/manifests/<folder>`, in the order of their names.
+/// The manifests in `tests/manifests/<folder>`, ordered by name.
 pub fn all(folder: &str) -> Vec<Manifest> {
     let says = match folder {
         "invalid" => "# refused: ",

@@ -1,4 +1,4 @@
-//! An account with the rights that the chart gives with `watchNamespaces`.
+//! An account with the rights that the chart grants with `watchNamespaces`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,10 +15,10 @@ use crate::{
     replica::Operator,
 };
 
-/// The namespace in what the chart renders. It need not be there.
+/// The namespace in the rendered chart. It does not have to exist.
 const WATCHED: &str = "watched";
 
-/// Has no rights in any watched namespace at first.
+/// An account, at first without rights in any watched namespace.
 pub(crate) struct Account {
     client: Client,
     name: String,
@@ -59,7 +59,7 @@ impl Account {
         };
         let kubeconfig = fs::read_to_string(server.kubeconfig()).unwrap();
         let acting = kubeconfig.replacen("user: {token:", &format!("user: {{as: {name}, token:"), 1);
-        assert_ne!(acting, kubeconfig, "the account is somebody else");
+        assert_ne!(acting, kubeconfig, "the account is another user");
         fs::write(account.kubeconfig(), acting).unwrap();
         account
     }
@@ -72,7 +72,7 @@ impl Account {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Gives it the rights that it has in a watched namespace.
+    /// Grants it the rights for a watched namespace.
     pub(crate) async fn let_into(&self, namespace: &str) {
         let mut binding = self.watched.clone();
         binding["metadata"]["namespace"] = namespace.into();
@@ -80,7 +80,7 @@ impl Account {
         self.bindings(namespace).create(&PostParams::default(), &binding).await.unwrap();
     }
 
-    /// Takes them away, as the deletion of the namespace does.
+    /// Removes these rights, as the deletion of the namespace does.
     pub(crate) async fn shut_out_of(&self, namespace: &str) {
         self.bindings(namespace).delete(&self.name, &DeleteParams::default()).await.unwrap();
     }
@@ -93,7 +93,7 @@ impl Account {
     }
 }
 
-/// The chart's rights for an operator of this name.
+/// The RBAC objects of the chart for an operator of this name.
 fn rendered(name: &str) -> Vec<Value> {
     let rendering = Command::new(programs::find(&["helm"]))
         .args(["template", "leadergroup", "--show-only", "templates/rbac.yaml"])

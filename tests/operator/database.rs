@@ -1,4 +1,4 @@
-//! What users get wrong about its database, and how it ends while it waits for it.
+//! Tests of user errors about the database, and of the shutdown while the operator waits for the database.
 
 use std::{fs, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
+async fn an_invalid_url_is_reported_everywhere_and_nothing_crashes() {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("bad-url").await;
     let groups = groups(server.client().await, &namespace);
@@ -35,13 +35,13 @@ async fn a_url_that_is_none_is_told_everywhere_and_nothing_crashes() {
     assert!(operator.get("/readyz").starts_with("HTTP/1.1 503"));
     assert!(operator.get("/livez").starts_with("HTTP/1.1 200"));
     let told = operator.log().lines().filter(|line| line.contains("must be a PostgreSQL URL")).count();
-    assert_eq!(told, 1, "once is enough: {}", operator.log());
+    assert_eq!(told, 1, "it must be logged once: {}", operator.log());
     assert!(operator.is_running());
     assert!(operator.end().await.0.success());
 }
 
 #[tokio::test]
-async fn a_wrong_url_in_a_file_is_told_and_heals_without_a_restart() {
+async fn a_wrong_url_in_a_file_is_reported_and_can_be_corrected_without_a_restart() {
     let server = ApiServer::shared().await;
     let database = postgres::database().await;
     let namespace = server.namespace("bad-url-file").await;
@@ -78,7 +78,7 @@ async fn a_wrong_url_in_a_file_is_told_and_heals_without_a_restart() {
 async fn a_migration_that_waits_does_not_hold_up_the_end() {
     let server = ApiServer::shared().await;
     let database = postgres::database().await;
-    // Somebody else changes the schema, and is not done for as long as this lasts: the number is the migrations' own.
+    // Another session holds the advisory lock of the migrations during the whole test.
     let mut other = database.admin().await;
     sqlx::query("select pg_advisory_lock(7810769283150411335)").execute(&mut other).await.unwrap();
     let namespace = server.namespace("migration").await;
@@ -92,7 +92,7 @@ async fn a_migration_that_waits_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn a_schema_that_is_lost_is_made_anew_without_a_restart() {
+async fn a_lost_schema_is_created_again_without_a_restart() {
     let server = ApiServer::shared().await;
     let database = postgres::database().await;
     let namespace = server.namespace("lost-schema").await;
@@ -101,13 +101,13 @@ async fn a_schema_that_is_lost_is_made_anew_without_a_restart() {
     let mut operator = Operator::start(server, &namespace, &database.url());
     let reachable = || async { condition(&groups, "web", "LockStoreReachable").await.0 == "True" };
     eventually("the database can be used", reachable).await;
-    // As when a database without a volume is restarted, or another one takes its place.
+    // As when a database without a volume is restarted, or is replaced by another one.
     database.sql("drop schema leadergroup cascade").await;
     let tables = "select count(*) from pg_tables where schemaname = 'leadergroup' and tablename = 'lock'";
     eventually("the tables are there again", || async { database.number(tables).await == 1 }).await;
     let charged = "select count(*) from leadergroup.lock where session is not null";
-    eventually("the group is looked after again", || async { database.number(charged).await == 1 }).await;
-    eventually("the group says so", reachable).await;
+    eventually("the group is owned again", || async { database.number(charged).await == 1 }).await;
+    eventually("the group reports this", reachable).await;
     eventually("the operator is ready", || async { operator.get("/readyz").starts_with("HTTP/1.1 200") })
         .await;
     assert!(operator.end().await.0.success(), "{}", operator.log());

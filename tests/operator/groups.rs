@@ -1,4 +1,4 @@
-//! Groups that cannot be read, went away unseen, or are passed on.
+//! Tests of groups that cannot be decoded, were deleted unseen, or are passed on by another replica.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
+async fn an_undecodable_group_is_reported_and_the_others_are_not_affected() {
     let server = ApiServer::start(&[]).await;
     let client = server.client().await;
     server.take_validation_off().await;
@@ -34,21 +34,23 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
     let mut operator = Operator::start(&server, &namespace, &database.url());
     eventually("the good one is seen", || async { condition(&groups, "good", "Accepted").await.0 == "True" })
         .await;
-    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
-        .await;
+    eventually("the bad one is reported", || async {
+        condition(&groups, "bad", "Accepted").await.0 == "False"
+    })
+    .await;
     let (_, reason, message) = condition(&groups, "bad", "Accepted").await;
     assert_eq!(reason, "InvalidSpec");
     assert!(
-        message.starts_with("spec.onDelete cannot be read: ") && message.contains("put it right"),
+        message.starts_with("spec.onDelete cannot be read: ") && message.contains("correct it"),
         "{message}"
     );
     assert_eq!(condition(&groups, "bad", "Ready").await.0, "False");
 
     let right = Patch::Merge(json!({ "spec": { "onDelete": "Strip" } }));
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
-    eventually("it is put right", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
+    eventually("it is corrected", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
     let charged = "select count(*) from leadergroup.lock where key like '%/bad' and session is not null";
-    eventually("it is looked after", || async { database.number(charged).await == 1 }).await;
+    eventually("it is owned", || async { database.number(charged).await == 1 }).await;
 
     let wrong = Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
     groups.patch("bad", &PatchParams::default(), &wrong).await.unwrap();
@@ -56,7 +58,7 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
         .await;
     assert_eq!(condition(&groups, "good", "Accepted").await.0, "True");
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
-    eventually("it is looked after again", || async { database.number(charged).await == 1 }).await;
+    eventually("it is owned again", || async { database.number(charged).await == 1 }).await;
 
     let metrics = operator.get("/metrics");
     for kind in ["status", "finalizer"] {
@@ -67,7 +69,7 @@ async fn a_group_that_cannot_be_read_says_so_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_not_notice() {
+async fn an_undecodable_group_can_be_deleted_without_effect_on_the_others() {
     let server = ApiServer::start(&[]).await;
     let client = server.client().await;
     server.take_validation_off().await;
@@ -78,7 +80,7 @@ async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_n
         group.metadata.finalizers = Some(finalizers.iter().map(|&it| it.to_owned()).collect());
         groups.create(&PostParams::default(), &group).await.unwrap()
     };
-    // The older one. It selects the other's pods, too; its own ones carry a label of its own.
+    // The older group. It also selects the other group's pods; its own pods carry its own role label.
     let bad = json!({
         "selector": { "matchLabels": { "app": "good" } },
         "routing": { "roleLabel": "example.com/role" },
@@ -86,7 +88,7 @@ async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_n
         "onDelete": "Explode"
     });
     let bad = create("bad", &bad, &[FINALIZER]).await;
-    // These cannot be read only later.
+    // These become undecodable only later.
     let late = json!({ "selector": { "matchLabels": { "app": "late" } }, "lock": { "key": "of-late" } });
     create("late", &late, &[]).await;
     create("worst", &json!({ "selector": { "matchLabels": { "app": "worst" } } }), &[]).await;
@@ -114,16 +116,19 @@ async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_n
     for name in ["good", "late", "worst"] {
         eventually("they say so", || async { condition(&groups, name, "Accepted").await.0 == "True" }).await;
     }
-    eventually("the bad one is told", || async { condition(&groups, "bad", "Accepted").await.0 == "False" })
-        .await;
+    eventually("the bad one is reported", || async {
+        condition(&groups, "bad", "Accepted").await.0 == "False"
+    })
+    .await;
     for (name, wrong) in
         [("late", json!({ "routing": 7, "lock": { "ttl": 7 } })), ("worst", json!({ "selector": 7 }))]
     {
         let wrong = Patch::Merge(json!({ "spec": wrong }));
         groups.patch(name, &PatchParams::default(), &wrong).await.unwrap();
-        eventually("it is told", || async { condition(&groups, name, "Accepted").await.0 == "False" }).await;
+        eventually("it is reported", || async { condition(&groups, name, "Accepted").await.0 == "False" })
+            .await;
     }
-    // What cannot be read is there when a stricter definition comes, as in an upgrade that was taken back.
+    // Undecodable objects exist when a stricter CRD is installed, as when an upgrade is rolled back.
     server.put_validation_on().await;
     let of_good = WatchParams::default().fields("metadata.name=good").timeout(120).disable_bookmarks();
     let mut watch = groups.watch(&of_good, "0").await.unwrap().boxed();
@@ -136,12 +141,12 @@ async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_n
     }
     let bad = pods.get("bad-1").await.unwrap();
     assert!(!bad.labels().contains_key("example.com/role") && role_of("bad-1").await == (None, false));
-    assert_eq!(role_of("late-1").await, (None, false), "by what was known of it");
+    assert_eq!(role_of("late-1").await, (None, false), "according to its last known spec");
 
     assert_eq!(
         pods.get("good-1").await.unwrap().resource_version(),
         before,
-        "nobody touched the other's pod"
+        "the other group's pod is unchanged"
     );
     let paused = Patch::Merge(json!({ "spec": { "paused": true } }));
     groups.patch("good", &PatchParams::default(), &paused).await.unwrap();
@@ -158,7 +163,7 @@ async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_n
         }
     }
 
-    // What is immutable and of the wrong type lets nobody change anything in the object while the validation is on.
+    // If an immutable field has the wrong type, the object cannot be changed while the validation is active.
     eventually("it is said why", || async { operator.log().contains("spec.selector: Invalid value") }).await;
     assert!(groups.get_opt("worst").await.unwrap().is_some());
     server.take_validation_off().await;
@@ -170,7 +175,7 @@ async fn a_group_that_cannot_be_read_goes_when_it_is_deleted_and_the_others_do_n
 }
 
 #[tokio::test]
-async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
+async fn a_group_that_was_deleted_unseen_gets_a_tombstone() {
     let server = ApiServer::shared().await;
     let client = server.client().await;
     let (database, store) = postgres::migrated().await;
@@ -214,9 +219,9 @@ async fn a_group_that_went_away_unseen_is_buried_and_no_other_is() {
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }
 
-/// Another replica that lives on, and can no longer read the group, say.
+/// Another replica that stays alive, but can no longer decode the group, for example.
 #[tokio::test]
-async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() {
+async fn a_group_that_a_live_replica_passes_on_is_taken() {
     let server = ApiServer::shared().await;
     let client = server.client().await;
     let (database, store) = postgres::migrated().await;
@@ -224,7 +229,7 @@ async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() 
     let there = groups(client.clone(), &namespace);
     let there = there.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
     let cluster = cluster(client).await;
-    // It does not beat, and does not expire for as long as this may take either.
+    // It sends no heartbeats, but does not expire during the test.
     let other =
         store.register(&format!("{cluster}/other"), Duration::from_mins(10), Some(&cluster)).await.unwrap().0;
     let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();
@@ -239,7 +244,7 @@ async fn a_group_that_another_replica_passes_on_is_taken_while_that_one_lives() 
     let ready = || async { operator.get("/readyz").starts_with("HTTP/1.1 200") };
     eventually("it works", ready).await;
     let asked = "select count(*) from leadergroup.session where beat > 4 and not dead";
-    eventually("it has asked who is in charge", || async { database.number(asked).await == 1 }).await;
+    eventually("it has looked for the owner", || async { database.number(asked).await == 1 }).await;
     let charged = "select count(*) from leadergroup.lock where session is not null";
     assert_eq!(store.unclaim(other, &[key]).await.unwrap(), [Changed::Done]);
     eventually("it has taken the group", || async { database.number(charged).await == 1 }).await;

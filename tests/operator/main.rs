@@ -1,12 +1,15 @@
-//! One replica of the operator as a process of its own, on a real API server and a real PostgreSQL: what users get wrong,
-//! and how it ends.
+//! Tests of one replica of the operator as a separate process, with a real API server and a real PostgreSQL: user
+//! errors, and shutdown.
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
 mod account;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
+mod connections;
 mod database;
+mod failover;
 mod groups;
 mod objects;
 #[path = "../../lock/tests/postgres/mod.rs"]

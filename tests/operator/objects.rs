@@ -1,4 +1,4 @@
-//! Groups and pods as users make them.
+//! Groups and pods as users create them.
 
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
@@ -22,7 +22,7 @@ pub(crate) fn groups(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &ApiResource::erase::<LeaderGroup>(&()))
 }
 
-/// What the operator calls the cluster in its keys.
+/// The identity of the cluster in the operator's keys.
 pub(crate) async fn cluster(client: Client) -> String {
     let system = Api::<Namespace>::all(client).get("kube-system").await.unwrap();
     system.metadata.uid.unwrap()
@@ -45,7 +45,7 @@ pub(crate) fn good_spec() -> Value {
     json!({ "selector": { "matchLabels": { "app": "none" } } })
 }
 
-/// A pod as it was labelled: the name of the label, and the stamp.
+/// A pod with this role label and the stamp.
 pub(crate) fn pod(name: &str, app: &str, label: &str, stamp: Option<&DynamicObject>) -> Pod {
     let stamp = stamp.map(|group| json!({ STAMP_ANNOTATION: format!("{}/3", group.uid().unwrap()) }));
     serde_json::from_value(json!({

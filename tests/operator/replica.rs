@@ -1,4 +1,4 @@
-//! A running replica.
+//! A running replica of the operator.
 
 use std::{
     fs::{self, File},
@@ -25,15 +25,25 @@ impl Operator {
         Self::start_with(server, namespace, &[("LEADERGROUP_DATABASE_URL", database_url)])
     }
 
-    /// It looks after namespaces of its own: other tests have operators of their own on the same API server.
+    /// Starts a replica for its own namespaces, because other tests run their own operators on the same API server.
     pub(crate) fn start_with(server: &ApiServer, namespaces: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_as("one", server, namespaces, variables)
+    }
+
+    /// A replica of this name.
+    pub(crate) fn start_as(
+        name: &str,
+        server: &ApiServer,
+        namespaces: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
-        // Free now; nobody else on this machine asks for it in the next moments.
+        // The port is free now, and is unlikely to be taken in the next moments.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
             .env_clear()
-            .args(["run", "--replica", "one", "--listen", &address])
+            .args(["run", "--replica", name, "--listen", &address])
             .env("KUBECONFIG", server.kubeconfig())
             .env("LEADERGROUP_NAMESPACES", namespaces)
             .envs(variables.iter().copied())
@@ -45,11 +55,15 @@ impl Operator {
         Self { child, address, directory }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// Status line, headers and body; nothing as long as nobody answers.
+    /// Status line, headers and body; empty if there is no answer.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut answer = String::new();
         if let Ok(mut stream) = TcpStream::connect(&self.address) {
@@ -62,6 +76,12 @@ impl Operator {
 
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it without a chance to release anything.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Asks it to end, and says how it did and how long that took.

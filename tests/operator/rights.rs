@@ -1,4 +1,4 @@
-//! An operator that may look after some namespaces only, and loses its rights there.
+//! Tests of an operator that manages only some namespaces, and loses its rights there.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_namespace_without_rights_takes_nothing_from_the_others() {
+async fn a_namespace_without_rights_does_not_affect_the_others() {
     let server = ApiServer::shared().await;
     let (database, _store) = postgres::migrated().await;
     let (good, gone) = (server.namespace("good").await, server.namespace("gone").await);
@@ -30,22 +30,25 @@ async fn a_namespace_without_rights_takes_nothing_from_the_others() {
     let charged = |name: &str| {
         format!("select count(*) from leadergroup.lock where key like '%/{name}' and session is not null")
     };
-    eventually("the group of the other one is looked after", || async {
+    eventually("the group of the other namespace is owned", || async {
         operator.get("/readyz").starts_with("HTTP/1.1 200") && database.number(&charged("web")).await == 1
     })
     .await;
-    eventually("and says so", || async { condition(&in_good, "web", "Accepted").await.0 == "True" }).await;
+    eventually("the group reports that it is accepted", || async {
+        condition(&in_good, "web", "Accepted").await.0 == "True"
+    })
+    .await;
     let (_, reason, message) = condition(&in_good, "web", "Active").await;
     assert_eq!(reason, "NoPods", "{message}");
     eventually("the failure is logged", || async {
         operator.log().lines().any(|line| line.contains("HTTP 403") && line.contains(&gone))
     })
     .await;
-    assert_eq!(database.number(&charged("lost")).await, 0, "without its pods nobody takes charge of it");
+    assert_eq!(database.number(&charged("lost")).await, 0, "without its pods no replica takes the group");
 
     account.let_into(&gone).await;
     eventually("the right is noticed", || async { database.number(&charged("lost")).await == 1 }).await;
-    // A right that is taken away while it runs.
+    // A right is removed while the operator runs.
     account.shut_out_of(&gone).await;
     let failures = || operator.log().lines().filter(|line| line.contains("a watch failed")).count();
     let before = failures();
@@ -55,7 +58,7 @@ async fn a_namespace_without_rights_takes_nothing_from_the_others() {
 }
 
 #[tokio::test]
-async fn a_group_whose_namespace_takes_the_rights_away_first_goes_all_the_same() {
+async fn a_group_is_deleted_even_if_its_namespace_loses_the_rights_first() {
     let server = ApiServer::shared().await;
     let (database, _store) = postgres::migrated().await;
     let namespace = server.namespace("leaving").await;
@@ -77,14 +80,14 @@ async fn a_group_whose_namespace_takes_the_rights_away_first_goes_all_the_same()
         .await;
     }
 
-    // While the operator runs: what its watch does not show any more, or can do nothing about.
+    // While the operator runs: its watch does not show the group any more, or it can no longer act.
     account.shut_out_of(&namespace).await;
     groups.delete("first", &DeleteParams::default()).await.unwrap();
     eventually("it is gone", || async { groups.get_opt("first").await.unwrap().is_none() }).await;
     let tombstones = "select count(*) from leadergroup.lock where tombstone";
     assert_eq!(database.number(tombstones).await, 1);
 
-    // After a restart, when the pods cannot be listed any more.
+    // After a restart, if the pods can no longer be listed.
     assert!(operator.end().await.0.success(), "{}", operator.log());
     groups.delete("second", &DeleteParams::default()).await.unwrap();
     let mut operator = account.start(server, &[&namespace], &database.url());

@@ -1,4 +1,4 @@
-//! The writes to the group: declaration, status, finalizer.
+//! Tests of the writes to the group: declaration, status, finalizer.
 
 use leadergroup::{
     api::{Declaration, FINALIZER},
@@ -54,19 +54,19 @@ async fn a_report_does_not_collide_with_a_declaration() {
 
 #[tokio::test]
 async fn nothing_is_written_to_a_group_that_came_later() {
-    let stage = Stage::new("anew").await;
+    let stage = Stage::new("replaced").await;
     let a = stage.pod("a").await;
     let before = stage.declared().await;
-    let anew = stage.replace_group().await;
+    let replaced = stage.replace_group().await;
     let next = term(1, &a, &[]);
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
     assert!(stage.router.group(&stage.group).await.unwrap().is_none());
     assert!(stage.router.report(&stage.group, &json!({ "eligible": 9 })).await.is_err());
     stage.router.set_finalizer(&stage.group, false).await.unwrap();
     assert_eq!(stage.finalizers().await, [FINALIZER], "the new group's own");
-    let found = stage.router.group(&anew).await.unwrap().unwrap().status.unwrap();
+    let found = stage.router.group(&replaced).await.unwrap().unwrap().status.unwrap();
     assert_eq!((found.eligible, found.declaration), (0, Declaration::default()));
-    let stage = Stage { group: anew, ..stage };
+    let stage = Stage { group: replaced, ..stage };
     stage.remove_group().await;
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
     stage.router.set_finalizer(&stage.group, false).await.unwrap();
@@ -99,7 +99,7 @@ async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
     let wrong = kube::api::Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
     let changed = stage.sighted().patch("orders", &kube::api::PatchParams::default(), &wrong).await.unwrap();
     assert!(changed.0.is_err());
-    // With validation back, too: what is stored is stored.
+    // Also after the validation is restored: stored objects stay as they are.
     for strict in [false, true] {
         if strict {
             server.put_validation_on().await;
@@ -110,7 +110,7 @@ async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
         let next = term(2, &a, &[]);
         let declared = stage.router.declare(&stage.group, &first, &next).await;
         assert!(matches!(declared, Err(RoutingError::Unreadable { .. })), "{declared:?}");
-        // Its status and its finalizers are another matter.
+        // Its status and its finalizers can be written.
         stage.router.report(&stage.group, &json!({ "eligible": 1 })).await.unwrap();
         for wanted in [false, true] {
             stage.router.set_finalizer(&stage.group, wanted).await.unwrap();
@@ -123,7 +123,7 @@ async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn the_finalizer_goes_from_what_the_api_server_would_not_accept() {
+async fn the_finalizer_is_removed_from_a_group_that_is_not_valid() {
     let server = ApiServer::start(&[]).await;
     server.take_validation_off().await;
     let wrong = [
@@ -131,7 +131,7 @@ async fn the_finalizer_goes_from_what_the_api_server_would_not_accept() {
         (json!({ "health": 7, "lock": { "ttl": 7 } }), true),
         (json!({ "health": [] }), true),
         (json!({ "routing": 7 }), true),
-        // What is immutable cannot be put right, by anybody.
+        // Immutable fields cannot be corrected.
         (json!({ "routing": { "roleLabel": 7 } }), false),
         (json!({ "routing": { "activeValue": 7 } }), false),
         (json!({ "lock": 7 }), false),

@@ -1,4 +1,4 @@
-//! The API server's own history of a namespace, from the first revision on, and what must hold at each.
+//! The API server's own history of a namespace from the first revision, with the invariants at each revision.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,7 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
 };
 use leadergroup::{
-    api::{Declaration, LeaderGroup},
-    election::Role,
+    api::{Declaration, LeaderGroup, Role},
     routing::stamp_of,
 };
 use serde_json::json;
@@ -23,14 +22,14 @@ enum Change {
     Declared(Declaration),
 }
 
-/// Where a history begins.
+/// The start of a history.
 pub struct Begin(String);
 
 fn revision(version: Option<String>) -> u64 {
     version.unwrap().parse().unwrap()
 }
 
-/// All events of one kind, up to the one on the object that carries the mark.
+/// All events of one kind, up to the event of the object with the end mark.
 async fn events<K>(api: Api<K>, from: &str) -> Vec<WatchEvent<K>>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + kube::Resource,
@@ -57,7 +56,7 @@ impl Stage {
         Begin(pods.metadata.resource_version.unwrap())
     }
 
-    /// Walks through the history, revision by revision. Returns the tokens under which a pod turned active.
+    /// Checks the history, revision by revision. Returns the tokens under which pods became active.
     pub async fn judge(&self, begin: &Begin) -> Vec<i64> {
         let end = json!({ "metadata": { "annotations": { "example.org/end": "" } } });
         let last = self.pod("last").await;
@@ -115,6 +114,6 @@ fn walk(changes: BTreeMap<u64, Change>) -> Vec<i64> {
         }
         assert!(active.len() <= 1, "revision {revision} has the actives {active:?}");
     }
-    assert_eq!(active.len(), 1, "nobody is active in the end");
+    assert_eq!(active.len(), 1, "there is one active pod at the end");
     terms
 }

@@ -1,4 +1,5 @@
-//! Routing against a real API server: each write with its preconditions, and two writers of which one is late.
+//! Tests of routing with a real API server: each write with its preconditions, and two concurrent writers, one of
+//! them late.
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 

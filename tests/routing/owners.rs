@@ -1,4 +1,4 @@
-//! Reading the pods' owners.
+//! Tests of reading the pods' owners.
 
 use k8s_openapi::{api::apps::v1::ReplicaSet, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{Api, api::PostParams};
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::stage::Stage;
 
 #[tokio::test]
-async fn an_owner_that_selects_by_the_role_label_is_told_from_others() {
+async fn an_owner_that_selects_by_the_role_label_is_detected() {
     let stage = Stage::new("owners").await;
     let api = Api::<ReplicaSet>::namespaced(stage.client.clone(), &stage.namespace);
     let plain = json!({ "app": "orders" });

@@ -1,4 +1,4 @@
-//! The writes to pods: each only with its preconditions.
+//! Tests of the writes to pods and their preconditions.
 
 use std::time::Instant;
 
@@ -11,8 +11,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use leadergroup::{
-    api::{OnDelete, PodRef},
-    election::Role,
+    api::{OnDelete, PodRef, Role},
     routing::{Promoted, Router, Stripped},
 };
 use serde_json::json;
@@ -39,7 +38,7 @@ async fn a_promotion_needs_the_version_that_was_read() {
     let version = stage.version(&pod).await;
     assert!(promote(&stage, 1, &pod, &version).await);
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(1)));
-    // A repetition is bound to a version that is no more, even though it would change nothing.
+    // A repetition has an outdated precondition, even though it would change nothing.
     assert!(!promote(&stage, 1, &pod, &version).await);
 }
 
@@ -57,7 +56,7 @@ async fn a_promotion_is_for_one_pod_and_not_for_its_name() {
 }
 
 #[tokio::test]
-async fn a_strip_settles_every_pod_and_takes_those_that_are_gone_for_settled() {
+async fn a_strip_settles_every_pod_and_skips_those_that_are_gone() {
     let stage = Stage::new("strip").await;
     let (active, plain) = (stage.pod("a").await, stage.pod("b").await);
     let (missing, old) = (stage.pod("c").await, stage.pod("d").await);
@@ -74,7 +73,7 @@ async fn a_strip_settles_every_pod_and_takes_those_that_are_gone_for_settled() {
             }
             Stripped::Outdated => panic!("nothing is newer"),
         }
-        assert_eq!(before == stage.version(&active).await, again, "what is done is not written again");
+        assert_eq!(before == stage.version(&active).await, again, "completed writes are not repeated");
     }
     for pod in [&active, &plain] {
         assert_eq!(stage.mark(pod).await, (Role::Standby, Some(2)));
@@ -83,12 +82,12 @@ async fn a_strip_settles_every_pod_and_takes_those_that_are_gone_for_settled() {
 }
 
 #[tokio::test]
-async fn a_strip_stops_at_a_newer_term_and_puts_a_foreign_stamp_right() {
+async fn a_strip_stops_at_a_newer_term_and_corrects_a_foreign_stamp() {
     let stage = Stage::new("strip").await;
     let (pod, holder) = (stage.pod("a").await, stage.pod("b").await);
     stage.declare(2, &holder).await;
     let uid = stage.group.uid.clone();
-    // Nobody declared this one.
+    // This token was never declared.
     stage.stamp_foreign(&pod, &uid, 99).await;
     let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
     assert!(matches!(stripped, Stripped::Done(_, true)));
@@ -97,7 +96,7 @@ async fn a_strip_stops_at_a_newer_term_and_puts_a_foreign_stamp_right() {
     let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
     assert!(matches!(stripped, Stripped::Done(_, true)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
-    // A later term has been here: the pod is its holder, and stays so.
+    // A later term has written the pod: it is that term's holder and stays active.
     stage.declare(3, &pod).await;
     assert!(promote(&stage, 3, &pod, &stage.version(&pod).await).await);
     let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
@@ -119,7 +118,7 @@ async fn stamping_goes_on_past_what_it_cannot_stamp() {
     left.sort();
     assert_eq!(left, ["b", "c"]);
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
-    // The present term's, too: it turned active after it was found to be stamped.
+    // Also for the current term: the pod became active after it was stamped.
     let (_, failed) = stage.router.stamp(&stage.group, 5, std::slice::from_ref(&newer)).await;
     assert!(failed.is_none(), "{failed:?}");
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
@@ -145,7 +144,7 @@ async fn clearing_leaves_alone_what_is_not_the_groups() {
 }
 
 #[tokio::test]
-async fn a_label_that_none_can_be_holds_no_deletion_up() {
+async fn an_invalid_label_does_not_block_a_deletion() {
     let mut stage = Stage::new("clear").await;
     let pod = stage.pod("a").await;
     let before = stage.version(&pod).await;
@@ -157,10 +156,10 @@ async fn a_label_that_none_can_be_holds_no_deletion_up() {
 }
 
 #[tokio::test]
-async fn one_pod_that_must_not_be_written_to_keeps_no_other_from_being_cleared() {
+async fn a_pod_that_must_not_be_written_does_not_block_the_others() {
     let stage = Stage::new("clear").await;
     let mut pods = Vec::new();
-    // More than are written to at a time, with the forbidden one first.
+    // More pods than are written concurrently, with the forbidden one first.
     for number in 0..12 {
         let pod = stage.pod(&format!("pod-{number}")).await;
         assert!(promote(&stage, 1, &pod, &stage.version(&pod).await).await);
@@ -188,7 +187,7 @@ async fn one_pod_that_must_not_be_written_to_keeps_no_other_from_being_cleared()
     let client = ApiServer::shared().await.client_as(namespace).await;
     let visible = Api::<Pod>::namespaced(client.clone(), namespace);
     let start = Instant::now();
-    // The API server learns of a right a moment after it was given.
+    // A granted right takes effect a moment later.
     while visible.list(&ListParams::default()).await.is_err() {
         assert!(start.elapsed() < DEADLINE, "the right does not arrive");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! A namespace with a group and pods, and short ways to say what is done to them.
+//! A namespace with a group and pods, and short methods for operations on them.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -6,8 +6,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
-    api::{Declaration, FINALIZER, LeaderGroup, PodRef, STAMP_ANNOTATION, Sighting},
-    election::Role,
+    api::{Declaration, FINALIZER, LeaderGroup, PodRef, Role, STAMP_ANNOTATION, Sighting},
     routing::{GroupRef, Router, stamp_of},
 };
 use serde_json::{Value, json};
@@ -41,7 +40,7 @@ impl Stage {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// The groups, whatever is in them.
+    /// The groups, including undecodable ones.
     pub fn sighted(&self) -> Api<Sighting> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
@@ -74,13 +73,13 @@ impl Stage {
         self.read(pod).await.resource_version().unwrap()
     }
 
-    /// What is written on the pod: its role and the token of its stamp.
+    /// The role of the pod and the token of its stamp.
     pub async fn mark(&self, pod: &PodRef) -> (Role, Option<i64>) {
         let pod = self.read(pod).await;
         (self.group.marks.role(&pod), stamp_of(&pod).map(|stamp| stamp.token))
     }
 
-    /// Somebody else writes to the pod.
+    /// A write to the pod by another client.
     pub async fn edit(&self, pod: &PodRef, metadata: Value) {
         let patch = json!({ "metadata": metadata });
         self.pods().patch(&pod.name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
@@ -95,7 +94,7 @@ impl Stage {
         group.status.unwrap_or_default().declaration
     }
 
-    /// Declares a term whatever was declared before.
+    /// Declares a term, whatever was declared before.
     pub async fn declare(&self, token: i64, holder: &PodRef) -> Declaration {
         let next = term(token, holder, &[]);
         let declared = self.router.declare(&self.group, &self.declared().await, &next).await.unwrap();
@@ -103,7 +102,7 @@ impl Stage {
         next
     }
 
-    /// The group goes, and one of the same name comes.
+    /// Replaces the group by another one of the same name.
     pub async fn replace_group(&self) -> GroupRef {
         self.remove_group().await;
         create_group(&self.client, &self.namespace).await

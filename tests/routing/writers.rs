@@ -1,10 +1,9 @@
-//! Two writers carry out a change of holder, each as if it were alone. One of them is paused before each of its writes
-//! in turn, and that write takes effect late: before each of the other's. The other finds a term that was not confirmed,
-//! and fences its holder off first.
+//! Two writers carry out a change of holder independently. The first is paused before each of its writes in turn, and
+//! that write takes effect late: before each write of the second in turn. The second finds an unconfirmed term, and
+//! fences its holder first.
 
 use leadergroup::{
-    api::{Declaration, PodRef},
-    election::Role,
+    api::{Declaration, PodRef, Role},
     routing::{Declared, Promoted, Stripped},
 };
 
@@ -19,11 +18,11 @@ enum Write {
     Promote,
 }
 
-/// After a term that was confirmed, and after one that was not.
+/// The writes after a confirmed term, and after an unconfirmed one.
 const SETTLED: [Write; 3] = [Write::Declare, Write::Strip, Write::Promote];
 const UNSETTLED: [Write; 4] = [Write::Fence, Write::Declare, Write::Strip, Write::Promote];
 
-/// One writer, which was granted a token for a pod.
+/// A writer with a token that was granted for a pod.
 struct Writer<'a> {
     stage: &'a Stage,
     holder: PodRef,
@@ -33,12 +32,12 @@ struct Writer<'a> {
     next: Declaration,
     witness: String,
     left: std::slice::Iter<'static, Write>,
-    /// It found itself overtaken.
+    /// Whether it stopped because a later term was declared.
     stopped: bool,
 }
 
 impl<'a> Writer<'a> {
-    /// Reads what its writes will be bound to.
+    /// Reads the state for the preconditions of its writes.
     async fn new(
         stage: &'a Stage,
         writes: &'static [Write],
@@ -73,7 +72,7 @@ impl<'a> Writer<'a> {
             Write::Promote => {
                 match router.promote(group, self.token, &self.holder, &self.witness).await.unwrap() {
                     Promoted::Done(_) => {}
-                    // It would check the declaration before trying again.
+                    // The election would check the declaration before the next attempt.
                     Promoted::Conflict => self.stopped = true,
                 }
             }
@@ -87,8 +86,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The first writer is paused before `paused`, its write takes effect before `late` of the second one, and it goes on
-/// when all is over.
+/// The first writer is paused before its write `paused`; this write takes effect before write `late` of the second
+/// writer. The first writer resumes at the end.
 async fn duel(stage: &Stage, paused: usize, late: usize) {
     let begin = stage.begin().await;
     let (a, b, c) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
@@ -97,7 +96,7 @@ async fn duel(stage: &Stage, paused: usize, late: usize) {
     for _ in 0..paused {
         first.write().await;
     }
-    // The other one has taken over: the row says that b may be active, too.
+    // The second writer has taken over: according to the row, b may be active, too.
     let former = [a, b.clone()];
     let mut second = Writer::new(stage, &UNSETTLED, 3, &c, &former).await;
     for _ in 0..late {
@@ -107,12 +106,12 @@ async fn duel(stage: &Stage, paused: usize, late: usize) {
     second.finish().await;
     first.finish().await;
     if second.stopped {
-        // The late declaration came first: it reads, and decides anew.
+        // The late declaration came first: the second writer reads and decides again.
         second = Writer::new(stage, &UNSETTLED, 4, &c, &former).await;
         second.finish().await;
         first.finish().await;
     }
-    assert!(!second.stopped, "paused before {paused}, late before {late}: nobody took over");
+    assert!(!second.stopped, "paused before {paused}, late before {late}: there was no takeover");
     let terms = stage.judge(&begin).await;
     assert_eq!(terms.last(), Some(&second.token), "paused before {paused}, late before {late}: {terms:?}");
 }
@@ -137,7 +136,7 @@ async fn a_promotion_between_the_next_declaration_and_its_strip_does_not_take_ef
     first.write().await;
     let mut second = Writer::new(&stage, &UNSETTLED, 3, &c, &[a, b.clone()]).await;
     second.write().await;
-    assert_eq!(stage.mark(&b).await, (Role::Standby, Some(2)), "fenced off under its own term");
+    assert_eq!(stage.mark(&b).await, (Role::Standby, Some(2)), "fenced under its own term");
     second.write().await;
     assert_eq!(stage.declared().await.token, 3);
     first.write().await;

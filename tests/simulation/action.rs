@@ -1,26 +1,26 @@
-//! What may happen in the model, and how often.
+//! The actions of the model, and how often each may happen.
 
 use crate::server::Health;
 
-/// Something that may happen.
+/// An action of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A replica's job gets its next request carried out and answered.
+    /// The next request of a replica's job is carried out and answered.
     Answer {
         replica: usize,
         task: usize,
     },
-    /// The replica gives up waiting; the request, if it writes, is still on its way.
+    /// The replica stops waiting; the request, if it writes, is still in flight.
     TimeOut {
         replica: usize,
         task: usize,
     },
-    /// The next request cannot be sent, and nothing happens.
+    /// The next request cannot be sent.
     Fail {
         replica: usize,
         task: usize,
     },
-    /// A request takes effect whose sender has stopped waiting, or does no longer exist.
+    /// A request takes effect whose sender has stopped waiting or no longer exists.
     Arrive {
         packet: usize,
     },
@@ -34,16 +34,16 @@ pub enum Action {
         replica: usize,
         pod: usize,
     },
-    /// Nothing fresh is known of a pod: the replica was paused, or could not send.
+    /// The evidence about a pod becomes stale: the replica was paused, or could not send.
     Stale {
         replica: usize,
         pod: usize,
     },
-    /// The clock reaches the time that the election asked to be woken at.
+    /// The clock reaches the wake time of the election.
     Wake {
         replica: usize,
     },
-    /// A heartbeat: registers, finds itself dead, or learns of a failover.
+    /// A heartbeat: registers, finds its session dead, or detects a failover of the database.
     Beat {
         replica: usize,
     },
@@ -54,7 +54,7 @@ pub enum Action {
     MarkDead {
         replica: usize,
     },
-    /// A normal exit, with the session closed; or a kill.
+    /// A normal exit, which closes the session, or a kill.
     Stop {
         replica: usize,
         clean: bool,
@@ -81,17 +81,17 @@ pub enum Action {
     Create {
         pod: usize,
     },
-    /// Somebody takes the role label off, which is allowed.
+    /// A user removes the role label, which is allowed.
     Unlabel {
         pod: usize,
     },
-    /// The database goes back to an earlier state and another history; replicas follow one by one.
+    /// The database returns to an earlier state with another history; replicas connect to it one by one.
     Rewind {
         steps: usize,
     },
     /// The database is replaced by an empty one.
     Empty,
-    /// A replica reaches the present database, no longer the one that was the primary before.
+    /// A replica connects to the current database instead of the previous primary.
     Follow {
         replica: usize,
     },
@@ -124,7 +124,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Everything, for as long as the schedule is.
+    /// No limits.
     pub fn all() -> Self {
         let many = u32::MAX;
         Self {
@@ -145,12 +145,12 @@ impl Faults {
         }
     }
 
-    /// The pods stay well and the group as it is: whatever fails is a part of the system.
+    /// The pods stay healthy and the group unchanged: only parts of the system fail.
     pub fn components_only() -> Self {
         Self { ails: 0, crashes: 0, deletes: 0, unlabels: 0, group: 0, ..Self::all() }
     }
 
-    /// How many are left of the kind that the action is of.
+    /// The remaining number of actions of this kind.
     pub fn left(&mut self, action: &Action) -> Option<&mut u32> {
         Some(match action {
             Action::TimeOut { .. } | Action::Fail { .. } => &mut self.time_outs,

@@ -1,6 +1,9 @@
-//! Which actions are possible now.
+//! The actions that are possible in a state.
 
-use leadergroup::election::{Phase, Role, Standing};
+use leadergroup::{
+    api::Role,
+    election::{Phase, Standing},
+};
 
 use crate::{
     action::Action,
@@ -11,7 +14,7 @@ use crate::{
 };
 
 impl Model {
-    /// Everything that may happen now.
+    /// All actions that are possible now.
     pub fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         for (index, replica) in self.replicas.iter().enumerate() {
@@ -93,14 +96,14 @@ impl Model {
         actions.extend([true, false].map(|clean| Action::Stop { replica: index, clean }));
     }
 
-    /// Whether a claim could do anything: others are only repetitions.
+    /// Whether a claim can have an effect. Other claims would be repetitions.
     fn claimable(&self, replica: &Replica) -> bool {
         let database = &self.databases[replica.database];
         let group = replica.entry.as_ref().map(|entry| entry.object.uid);
         let free = |row: &LockRow| {
             row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
         };
-        // One that is being deleted already, or is deleted, needs no claim any more.
+        // A group that is being deleted or was deleted needs no claim any more.
         let observing = |entry: &Entry| entry.object.deleting && *entry.machine.phase() == Phase::Observing;
         let deleting = replica.entry.as_ref().is_some_and(observing);
         database

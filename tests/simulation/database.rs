@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::server::Granted;
 
-/// How far tokens jump in a new era: more than can have been granted and lost.
+/// How far tokens jump in a new era: more than the number of tokens that can have been granted and lost.
 const TOKEN_JUMP: i64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,7 +27,7 @@ pub struct LockRow {
 
 #[derive(Clone, Debug, Default)]
 pub struct Database {
-    /// The history that it really is in, and the one that its tokens were granted in.
+    /// The current history, and the history in which its tokens were granted.
     pub present: i64,
     pub timeline: i64,
     pub era: i64,
@@ -70,14 +70,14 @@ pub enum Claimed {
 }
 
 impl Database {
-    /// No row says dead and no row at all: both end a session.
+    /// A session ends if its row is marked dead or is missing.
     pub fn lives(&self, session: u32) -> bool {
         self.sessions.get(&session) == Some(&false)
     }
 
     pub fn run(&mut self, session: u32, statement: &Statement, ledger: &mut Vec<Granted>) -> Reply {
         if let Statement::Row { group } = statement {
-            // A plain read: it does not ask whether the session lives.
+            // A plain read, which does not check whether the session is alive.
             let row = self
                 .row
                 .as_ref()

@@ -1,14 +1,15 @@
-//! Ways through the model: every one of a bounded length, or a long random one; and the shortest that fails.
+//! Schedules of the model: every one of a bounded length, or a long random one; and the shortest one that fails.
 
 use std::{
     collections::HashSet,
     fmt::Write as _,
     hash::{DefaultHasher, Hasher as _},
+    ops::RangeInclusive,
 };
 
 use crate::{action::Action, model::Model};
 
-/// What was seen on the way.
+/// Statistics of the exploration.
 #[derive(Debug, Default)]
 pub struct Explored {
     pub states: usize,
@@ -30,8 +31,8 @@ fn digest(model: &Model) -> u64 {
     digest.0.finish()
 }
 
-/// Every schedule from `start` of at most `depth` actions, each state once; shortest schedules first, so that a schedule
-/// that fails is one of the shortest.
+/// Runs every schedule from `start` of at most `depth` actions, visiting each state once. Shorter schedules come
+/// first, so that a schedule that fails is one of the shortest.
 pub fn exhaust(start: &Model, depth: usize) -> Explored {
     let mut seen = HashSet::from([digest(start)]);
     let mut explored = Explored { states: 1, promotions: 0 };
@@ -78,7 +79,7 @@ impl Random {
     }
 }
 
-/// How often an action is chosen, against the others: work goes on most of the time.
+/// The relative frequency of an action. Most actions are ordinary work.
 fn weight(action: &Action) -> usize {
     match action {
         Action::Answer { .. } => 60,
@@ -98,7 +99,7 @@ fn weight(action: &Action) -> usize {
 fn choose(random: &mut Random, actions: &[Action]) -> Action {
     let total: usize = actions.iter().map(weight).sum();
     let mut drawn = random.below(total * 2);
-    // Half of the time the heavy ones alone, so that whole changes of holder come about.
+    // Half of the time choose only frequent actions, so that changes of holder complete.
     if drawn >= total {
         let busy: Vec<&Action> = actions.iter().filter(|action| weight(action) >= 15).collect();
         if !busy.is_empty() {
@@ -116,8 +117,41 @@ fn choose(random: &mut Random, actions: &[Action]) -> Action {
     actions[0]
 }
 
+/// The variable that names the one seed to play, to replay a failure.
+const SEED_VARIABLE: &str = "LEADERGROUP_SIMULATION_SEED";
+
+/// The seed to replay, if the environment names one.
+pub fn seed_to_replay() -> Option<u64> {
+    let text = std::env::var(SEED_VARIABLE).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a whole number")))
+}
+
+/// The seeds of a test: from 1 to `last`, or the one to replay.
+pub fn seeds(last: u64) -> RangeInclusive<u64> {
+    seed_to_replay().map_or(1..=last, |seed| seed..=seed)
+}
+
+/// Prints how to replay a schedule if it fails, wherever the panic comes from.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let thread = std::thread::current();
+            // libtest names the thread after the test, but for a run with a single thread.
+            let test = match thread.name() {
+                None | Some("main") => "long_random_schedules".to_owned(),
+                Some(test) => format!("--exact {test}"),
+            };
+            let command = "cargo test -p leadergroup --test simulation --";
+            eprintln!("replay it: {SEED_VARIABLE}={} {command} {test}", self.0);
+        }
+    }
+}
+
 /// A random schedule of `length` actions, then healing. Fails with the shortest schedule found that fails alike.
 pub fn walk(start: &Model, seed: u64, length: usize) -> Explored {
+    let _replay = Replay(seed);
     let mut random = Random::new(seed);
     let mut model = start.clone();
     let mut way = Vec::with_capacity(length);
@@ -137,7 +171,7 @@ pub fn walk(start: &Model, seed: u64, length: usize) -> Explored {
     Explored { states: length, promotions: model.server.promotions }
 }
 
-/// What is wrong after these actions, leaving out those that are not possible when their turn comes.
+/// The violation after these actions, skipping those that are not possible at their turn.
 fn verdict(start: &Model, way: &[Action]) -> (Vec<Action>, Option<String>) {
     let mut model = start.clone();
     let mut done = Vec::new();
@@ -154,7 +188,7 @@ fn verdict(start: &Model, way: &[Action]) -> (Vec<Action>, Option<String>) {
     (done, model.unsettled())
 }
 
-/// Leaves out of the schedule what it fails without.
+/// Removes actions that are not needed for the failure.
 fn fail(start: &Model, seed: u64, way: &[Action]) -> ! {
     let kind = |violation: &Option<String>| violation.as_ref().map(|text| text[..2].to_owned());
     let (mut way, mut violation) = verdict(start, way);

@@ -1,6 +1,6 @@
-//! The end of every long schedule: all is put right, and then the group has to settle.
+//! The end of every long schedule: all faults are removed, and then the group must settle.
 
-use leadergroup::election::Role;
+use leadergroup::api::Role;
 
 use crate::{
     action::{Action, Faults},
@@ -8,11 +8,11 @@ use crate::{
     server::Health,
 };
 
-/// Rounds in which every replica gets everything done that it wants. A change of holder takes about ten.
+/// Limit of rounds in which every replica completes its jobs. A change of holder takes about ten.
 const ROUNDS: usize = 400;
 
 impl Model {
-    /// Ends all faults, lets everything that is on its way arrive, and lets the replicas work.
+    /// Ends all faults, delivers all requests in flight, and lets the replicas work.
     pub fn heal(&mut self) {
         self.faults = Faults::all();
         if self.database_down {
@@ -41,7 +41,7 @@ impl Model {
         self.work();
     }
 
-    /// Sessions that nobody keeps any more expire.
+    /// Expires the sessions without a replica.
     fn bury_orphans(&mut self) {
         let kept: Vec<_> = self.replicas.iter().filter_map(|replica| replica.session).collect();
         if let Some(database) = self.databases.last_mut() {
@@ -67,7 +67,7 @@ impl Model {
         }
     }
 
-    /// Lets the replicas work, with no fault, until nothing is left to do.
+    /// Lets the replicas work without faults until there is nothing left to do.
     pub fn work(&mut self) {
         let mut quiet = 0;
         for _ in 0..ROUNDS {
@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// I6, I7: why the group is not as it should be after all was put right.
+    /// I6, I7: the reason why the group has not settled after all faults were removed.
     pub fn unsettled(&mut self) -> Option<String> {
         if self.server.violation.is_some() {
             return self.server.violation.clone();

@@ -1,11 +1,8 @@
-//! The whole: servers, replicas, requests that are on their way, and what each action does to them.
+//! The complete model: servers, replicas, requests in flight, and the effect of each action.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use leadergroup::{
-    api::{Declaration, PodRef},
-    election::Role,
-};
+use leadergroup::api::{Declaration, PodRef, Role};
 
 use crate::{
     action::{Action, Faults},
@@ -18,7 +15,7 @@ use crate::{
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
 
-/// A request on its way, with nobody waiting for its answer.
+/// A request in flight whose sender has stopped waiting.
 #[derive(Clone, Debug)]
 pub struct Packet {
     database: usize,
@@ -31,20 +28,20 @@ pub struct Model {
     pub now: Duration,
     pub server: Server,
     pub databases: Vec<Database>,
-    /// Earlier states of the present database, the latest last.
+    /// Earlier states of the current database, the latest last.
     pub snapshots: Vec<Database>,
     pub replicas: Vec<Replica>,
     pub packets: Vec<Packet>,
     pub faults: Faults,
     pub database_down: bool,
-    /// Watches and probes catch up by themselves before each action: for short schedules, seen through completely.
+    /// Watches and probes are up to date before each action. For exhaustive short schedules.
     pub prompt: bool,
     published: (BTreeMap<String, Pod>, Option<GroupObject>),
     counter: u32,
 }
 
 impl fmt::Debug for Model {
-    /// For telling two states apart: without what is only a record of the past.
+    /// Identifies a state, without data that only records the past.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Server { pods, health, blemished, group, .. } = &self.server;
         write!(f, "{pods:?}{health:?}{blemished:?}{group:?}{:?}{:?}", self.databases, self.replicas)?;
@@ -53,7 +50,7 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
-    /// Three pods, two replicas that know nothing yet, and a group that was just created.
+    /// Three pods, two new replicas, and a group that was just created.
     pub fn new(faults: Faults) -> Self {
         let mut model = Self {
             now: Duration::from_secs(100),
@@ -106,7 +103,7 @@ impl Model {
         self.server.group = Some(GroupObject { uid, version, deleting: false, paused: false, declared });
     }
 
-    /// Puts the present world onto the watches: a fresh replica lists everything.
+    /// Shows the current world to a new replica, which lists everything.
     fn start(&mut self, replica: usize) {
         let database = self.databases.len() - 1;
         let mut fresh = Replica { alive: true, database, ..Replica::default() };
@@ -115,7 +112,7 @@ impl Model {
         self.replicas[replica] = fresh;
     }
 
-    /// Whatever changed is put on the watches.
+    /// Adds changes to the watches.
     fn publish(&mut self) {
         let (pods, group) = &mut self.published;
         let mut events = Vec::new();
@@ -144,7 +141,7 @@ impl Model {
         }
     }
 
-    /// Carries a request out on whichever server it is for. None: that server is down.
+    /// Carries out a request on its server. None if that server is down.
     fn serve(&mut self, database: usize, session: Option<u32>, request: &Request) -> Option<Response> {
         match request {
             Request::Server(call) => Some(Response::Server(self.server.serve(call))),
@@ -153,7 +150,7 @@ impl Model {
                 let writes = request.writes();
                 if writes && database + 1 == self.databases.len() {
                     self.snapshots.push(self.databases[database].clone());
-                    // Older states than these are lost for good.
+                    // Keep only the latest states.
                     if self.snapshots.len() > 4 {
                         self.snapshots.remove(0);
                     }
@@ -209,7 +206,7 @@ impl Model {
         }
     }
 
-    /// The replica's process ends: its requests may still arrive.
+    /// Ends the replica's process. Its requests may still arrive.
     fn stop(&mut self, replica: usize, clean: bool) {
         for task in 0..self.replicas[replica].tasks.len() {
             let packet = self.packet(replica, task);
@@ -266,7 +263,7 @@ impl Model {
         }
     }
 
-    /// Lets one thing happen.
+    /// Performs one action.
     pub fn apply(&mut self, action: Action) {
         if let Some(left) = self.faults.left(&action) {
             *left = left.saturating_sub(1);
@@ -395,7 +392,7 @@ impl Model {
         }
     }
 
-    /// All watches and probes show the present.
+    /// Brings all watches and probes up to date.
     pub fn catch_up(&mut self) {
         for replica in 0..self.replicas.len() {
             self.catch_up_one(replica);
@@ -409,7 +406,7 @@ impl Model {
         while let Some(seen) = self.replicas[replica].group_watch.pop_front() {
             self.replicas[replica].see_group(seen);
         }
-        // A container that was started anew is seen before it proves itself.
+        // A restart is seen before the new container's first success.
         self.look();
         for uid in self.replicas[replica].pods.keys().cloned().collect::<Vec<_>>() {
             let health = self.server.health.get(&uid).copied();
@@ -418,7 +415,7 @@ impl Model {
         self.look();
     }
 
-    /// The row that counts, as a replica in charge would read it.
+    /// The current row, as its owner would read it.
     pub fn row(&mut self) -> Option<leadergroup::election::Row> {
         let group = self.server.group.as_ref()?.uid;
         let database = self.databases.last_mut()?;

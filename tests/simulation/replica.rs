@@ -1,5 +1,4 @@
-//! One replica: what its watches and probes have shown it, its election, and the jobs under way. Stands in for
-//! `src/operator`.
+//! One replica: the state of its watches and probes, its election, and its jobs. Models `src/operator`.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,8 +6,8 @@ use std::{
 };
 
 use leadergroup::{
-    api::Reason,
-    election::{Effect, Event, Group, Member, Outcome, Policy, Role, Standing, World},
+    api::{Reason, Role},
+    election::{Effect, Event, Group, Member, Outcome, Policy, Standing, World},
 };
 use uuid::Uuid;
 
@@ -44,12 +43,12 @@ pub struct Replica {
     pub pod_watch: VecDeque<Seen>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
-    /// The database failed over, and this replica has not heard of it yet.
+    /// The database failed over, and this replica has not handled that yet.
     pub doubt: bool,
     pub lock_away: bool,
-    /// The grant last asked for: the same once more is no new choice.
+    /// The last requested grant. Repeating it is not a new decision.
     pub asked: Option<Uuid>,
-    /// A promise that the core broke.
+    /// A violation of an invariant by the core.
     pub violation: Option<String>,
 }
 
@@ -86,7 +85,7 @@ impl Replica {
         }
     }
 
-    /// One step of the election, and what it asks for.
+    /// One step of the election, and its effects.
     fn step(&mut self, event: Event, now: Duration) {
         let Some(entry) = &mut self.entry else { return };
         let effects = entry.machine.step(event, now);
@@ -100,8 +99,8 @@ impl Replica {
         }
     }
 
-    /// I5: nobody is chosen without fresh positive evidence, save one that is active already. Nor is anybody while the
-    /// group is paused, save in the middle of a change.
+    /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused,
+    /// no pod is chosen except in the middle of a change.
     fn judge(&mut self, effect: &Effect) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
         if self.asked.replace(grant.id) == Some(grant.id) {
@@ -125,7 +124,7 @@ impl Replica {
         }
     }
 
-    /// Shows the election the world.
+    /// Updates the world of the election.
     pub fn look(&mut self, now: Duration) {
         let world = self.world();
         let Some(entry) = &self.entry else { return };
@@ -146,7 +145,7 @@ impl Replica {
     fn learn(&mut self, pod: Pod) {
         let known = self.pods.get(&pod.pod.uid);
         if known.is_some_and(|known| pod.restarts > known.restarts) {
-            // Until the next probe, which is the new run's.
+            // Until the next probe, which is of the new container.
             self.evidence.insert(pod.pod.uid.clone(), Standing::Failing(Reason::ContainerRestarted));
         }
         if known.is_none_or(|known| pod.version >= known.version) {
@@ -193,7 +192,7 @@ impl Replica {
 
     pub fn finish(&mut self, task: Task, end: End, seed: u128, now: Duration) {
         for pod in task.learned {
-            // The watch alone says what exists: an answer may come in after the news that its pod is gone.
+            // Only the watch decides which pods exist: an answer may arrive after the deletion of its pod.
             if self.pods.contains_key(&pod.pod.uid) {
                 self.learn(pod);
             }

@@ -1,15 +1,12 @@
-//! The model of the API server: pods and the group, with the preconditions of the real one, and the invariants that are
-//! judged at every write.
+//! The model of the API server: pods and the group, with the preconditions of the real one, and the invariants that
+//! are checked at every write.
 
 use std::collections::BTreeMap;
 
-use leadergroup::{
-    api::{Declaration, PodRef},
-    election::Role,
-};
+use leadergroup::api::{Declaration, PodRef, Role};
 use uuid::Uuid;
 
-/// A pod as etcd has it, and how it really is.
+/// A pod as stored in etcd, and its real health.
 #[allow(clippy::struct_field_names, reason = "name and UID go by this name everywhere")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
@@ -19,14 +16,14 @@ pub struct Pod {
     /// The group that stamped it, and the term.
     pub stamp: Option<(u32, i64)>,
     pub deleting: bool,
-    /// The kubelet says that a container ended.
+    /// The kubelet reports that a container ended.
     pub crashed: bool,
-    /// How often it was started anew after that, as the kubelet counts.
+    /// The restart count of the kubelet.
     pub restarts: u32,
     pub node: &'static str,
 }
 
-/// What a probe of a pod would find.
+/// The outcome of probes of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
     Well,
@@ -43,22 +40,22 @@ pub struct GroupObject {
     pub declared: Declaration,
 }
 
-/// What a lock granted, whichever database it was and whether or not it still remembers.
+/// A grant of the lock by any database, even if that database has lost it.
 #[derive(Clone, Debug)]
 pub struct Granted {
     pub token: i64,
     pub id: Uuid,
     pub owner: String,
-    /// Who was active when it was granted.
+    /// The pod that was active at the time of the grant.
     pub active: Option<String>,
 }
 
-/// What is sent to the API server.
+/// A request to the API server.
 #[derive(Clone, Debug)]
 pub enum Call {
     Pod(PodRef),
     Group,
-    /// Bound to UID and version, as a merge patch with both of them in its metadata is.
+    /// With UID and version as preconditions, as in a merge patch with both in its metadata.
     Label {
         pod: PodRef,
         version: u64,
@@ -76,12 +73,12 @@ pub enum Call {
     },
 }
 
-/// What it answers.
+/// An answer of the API server.
 #[derive(Clone, Debug)]
 pub enum Answer {
     Pod(Option<Pod>),
     Group(Option<GroupObject>),
-    /// The pod as written; none when a precondition failed.
+    /// The pod after the write; none if a precondition failed.
     Labelled(Option<Pod>),
     /// Whether the patch was applied.
     Patched(bool),
@@ -92,16 +89,16 @@ pub struct Server {
     pub revision: u64,
     pub pods: BTreeMap<String, Pod>,
     pub health: BTreeMap<String, Health>,
-    /// UIDs of pods that something was wrong with at any time: only these may lose the role.
+    /// UIDs of pods that were unhealthy at any time: only these may lose the role.
     pub blemished: Vec<String>,
     pub group: Option<GroupObject>,
     pub ledger: Vec<Granted>,
     /// All declarations ever made: group, token, grant, holder.
     pub declared: Vec<(u32, i64, Option<String>, String)>,
-    /// A database lost commits: then a group that is created anew may go on from an older token than its predecessor's
-    /// last. A group's own tokens grow all the same.
+    /// Whether a database lost commits. Then a recreated group may continue from an older token than the last one of
+    /// its predecessor. The tokens of one group still grow.
     pub forgot: bool,
-    /// How often a pod turned active; for tests that must not pass in vain.
+    /// The number of promotions, for tests that must not pass without any.
     pub promotions: u32,
     pub violation: Option<String>,
 }
@@ -120,7 +117,7 @@ impl Server {
         self.revision
     }
 
-    /// Carries a request out, as one transaction of etcd does.
+    /// Carries out a request in one transaction, as etcd does.
     pub fn serve(&mut self, call: &Call) -> Answer {
         match call {
             Call::Pod(pod) => {
@@ -149,7 +146,7 @@ impl Server {
             return None;
         }
         let mut new = Pod { role, stamp, ..found.clone() };
-        // A write that changes nothing makes no revision.
+        // A write that changes nothing creates no revision.
         if new != found {
             new.version = self.next_revision();
             self.pods.insert(pod.name.clone(), new.clone());
@@ -183,7 +180,7 @@ impl Server {
         true
     }
 
-    /// The invariants on one write of a label.
+    /// Checks the invariants on one write of a label.
     fn judge(&mut self, before: &Pod, after: &Pod) {
         let uid = &after.pod.uid;
         let actives = self.actives();
@@ -218,17 +215,18 @@ impl Server {
             && self.is_established(uid)
         {
             self.violate(format!(
-                "I5: {uid} lost the role, and nothing was ever wrong with it; {after:?}, {:?}, {:?}",
+                "I5: {uid} lost the role, and was never unhealthy; {after:?}, {:?}, {:?}",
                 self.group, self.ledger
             ));
         }
     }
 
-    /// Whether a pod is declared, or was active already when the present term was granted: then nothing but evidence may
-    /// cost it the role. One that turned active while it was being replaced had not been seen active by anybody.
+    /// Whether a pod is declared, or was already active when the current term was granted: such a pod may lose the
+    /// role only because of evidence. A pod that became active while it was being replaced had not been seen active
+    /// by any replica.
     ///
-    /// While two databases both believe to be the primary, and pods fail besides, each of two replicas may replace the
-    /// other one's choice: that is judged only where the pods are well.
+    /// While two databases both act as primary and pods fail as well, each of two replicas may replace the other
+    /// one's choice. So this is checked only if the pods are healthy.
     fn is_established(&self, uid: &String) -> bool {
         if self.forgot && !self.blemished.is_empty() {
             return false;

@@ -1,9 +1,9 @@
-//! What carries an effect out: a program of single requests, as `src/operator/effects.rs`, `src/operator/claims.rs` and
-//! `src/routing` have it. Between any two requests anything may happen.
+//! The execution of an effect as a sequence of single requests, as in the operator's executor and assignment and in
+//! `src/routing`. Anything may happen between two requests.
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodRef, Reason},
-    election::{Effect, Outcome, Refusal, Role, Row, Ticket},
+    api::{Declaration, OnDelete, PodRef, Reason, Role},
+    election::{Effect, Outcome, Refusal, Row, Ticket},
 };
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     server::{Answer, Call, GroupObject, Pod},
 };
 
-/// How often one pod's role is tried, as in `src/routing/pods.rs`.
+/// The number of attempts to write one pod's role, as in `src/routing/pods.rs`.
 const ATTEMPTS: u8 = 8;
 
 #[derive(Clone, Debug)]
@@ -36,18 +36,18 @@ pub enum Response {
 pub enum End {
     Outcome(Outcome),
     Claimed(Claimed),
-    /// A claim: the group is being deleted, and the lock holds nothing of it any more.
+    /// A claim: the group is being deleted, and has no row left.
     Buried,
     /// A claim without an answer.
     Unclaimed,
 }
 
-/// Why a request has no answer.
+/// Why there is no answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// It was not sent.
     Unsent,
-    /// It was sent, and nobody waits for it any more.
+    /// It was sent, but its sender has stopped waiting.
     Lost,
 }
 
@@ -56,13 +56,13 @@ pub enum Next {
     End(End),
 }
 
-/// A job under way.
+/// A job in progress.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub group: u32,
     pub session: Option<u32>,
     pub job: Job,
-    /// What the replica knows of the declaration, for a tombstone.
+    /// The declared token, for a tombstone.
     floor: i64,
     stage: u8,
     attempts: u8,
@@ -70,7 +70,7 @@ pub struct Task {
     found: Option<Pod>,
     declared: Option<Declaration>,
     row: Option<Row>,
-    /// What a claim was told first.
+    /// The first answer to a claim.
     claimed: Option<Claimed>,
     pub learned: Vec<Pod>,
     pub object: Option<GroupObject>,
@@ -89,7 +89,7 @@ fn database(statement: Statement) -> Next {
 }
 
 impl Request {
-    /// Whether it changes anything, so that it matters if it arrives late.
+    /// Whether it is a write, so that a late arrival matters.
     pub fn writes(&self) -> bool {
         !matches!(self, Self::Server(Call::Pod(_) | Call::Group) | Self::Database(Statement::Row { .. }))
     }
@@ -214,7 +214,7 @@ impl Task {
         group.filter(|found| found.uid == self.group)
     }
 
-    /// Takes an answer in. Some: that was the last.
+    /// Processes an answer. Returns the end if it was the last one.
     pub fn absorb(&mut self, response: Response) -> Option<End> {
         let outcome = |outcome| Some(End::Outcome(outcome));
         let effect = match &self.job {
@@ -372,8 +372,8 @@ impl Task {
         }
     }
 
-    /// What becomes of the job when its answer does not come. Whether a statement was carried out whose answer was lost
-    /// is not known; of a write to the API server that does not matter, for each can be told by what it is bound to.
+    /// The end of the job if its answer does not arrive. It is unknown whether a statement without an answer was
+    /// carried out. For a write to the API server this does not matter, because its preconditions show that later.
     pub fn unanswered(&self, silence: Silence) -> End {
         match (&self.job, self.next()) {
             (Job::Claim, _) => End::Unclaimed,

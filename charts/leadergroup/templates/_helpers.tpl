@@ -44,7 +44,7 @@ app.kubernetes.io/component: postgresql
 {{- end -}}
 {{- end -}}
 
-{{/* The operator as the API server knows it. */}}
+{{/* The operator's user name at the API server. */}}
 {{- define "leadergroup.username" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAccountName" . }}
 {{- end -}}
@@ -75,17 +75,17 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAc
 {{- default (include "leadergroup.postgresql.fullname" .) .Values.postgresql.auth.existingSecret -}}
 {{- end -}}
 
-{{/* Exactly one source of the database's URL, or an error that says what to write. */}}
+{{/* Fails with an error that says what to write, unless there is exactly one source of the database's URL. */}}
 {{- define "leadergroup.database.check" -}}
 {{- $given := or .Values.database.url .Values.database.existingSecret.name -}}
 {{- if and .Values.database.url .Values.database.existingSecret.name -}}
 {{- fail "database: set either database.url or database.existingSecret.name, not both" -}}
 {{- end -}}
 {{- if and .Values.postgresql.enabled $given -}}
-{{- fail "database: to use a PostgreSQL of your own, set postgresql.enabled=false, too" -}}
+{{- fail "database: to use your own PostgreSQL, also set postgresql.enabled=false" -}}
 {{- end -}}
 {{- if and .Values.postgresql.enabled .Values.database.passwordSecret.name -}}
-{{- fail "database.passwordSecret: the bundled PostgreSQL takes postgresql.auth.existingSecret; for one of your own, set postgresql.enabled=false" -}}
+{{- fail "database.passwordSecret: for the bundled PostgreSQL set postgresql.auth.existingSecret; for your own, set postgresql.enabled=false" -}}
 {{- end -}}
 {{- if not (or .Values.postgresql.enabled $given) -}}
 {{- fail "database: postgresql.enabled is false; set database.url or database.existingSecret.name" -}}
@@ -93,8 +93,8 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAc
 {{- end -}}
 
 {{/*
-Where the database's URL is to be had: the bundled database's carries no secret and stands in the pod itself. Any other's
-is mounted, so that a change of the Secret needs no restart.
+The source of the database's URL. The URL of the bundled database contains no secret and is set directly. Any other URL is
+mounted from a Secret, so that a change needs no restart.
 */}}
 {{- define "leadergroup.database.env" -}}
 {{- if .Values.postgresql.enabled -}}
@@ -173,7 +173,7 @@ is mounted, so that a change of the Secret needs no restart.
 {{- end }}
 {{- end -}}
 
-{{/* What the restricted Pod Security Standard asks of a container, and a read-only root file system. */}}
+{{/* The requirements of the restricted Pod Security Standard, and a read-only root file system. */}}
 {{- define "leadergroup.containerSecurityContext" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

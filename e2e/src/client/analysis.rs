@@ -1,28 +1,38 @@
-//! What a client's calls mean: who answered when, how long nobody did, and what was lost.
+//! Analysis of a client's calls: which pod answered when, gaps between answers, and lost calls.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Call;
 use crate::moment::Moment;
 
-/// The calls of one client, in the order of their beginnings.
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// When it started.
+    pub at: Moment,
+    /// When the answer or the error arrived.
+    pub end: Moment,
+    /// The name of the pod that answered, or the error.
+    pub answer: Result<String, String>,
+}
+
+/// The calls of one client, ordered by start time.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(Vec<Call>);
 
-/// How the answers went over from one pod to another.
+/// The transition of answers from one pod to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Switch {
-    /// When the last answer of the old pod came before the new one's first.
+    /// When the last answer of the old pod before the first one of the new pod arrived.
     pub last_old: Option<Moment>,
-    /// When the first answer of the new pod came.
+    /// When the first answer of the new pod arrived.
     pub first_new: Moment,
-    /// From the one to the other.
+    /// The time between the two.
     pub gap: Option<Duration>,
     /// Calls that failed between the fault and the end of the record.
     pub lost: usize,
-    /// Answers of the old pod to calls that began after the new one had answered.
+    /// Answers of the old pod to calls that started after the new pod had answered.
     pub stale: usize,
 }
 
@@ -33,33 +43,33 @@ impl Calls {
         Self(calls)
     }
 
-    /// How many there are.
+    /// The number of calls.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no calls.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The calls that began at a moment or later.
+    /// The calls that started at a moment or later.
     #[must_use]
     pub fn from(&self, moment: Moment) -> Self {
         Self(self.0.iter().filter(|call| call.at >= moment).cloned().collect())
     }
 
-    /// The answers, in the order of the calls' beginnings: when the call began, when it ended, who answered.
+    /// The answers, ordered by start of the call: when the call started, when it ended, and which pod answered.
     pub fn answers(&self) -> impl Iterator<Item = (Moment, Moment, &str)> {
         self.0.iter().filter_map(|call| Some((call.at, call.end, call.answer.as_deref().ok()?)))
     }
 
-    /// How many answers a pod gave.
+    /// The number of answers of a pod.
     pub fn answered_by(&self, pod: &str) -> usize {
         self.answers().filter(|(_, _, who)| *who == pod).count()
     }
 
-    /// The pods that answered, in the order of their first answers.
+    /// The pods that answered, ordered by first answer.
     pub fn pods(&self) -> Vec<&str> {
         let mut pods = Vec::new();
         for (_, _, pod) in self.answers() {
@@ -70,12 +80,12 @@ impl Calls {
         pods
     }
 
-    /// How many calls got no answer.
+    /// The number of calls without an answer.
     pub fn lost(&self) -> usize {
         self.0.iter().filter(|call| call.answer.is_err()).count()
     }
 
-    /// How many calls failed in which way.
+    /// The number of failed calls by error.
     pub fn errors(&self) -> BTreeMap<&str, usize> {
         let mut errors = BTreeMap::new();
         for error in self.0.iter().filter_map(|call| call.answer.as_deref().err()) {
@@ -84,12 +94,12 @@ impl Calls {
         errors
     }
 
-    /// The longest time between two answers that follow each other; zero with fewer than two answers.
+    /// The longest time between two consecutive answers; zero with fewer than two answers.
     pub fn longest_gap(&self) -> Duration {
         self.gaps(Duration::ZERO).into_iter().max().unwrap_or_default()
     }
 
-    /// The times between two answers that follow each other, those that are longer than `least`, in their order.
+    /// The times between consecutive answers that are longer than `least`, in order.
     pub fn gaps(&self, least: Duration) -> Vec<Duration> {
         let mut ends: Vec<Moment> = self.answers().map(|(_, end, _)| end).collect();
         ends.sort_unstable();
@@ -97,7 +107,7 @@ impl Calls {
         gaps.filter(|gap| *gap > least).collect()
     }
 
-    /// How the answers went from `old` to `new` after `fault`; `None` if `new` never answered.
+    /// The transition of answers from `old` to `new` after `fault`; `None` if `new` never answered.
     pub fn switch(&self, old: &str, new: &str, fault: Moment) -> Option<Switch> {
         let first_new =
             self.from(fault).answers().filter(|(_, _, who)| *who == new).map(|(_, end, _)| end).min()?;

@@ -1,14 +1,10 @@
 //! The calling process: `leadergroup-e2e call`.
 
-use std::{
-    io::Write,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -18,40 +14,40 @@ use tokio::{
 use super::Call;
 use crate::moment::Moment;
 
-/// Calls an address again and again and prints a line of JSON for each call.
+/// Calls an address repeatedly and prints a line of JSON for each call.
 #[derive(Args, Clone, Debug)]
 pub struct CallArgs {
-    /// Where to: a Service's address and port.
+    /// Address and port of the Service.
     pub target: SocketAddr,
-    /// The milliseconds from the beginning of one call to the next.
+    /// Milliseconds from the start of one call to the start of the next.
     #[arg(long, default_value_t = 10)]
     pub every_ms: u64,
-    /// The milliseconds that one call may take.
+    /// Time limit of one call in milliseconds.
     #[arg(long, default_value_t = 250)]
     pub timeout_ms: u64,
 }
 
 impl CallArgs {
-    /// Calls until nobody reads the output any more.
+    /// Calls until the output is closed.
     pub async fn run(self) -> Result<()> {
         let mut ticks = time::interval(Duration::from_millis(self.every_ms));
-        // A process that was held up does not make up for it with a burst: these would not be calls at a rate.
+        // After a delay there is no burst of calls, which would not keep the rate.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let timeout = Duration::from_millis(self.timeout_ms);
         let closed = Arc::new(Mutex::new(None));
         loop {
             ticks.tick().await;
-            if let Some(error) = closed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(error) = closed.lock().take() {
                 return Err(error);
             }
             let closed = Arc::clone(&closed);
             tokio::spawn(async move {
                 let call = call(self.target, timeout).await;
                 let printed = serde_json::to_string(&call).map_err(Into::into).and_then(|line| {
-                    writeln!(std::io::stdout().lock(), "{line}").context("nobody reads the calls")
+                    writeln!(std::io::stdout().lock(), "{line}").context("the output is closed")
                 });
                 if let Err(error) = printed {
-                    *closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *closed.lock() = Some(error);
                 }
             });
         }
@@ -64,7 +60,7 @@ async fn call(target: SocketAddr, timeout: Duration) -> Call {
     Call { at, end: Moment::now(), answer: answer.map_err(|error| format!("{error:#}")) }
 }
 
-/// An HTTP GET of `/` on a connection of its own; the body is the pod's name.
+/// An HTTP GET of `/` on a new connection; the body is the pod's name.
 async fn get(target: SocketAddr) -> Result<String> {
     let mut stream = TcpStream::connect(target).await.map_err(|error| anyhow!("{}", error.kind()))?;
     stream.write_all(b"GET / HTTP/1.0\r\nHost: service\r\n\r\n").await?;
@@ -99,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_says_who_answered_or_what_went_wrong() {
+    async fn a_call_returns_the_pod_that_answered_or_the_error() {
         let second = Duration::from_secs(1);
         let good = call(answering("HTTP/1.1 200 OK\r\nServer: x\r\n\r\nweb-1\n").await, second).await;
         assert_eq!(good.answer, Ok("web-1".into()));

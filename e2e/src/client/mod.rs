@@ -1,23 +1,19 @@
-//! The client of a Service: who answered which call, and what was lost.
+//! The client of a Service: records which pod answered each call, and which calls were lost.
 //!
-//! Calls go out at a fixed rate whatever becomes of those before, each on a connection of its own, because it is new
-//! connections that a Service routes. On the project's own cluster the caller is a process inside a node's network
+//! Calls are sent at a fixed rate, whatever happens to earlier calls. Each uses a new connection, because a Service
+//! routes new connections. On the project's own cluster the caller is a process in a node's network
 //! ([`Client::spawn`] with a command that enters it); elsewhere it is a pod whose log is read ([`Client::in_pod`]).
-//! [`Calls`] says what the records mean.
+//! [`Calls`] analyses the records.
 
 mod analysis;
 mod caller;
 mod pod;
 
-use std::{
-    process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use futures::{Stream, StreamExt, stream};
-use serde::{Deserialize, Serialize};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -26,21 +22,8 @@ use tokio::{
     time,
 };
 
-use crate::moment::Moment;
-
-pub use analysis::{Calls, Switch};
+pub use analysis::{Call, Calls, Switch};
 pub use caller::CallArgs;
-
-/// One call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
-    /// When it began.
-    pub at: Moment,
-    /// When the answer or the error was there.
-    pub end: Moment,
-    /// The name of the pod that answered, or the error.
-    pub answer: Result<String, String>,
-}
 
 /// A client that is calling.
 #[derive(Debug)]
@@ -59,7 +42,7 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Starts a command that prints one [`Call`] a line as JSON: `leadergroup-e2e call` inside some network.
+    /// Starts a command that prints one [`Call`] per line as JSON: `leadergroup-e2e call` in some network.
     pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().with_context(|| format!("starting the client {name}"))?;
@@ -86,7 +69,7 @@ impl Client {
         let reader = tokio::spawn(async move {
             while let Some(Ok(line)) = lines.next().await {
                 match parse(&line) {
-                    Ok(call) => locked(&recorded).push(call),
+                    Ok(call) => recorded.lock().push(call),
                     Err(error) => tracing::warn!("{who}: {error:#}"),
                 }
                 count.send_modify(|count| *count += 1);
@@ -95,12 +78,12 @@ impl Client {
         Self { name: name.to_owned(), calls, made, child: None, reader }
     }
 
-    /// What was recorded so far, in the order of the calls' beginnings.
+    /// The calls recorded so far, ordered by start time.
     pub fn calls(&self) -> Calls {
-        Calls::new(locked(&self.calls).clone())
+        Calls::new(self.calls.lock().clone())
     }
 
-    /// Waits until the calls fulfil a condition, and answers them.
+    /// Waits until the calls meet a condition, and returns them.
     pub async fn until(
         &self,
         what: &str,
@@ -118,7 +101,7 @@ impl Client {
                 if made.changed().await.is_err() {
                     bail!("the client {} ended", self.name);
                 }
-                // Several calls a look are enough, and cheaper.
+                // Checking after several calls is cheaper than after each.
                 time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -130,18 +113,14 @@ impl Client {
         }
     }
 
-    /// Ends the client and answers all its calls.
+    /// Ends the client and returns all its calls.
     pub async fn stop(mut self) -> Result<Calls> {
         if let Some(mut child) = self.child.take() {
             child.kill().await.context("ending the client")?;
-            // What it printed before is still in the pipe.
+            // Earlier output is still in the pipe.
             let read = time::timeout(Duration::from_secs(5), &mut self.reader).await;
             read.context("reading the last calls")?.context("reading the calls")?;
         }
         Ok(self.calls())
     }
-}
-
-fn locked(calls: &Mutex<Vec<Call>>) -> MutexGuard<'_, Vec<Call>> {
-    calls.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! The client for other people's clusters: a pod that calls with busybox `wget` and writes each answer to its log.
+//! The client for existing clusters: a pod that calls with busybox `wget` and writes each answer to its log.
 //!
-//! Coarser than a process in a node's network: the calls follow each other (10 to 20 a second), an unanswered one takes
-//! a second, and a call is dated when its line of the log arrives here.
+//! It is less precise than a process in a node's network: the calls follow each other (10 to 20 a second), an
+//! unanswered call takes a second, and the time of a call is when its log line arrives here.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::moment::Moment;
 const STARTS_WITHIN: Duration = Duration::from_mins(2);
 
 impl Client {
-    /// Starts a pod in `namespace` that calls `target`. It ends with its namespace.
+    /// Starts a pod in `namespace` that calls `target`. It is deleted with its namespace.
     pub async fn in_pod(
         kube: Kube,
         namespace: &str,
@@ -30,7 +30,7 @@ impl Client {
         image: &str,
         target: SocketAddr,
     ) -> Result<Self> {
-        // Not `wget -T`: some static builds of busybox crash by it.
+        // Not `wget -T`, which crashes some static builds of busybox.
         let script = format!(
             "while :; do if answer=$(timeout 1 wget -q -O - http://{target}/ 2>/dev/null); then echo \"answer $answer\"; \
              else echo lost; fi; usleep 50000; done"

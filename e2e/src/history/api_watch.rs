@@ -1,14 +1,10 @@
-//! The collector for other people's clusters: watches through the API server.
+//! The collector for existing clusters: watches through the API server.
 //!
-//! A watch delivers every change after the revision it starts from, or it says 410 Gone; then a part of the history
-//! cannot be had any more, and the collector fails. Each watch is short, because the server ends a short watch with a
-//! bookmark: the proof of how far it came when nothing happened.
+//! A watch delivers every change after the revision it starts from, or returns 410 Gone. In the second case a part of
+//! the history is lost, and the collector fails. Each watch is short, because the server ends a short watch with a
+//! bookmark, which shows how far it came if nothing happened.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use futures::StreamExt;
@@ -22,6 +18,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams},
 };
 use leadergroup::api::LeaderGroup;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle, time};
 
@@ -29,7 +26,7 @@ use super::{Change, History, Kind, Object, ObjectId};
 use crate::moment::Moment;
 
 const WATCH_SECONDS: u32 = 10;
-/// How long the API server may be away, and how often it is asked again.
+/// How long the API server may be unavailable, and how often to retry.
 const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -57,7 +54,7 @@ impl Drop for ApiCollector {
 }
 
 impl ApiCollector {
-    /// Starts now, with what is in the namespace as the baseline.
+    /// Starts now, with the current content of the namespace as the baseline.
     pub async fn start(client: Client, namespace: &str) -> Result<Self> {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let system = namespaces.get("kube-system").await.context("reading the namespace kube-system")?;
@@ -78,7 +75,7 @@ impl ApiCollector {
             collector.baseline = collector.baseline.max(revision);
             for object in list.items {
                 let change = change(kind, namespace, object, false)?;
-                collector.locked().push(change);
+                collector.changes.lock().push(change);
             }
             let (progress_tx, progress) = watch::channel(Progress::SeenTo(revision));
             let follower = Follower {
@@ -105,13 +102,9 @@ impl ApiCollector {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<Change>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until everything was seen that is there now, and answers the revision.
+    /// Waits until everything up to now has been seen, and returns the revision.
     pub async fn catch_up(&self, within: Duration) -> Result<i64> {
-        // A list without a resourceVersion is a read of the newest state.
+        // A list without a resourceVersion reads the newest state.
         let mut now = 0;
         for kind in Kind::ALL {
             let list = self.api(kind).list(&ListParams::default().limit(1)).await?;
@@ -134,9 +127,9 @@ impl ApiCollector {
         Ok(now)
     }
 
-    /// What was recorded so far. Call [`Self::catch_up`] first: without it the end may be missing.
+    /// The history recorded so far. Call [`Self::catch_up`] first, otherwise the end may be missing.
     pub fn history(&self) -> History {
-        let mut changes = self.locked().clone();
+        let mut changes = self.changes.lock().clone();
         changes.sort_by_key(|change| change.revision);
         let seen_to = |progress: &watch::Receiver<Progress>| match &*progress.borrow() {
             Progress::SeenTo(revision) => *revision,
@@ -182,9 +175,9 @@ struct Follower {
 }
 
 enum Ended {
-    /// The watch is over: go on from where it ended.
+    /// The watch is over: continue from where it ended.
     Over,
-    /// What was missed cannot be had any more.
+    /// The missed changes are lost.
     Hole(anyhow::Error),
 }
 
@@ -245,7 +238,7 @@ impl Follower {
         let change = change(self.kind, &self.namespace, object, deleted)?;
         let revision = change.revision;
         ensure!(revision > self.seen_to, "revision {revision} came after {}", self.seen_to);
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        self.changes.lock().push(change);
         Ok(revision)
     }
 

@@ -1,106 +1,16 @@
 //! The checker: a pure function from a history to the violations of the invariants in it.
 //!
-//! It walks the changes in the order of their revisions, keeps the world as it was after each, and looks at every
-//! group and Service that the change could have touched. The lock's term history is set beside it at the end.
+//! It goes through the changes in the order of their revisions, keeps the state after each, and checks every group
+//! and Service that the change can affect. At the end it compares the result with the lock's term history.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL, Stamp};
-use serde::Serialize;
 
 use super::objects::selects;
+use super::outcome::{Checked, Invariant, Promotion, Violation};
 use super::{Change, GroupView, History, Kind, Object, PodView, ServiceView, SliceView, Term};
-use crate::moment::Moment;
-
-/// What is promised at every revision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Invariant {
-    /// I1: at most one pod of a group is labelled active, and at most one endpoint of its Service serves.
-    OneActive,
-    /// I2: a pod turns active only after the lock granted it the token and the group's status declared it.
-    GrantedAndDeclared,
-    /// I3: tokens only grow, and none is used for two owners.
-    TokensGrow,
-    /// I4: no pod turns active with a token after a larger one was declared.
-    NoLateWrites,
-}
-
-impl fmt::Display for Invariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OneActive => "I1 one active",
-            Self::GrantedAndDeclared => "I2 granted and declared first",
-            Self::TokensGrow => "I3 tokens only grow",
-            Self::NoLateWrites => "I4 no late writes",
-        })
-    }
-}
-
-/// A broken promise.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Violation {
-    /// Which one.
-    pub invariant: Invariant,
-    /// The revision that broke it; 0 if it is about the term history alone.
-    pub revision: i64,
-    /// The object that changed, or the lock's key.
-    pub object: String,
-    /// What is wrong.
-    pub text: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at revision {} ({}): {}", self.invariant, self.revision, self.object, self.text)
-    }
-}
-
-/// A pod turned active, or its term changed while it was.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Promotion {
-    /// The revision.
-    pub revision: i64,
-    /// When the collector saw it.
-    pub seen: Moment,
-    /// The group's UID.
-    pub group: String,
-    /// The lock's key.
-    pub key: String,
-    /// The pod's name.
-    pub pod: String,
-    /// The pod's UID.
-    pub uid: String,
-    /// The pod's node.
-    pub node: Option<String>,
-    /// The token it was stamped with.
-    pub token: i64,
-    #[serde(skip)]
-    seen_at: Timestamp,
-}
-
-/// The outcome.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Checked {
-    /// How many revisions were checked.
-    pub revisions: usize,
-    /// The largest number of active pods that any group had at any revision.
-    pub most_active: usize,
-    /// Who became active, in order.
-    pub promotions: Vec<Promotion>,
-    /// What is wrong; empty when all is well.
-    pub violations: Vec<Violation>,
-}
-
-impl Checked {
-    /// The promotions of one group (by UID) after a revision.
-    pub fn promotions_after(&self, group: &str, revision: i64) -> Vec<&Promotion> {
-        self.promotions.iter().filter(|p| p.group == group && p.revision > revision).collect()
-    }
-}
 
 /// Checks a history.
 pub fn check(history: &History) -> Checked {
@@ -123,7 +33,7 @@ struct Group {
     key: String,
 }
 
-/// What was announced for one lock key, over all groups that ever used it.
+/// The declarations for one lock key, over all groups that ever used it.
 #[derive(Default)]
 struct Announced {
     declared: Vec<Declared>,
@@ -140,12 +50,12 @@ struct Declared {
 struct Checker<'a> {
     history: &'a History,
     pods: BTreeMap<Name, PodView>,
-    /// The Service, and whether its selector is what it was when the Service was first seen.
+    /// The Service, and whether its selector is still the one that was seen first.
     services: BTreeMap<Name, (ServiceView, bool)>,
     slices: BTreeMap<Name, SliceView>,
     groups: BTreeMap<String, Group>,
     keys: BTreeMap<String, Announced>,
-    /// The sets of actives that were reported, so that one mistake is reported once.
+    /// The sets of active pods that were reported, so that each violation is reported once.
     reported: BTreeSet<(String, BTreeSet<String>)>,
     out: Checked,
 }
@@ -208,7 +118,7 @@ impl<'a> Checker<'a> {
 
     // ---- I1 ----
 
-    /// Counts the actives of every group of the namespace.
+    /// Counts the active pods of every group of the namespace.
     fn count_actives(&mut self, change: &Change) {
         let namespace = &change.id.namespace;
         let mut found = Vec::new();
@@ -233,8 +143,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a pod counts for a group: it carries the group's stamp, or of all groups whose selector matches it,
-    /// this one is the oldest.
+    /// Whether a pod counts for a group: it carries the group's stamp, or this group is the oldest whose selector
+    /// matches it.
     fn belongs(&self, pod: &PodView, uid: &str, group: &Group) -> bool {
         let stamped = stamp_of(pod).is_some_and(|stamp| stamp.group == uid);
         stamped || self.oldest_selecting(&group.namespace, pod).is_some_and(|oldest| oldest == uid)
@@ -250,7 +160,7 @@ impl<'a> Checker<'a> {
 
     /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
     ///
-    /// A Service whose selector was edited is left out: its slices follow the edit late, whatever the operator does.
+    /// A Service whose selector was edited is skipped: its slices follow the edit late, whatever the operator does.
     fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
         let Some(service) = &slice.service else { return };
         let namespace = &change.id.namespace;
@@ -388,7 +298,7 @@ impl<'a> Checker<'a> {
         if token == 0 || last.is_some_and(|last| last.token == token && last.holder == holder) {
             return;
         }
-        // Within one term the holder may only go away: a vacated row keeps its token until the next grant.
+        // Within one term the holder may only disappear: a vacated row keeps its token until the next grant.
         let grows = last.is_none_or(|last| token > last.token || (token == last.token && holder.is_none()));
         let text = (!grows).then(|| {
             let last = last.map(|last| (last.token, &last.holder));

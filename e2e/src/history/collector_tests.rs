@@ -1,4 +1,4 @@
-//! The collectors against servers made of canned answers: each hole in what they are told must be noticed.
+//! Tests of the collectors with servers that give canned answers: each hole in the answers must be noticed.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use super::*;
 
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Answers each request by what `answer` makes of it: the whole body, after which the connection is closed.
+/// Answers each request with the result of `answer` as the whole body, and closes the connection.
 async fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -69,7 +69,7 @@ fn pod(name: &str) -> Value {
     json!({ "metadata": { "name": name, "uid": name, "managedFields": [{}], "labels": { "a": "b" } } })
 }
 
-/// An etcd at `revision` that answers the watches one after the other with these bodies, and the last again and again.
+/// An etcd at `revision` that answers consecutive watches with these bodies, and repeats the last one.
 async fn etcd(revision: i64, watches: &[String]) -> (String, Arc<Mutex<Vec<String>>>) {
     let left = Mutex::new(VecDeque::from(watches.to_vec()));
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -90,7 +90,7 @@ async fn etcd_is_read_over_broken_connections_without_a_gap() {
     let key = "/registry/pods/ns/a";
     let system = json!({ "metadata": { "uid": "cluster" } });
     let first = line(&[put(2, "/registry/namespaces/kube-system", &system), put(3, key, &pod("a"))]);
-    // The second connection begins with the revision that the first ended in, half of a transaction.
+    // The second connection starts at the revision at which the first ended, in the middle of a transaction.
     let other_half = put(3, "/registry/pods/ns/b", &pod("b"));
     let deleted = json!({ "type": "DELETE", "kv": { "key": ByteString(key.into()), "mod_revision": "5" } });
     let second =
@@ -143,7 +143,7 @@ async fn etcd_anything_but_json_is_refused() {
     assert!(format!("{error:#}").contains("--storage-media-type"), "{error:#}");
 }
 
-/// An API server with one pod at revision 10, now at revision 12, that answers watches of pods with this body.
+/// An API server at revision 12 with one pod of revision 10. It answers watches of pods with this body.
 async fn api_server(watch: String) -> Client {
     let address = serve(move |request| {
         let path = request.split_whitespace().nth(1).unwrap_or_default().to_owned();
@@ -156,7 +156,7 @@ async fn api_server(watch: String) -> Client {
                 "kind": "X", "apiVersion": "v1", "metadata": { "resourceVersion": "12" },
             }});
             let told = if pods { watch.clone() } else { format!("{bookmark}\n") };
-            // Once: who watches on from where it ended is told nothing more.
+            // Only once: a watch that continues from the end gets nothing more.
             return (200, if path.contains("resourceVersion=10") { told } else { String::new() });
         }
         let limited = path.contains("limit=1");
@@ -207,6 +207,7 @@ async fn a_watch_that_was_told_gone_has_a_hole() {
 async fn a_watch_without_a_bookmark_is_not_called_complete() {
     let client = api_server(String::new()).await;
     let collector = ApiCollector::start(client, "ns").await.expect("it starts");
-    let error = collector.catch_up(Duration::from_millis(300)).await.expect_err("no word of 11 and 12");
+    let error =
+        collector.catch_up(Duration::from_millis(300)).await.expect_err("revisions 11 and 12 never came");
     assert!(format!("{error:#}").contains("did not reach revision 12"), "{error:#}");
 }

@@ -1,14 +1,11 @@
-//! The collector for the project's own cluster: etcd itself, through the JSON gateway that it has built in.
+//! The collector for the project's own cluster: reads etcd through its built-in JSON gateway.
 //!
-//! It watches the *whole* key space and keeps what it knows. Every change of the store has a revision one larger than
-//! the one before, so a missing number is a missed revision: the collector stops with an error at the first hole.
-//! The API server must store JSON (`--storage-media-type=application/json`), and nothing may compact the store.
+//! It watches the *whole* key space and keeps the kinds that it can decode. The revision of each change of the store
+//! is one larger than that of the previous change, so a missing number is a missed revision, and the collector stops
+//! with an error at the first hole. The API server must store JSON (`--storage-media-type=application/json`), and the
+//! store must not be compacted.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::{Bytes, BytesMut};
@@ -17,6 +14,7 @@ use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
+use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::watch, task::JoinHandle, time};
@@ -24,11 +22,11 @@ use tokio::{net::TcpStream, sync::watch, task::JoinHandle, time};
 use super::{Change, History, Kind, Object, ObjectId};
 use crate::moment::Moment;
 
-/// How long one try to reach etcd may take, and how long it may be away altogether.
+/// Time limit for one connection to etcd, and how long etcd may be unavailable.
 const CONNECT: Duration = Duration::from_secs(3);
 const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(100);
-/// A single answer of etcd is far smaller; anything larger is not etcd.
+/// Limit of one line. A single answer of etcd is far smaller.
 const LONGEST_LINE: usize = 64 << 20;
 
 /// Records the objects of a cluster from its etcd.
@@ -59,7 +57,7 @@ impl Drop for EtcdCollector {
 }
 
 impl EtcdCollector {
-    /// Starts at the store's first revision. `etcd` is the client URL, as in `http://198.18.0.10:2379`.
+    /// Starts at the store's first revision. `etcd` is the client URL, such as `http://198.18.0.10:2379`.
     pub fn start(etcd: &str) -> Self {
         let etcd = etcd.trim_start_matches("http://").trim_end_matches('/');
         let shared = Arc::new(Mutex::new(Recorded::default()));
@@ -75,7 +73,7 @@ impl EtcdCollector {
         Self { etcd: etcd.to_owned(), shared, progress, task: tokio::spawn(stream.run()) }
     }
 
-    /// Waits until everything was seen that is in the store now, and answers the revision.
+    /// Waits until everything up to now has been seen, and returns the revision.
     pub async fn catch_up(&self, within: Duration) -> Result<i64> {
         let now =
             time::timeout(within, current_revision(&self.etcd)).await.context("etcd does not answer")??;
@@ -93,9 +91,9 @@ impl EtcdCollector {
         }
     }
 
-    /// What was recorded so far. Call [`Self::catch_up`] first: without it the end may be missing.
+    /// The history recorded so far. Call [`Self::catch_up`] first, otherwise the end may be missing.
     pub fn history(&self) -> History {
-        let recorded = lock(&self.shared);
+        let recorded = self.shared.lock();
         let complete_to = match &*self.progress.borrow() {
             Progress::SeenTo(revision) => *revision,
             Progress::Failed(_) => 0,
@@ -109,10 +107,6 @@ impl EtcdCollector {
             one_clock: true,
         }
     }
-}
-
-fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
-    recorded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The store's revision now. `etcd` is an address with a port.
@@ -205,9 +199,9 @@ struct Stream {
 }
 
 enum Ended {
-    /// The connection is gone: watch again from where it ended.
+    /// The connection was lost: continue from where it ended.
     Broken(anyhow::Error),
-    /// What was missed cannot be had any more.
+    /// The missed changes are lost.
     Hole(anyhow::Error),
 }
 
@@ -303,18 +297,18 @@ impl Stream {
             };
             changes.push(Change { revision, seen, seen_at, id, state, raw });
         }
-        lock(&self.shared).changes.append(&mut changes);
+        self.shared.lock().changes.append(&mut changes);
         self.progress.send_replace(Progress::SeenTo(self.seen_to));
         Ok(())
     }
 
-    /// The object of an event, if it is of a kind that is kept; the value is `None` for a deletion.
+    /// The object of an event, if its kind is kept. The value is `None` for a deletion.
     fn known(&self, event: &Event) -> Result<Option<(ObjectId, Option<Value>)>> {
         let Ok(key) = std::str::from_utf8(&event.kv.key.0) else { return Ok(None) };
         let deleted = event.r#type == "DELETE";
         if key == "/registry/namespaces/kube-system" && !deleted {
             let json: Value = parse(&event.kv.value.0)?;
-            lock(&self.shared).cluster =
+            self.shared.lock().cluster =
                 json.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned);
         }
         let Some(id) = object_id(key) else { return Ok(None) };
@@ -336,7 +330,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         .with_context(|| format!("not JSON: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(80)])))
 }
 
-/// `/registry/pods/default/web-0` and the like; `None` for what is not kept.
+/// Parses keys such as `/registry/pods/default/web-0`; `None` for kinds that are not kept.
 pub(super) fn object_id(key: &str) -> Option<ObjectId> {
     let rest = key.strip_prefix("/registry/")?;
     let (kind, rest) = [

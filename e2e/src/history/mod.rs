@@ -1,14 +1,15 @@
-//! What really happened: every revision of every pod, EndpointSlice, Service and `LeaderGroup`, and the check of it.
+//! The history: every revision of every pod, EndpointSlice, Service and `LeaderGroup`, and its checker.
 //!
-//! Three parts that know nothing of each other's insides: *collectors* write a [`History`] down (from etcd itself on
-//! the project's own cluster, from an API watch elsewhere, from the lock's term table in PostgreSQL), the *history* is
-//! plain data, and the *checker* ([`check()`]) is a pure function over it. A history with a hole is no history: the
-//! collectors fail when they cannot prove that they saw every revision.
+//! There are three independent parts. *Collectors* record a [`History`]: from etcd on the project's own cluster, from
+//! an API watch elsewhere, and from the lock's term table in PostgreSQL. The *history* is plain data. The *checker*
+//! ([`check()`]) is a pure function of it. A history must not have holes: the collectors fail if they cannot prove
+//! that they saw every revision.
 
 mod api_watch;
 mod check;
 mod etcd;
 mod objects;
+mod outcome;
 mod recorder;
 mod report;
 mod roles;
@@ -27,32 +28,15 @@ use serde::Serialize;
 use crate::moment::Moment;
 
 pub use api_watch::ApiCollector;
-pub use check::{Checked, Invariant, Promotion, Violation, check};
+pub use check::check;
 pub use etcd::{EtcdCollector, current_revision};
-pub use objects::{GroupView, Object, PodView, ServiceView, SliceView};
+pub use objects::{GroupView, Kind, Object, PodView, ServiceView, SliceView};
+pub use outcome::{Checked, Invariant, Promotion, Violation};
 pub use recorder::Recorder;
 pub use roles::{RoleChange, role_changes};
 pub use terms::TermCollector;
 
-/// The kinds of objects that a history is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Kind {
-    /// v1 Pod.
-    Pod,
-    /// v1 Service.
-    Service,
-    /// discovery.k8s.io/v1 EndpointSlice.
-    EndpointSlice,
-    /// leadergroup.dev/v1alpha1 LeaderGroup.
-    LeaderGroup,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup];
-}
-
-/// Which object.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ObjectId {
     /// Its kind.
@@ -74,13 +58,13 @@ impl fmt::Display for ObjectId {
 pub struct Change {
     /// The revision of the API server's store. All kinds share one sequence.
     pub revision: i64,
-    /// When the collector received it: never before it was committed.
+    /// When the collector received it, which is after it was committed.
     pub seen: Moment,
-    /// The same by the wall clock, to set beside timestamps of the database on the same machine.
+    /// The same on the wall clock, to compare with timestamps of the database on the same machine.
     pub seen_at: Timestamp,
     /// Which object.
     pub id: ObjectId,
-    /// What it is from this revision on; `None`: it is gone.
+    /// The object from this revision on; `None` if it was deleted.
     pub state: Option<Object>,
     /// The object as stored, without managed fields, for the dump.
     pub raw: Arc<str>,
@@ -101,26 +85,26 @@ pub struct Term {
     pub granted_at: Timestamp,
 }
 
-/// Everything that was recorded.
+/// A complete recording.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The UID of the namespace `kube-system`, of which default lock keys are made.
+    /// The UID of the namespace `kube-system`, which is part of default lock keys.
     pub cluster: Option<String>,
-    /// The objects' revisions, in order. What already existed when the recording began comes first.
+    /// The revisions of the objects, in order. Objects that existed when the recording began come first.
     pub changes: Vec<Change>,
-    /// Changes up to this revision are only where the recording began: they are no transitions.
+    /// Changes up to this revision are the initial state, not transitions.
     pub baseline: i64,
     /// Everything up to this revision was seen.
     pub complete_to: i64,
-    /// The term history of the lock, every row that was ever read; `None` if the database cannot be read from here, in
-    /// which case promotions are checked against the declarations alone.
+    /// The term history of the lock: every row that was ever read. `None` if the database cannot be reached from
+    /// here; then promotions are checked only against the declarations.
     pub terms: Option<Vec<Term>>,
     /// Whether the database's clock is this machine's, so that a grant's time can be compared with [`Change::seen_at`].
     pub one_clock: bool,
 }
 
 impl History {
-    /// The part that is about some namespaces. Terms are kept: their keys tell whose they are.
+    /// The part for some namespaces. All terms are kept; their keys identify their groups.
     #[must_use]
     pub fn of_namespaces(&self, namespaces: &[&str]) -> Self {
         let wanted: BTreeSet<&str> = namespaces.iter().copied().collect();

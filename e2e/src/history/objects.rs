@@ -1,13 +1,30 @@
-//! The few fields of pods, Services, EndpointSlices and `LeaderGroup`s that the invariants speak of.
+//! The fields of pods, Services, EndpointSlices and `LeaderGroup`s that the invariants use.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use leadergroup::api::{Declaration, LabelSelectorOperator, LeaderGroup, PodSelector, RoutingSpec};
+use serde::Serialize;
 use serde_json::Value;
 
-use super::Kind;
+/// The kinds of objects in a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Kind {
+    /// v1 Pod.
+    Pod,
+    /// v1 Service.
+    Service,
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice,
+    /// leadergroup.dev/v1alpha1 LeaderGroup.
+    LeaderGroup,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup];
+}
 
 /// A recorded object.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +39,7 @@ pub enum Object {
     Group(Box<GroupView>),
 }
 
-/// What matters of a pod.
+/// The relevant fields of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodView {
     /// Its UID.
@@ -35,7 +52,7 @@ pub struct PodView {
     pub node: Option<String>,
 }
 
-/// What matters of a Service.
+/// The relevant fields of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceView {
     /// Its UID.
@@ -44,7 +61,7 @@ pub struct ServiceView {
     pub selector: BTreeMap<String, String>,
 }
 
-/// What matters of an EndpointSlice.
+/// The relevant fields of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceView {
     /// The Service it belongs to, by its label.
@@ -57,16 +74,16 @@ pub struct SliceView {
     pub serving: Vec<String>,
 }
 
-/// What matters of a `LeaderGroup`.
+/// The relevant fields of a `LeaderGroup`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupView {
     /// Its UID.
     pub uid: String,
-    /// When it was created: of two groups that select a pod, the older one keeps it.
+    /// When it was created: if two groups select a pod, it belongs to the older one.
     pub created: Timestamp,
     /// Its selector.
     pub selector: PodSelector,
-    /// Its role label and the values of it.
+    /// Its role label and the label's values.
     pub routing: RoutingSpec,
     /// The lock's key, if the spec names one.
     pub key: Option<String>,
@@ -145,7 +162,7 @@ fn slice(json: &Value) -> SliceView {
     }
 }
 
-/// Ready or serving; a condition that is absent counts as true, as it does for those who route.
+/// Whether the endpoint is ready or serving. A missing condition counts as true, as it does for routing.
 fn serves(endpoint: &Value) -> bool {
     let condition =
         |name: &str| endpoint.get("conditions").and_then(|c| c.get(name)).and_then(Value::as_bool);
@@ -158,7 +175,7 @@ fn endpoint_name(endpoint: &Value) -> String {
     pod.map_or_else(|| endpoint.get("addresses").unwrap_or(&Value::Null).to_string(), str::to_owned)
 }
 
-/// Whether labels satisfy a selector. An empty selector selects nothing, as the CRD refuses it.
+/// Whether labels match a selector. An empty selector matches nothing, because the CRD refuses it.
 pub(super) fn selects(selector: &PodSelector, labels: &BTreeMap<String, String>) -> bool {
     let listed = selector.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
     let expressed = selector.match_expressions.iter().all(|wanted| {
@@ -176,7 +193,7 @@ pub(super) fn selects(selector: &PodSelector, labels: &BTreeMap<String, String>)
 }
 
 impl PodView {
-    /// Whether the pod carries the group's role label with the value for the active one.
+    /// Whether the pod's role label has the value for the active pod.
     pub fn is_active(&self, routing: &RoutingSpec) -> bool {
         self.labels.get(&routing.role_label) == Some(&routing.active_value)
     }

@@ -1,4 +1,4 @@
-//! One recording of everything, whichever way this cluster allows.
+//! Records everything, with the collectors that are possible on this cluster.
 
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ impl Recorder {
         }
     }
 
-    /// Records one namespace of somebody's cluster from now on. Without a database that can be reached from here,
-    /// promotions are checked against the declarations alone.
+    /// Records one namespace of an existing cluster from now on. Without a database that can be reached from here,
+    /// promotions are checked only against the declarations.
     pub async fn of_api(client: Client, namespace: &str, database_url: Option<&str>) -> Result<Self> {
         let objects = Objects::Api(Box::new(ApiCollector::start(client, namespace).await?));
         Ok(Self { objects, terms: database_url.map(TermCollector::start) })
     }
 
-    /// The revision now, when everything up to it was recorded.
+    /// Waits until everything up to now has been recorded, and returns the revision.
     pub async fn revision(&self) -> Result<i64> {
         match &self.objects {
             Objects::Etcd(collector) => collector.catch_up(CATCH_UP).await,
@@ -44,7 +44,7 @@ impl Recorder {
         }
     }
 
-    /// Everything up to now, without a gap, or an error.
+    /// The complete history up to now, or an error.
     pub async fn history(&self) -> Result<History> {
         self.revision().await?;
         let mut history = match &self.objects {
@@ -52,13 +52,13 @@ impl Recorder {
             Objects::Api(collector) => collector.history(),
         };
         if let Some(terms) = &self.terms {
-            // After the objects: whatever they show was granted before.
+            // After the objects, because every promotion in them was granted before.
             history.terms = Some(terms.terms().await.context("reading the lock's term history")?);
         }
         Ok(history)
     }
 
-    /// Everything up to now without the lock's history, for a look in between while the database may be away.
+    /// The history up to now without the lock's terms, for use while the database may be unavailable.
     pub async fn objects(&self) -> Result<History> {
         self.revision().await?;
         Ok(match &self.objects {

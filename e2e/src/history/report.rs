@@ -1,4 +1,4 @@
-//! Words and files about a history: the line for people, and the dump for whoever looks for a mistake.
+//! Output of a history: a line for people, and a dump for debugging.
 
 use std::{
     fmt, fs,
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Checked, History};
 
 impl fmt::Display for Checked {
-    /// `1 active at every revision (1234 revisions checked)`, or what is wrong.
+    /// `1 active at every revision (1234 revisions checked)`, or the violations.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.violations.is_empty() {
             return write!(
@@ -27,7 +27,7 @@ impl fmt::Display for Checked {
 }
 
 impl Checked {
-    /// An error that lists the violations, if there are any. The history goes to `dump` for that case.
+    /// Fails with a list of the violations, if there are any, and writes the history to `dump`.
     pub fn ok_or_dump(&self, history: &History, dump: &Path) -> Result<()> {
         if self.violations.is_empty() {
             return Ok(());
@@ -38,7 +38,7 @@ impl Checked {
 }
 
 impl History {
-    /// Writes everything down, one JSON object a line: the changes in order, then the terms.
+    /// Writes the history as one JSON object per line: the changes in order, then the terms.
     pub fn dump(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Which pods changed their role, for scenarios that say that none may.
+//! Changes of role labels, for scenarios in which no role may change.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct RoleChange {
     pub to: Option<String>,
 }
 
-/// All changes of role labels after a revision, a pod's first role and its end included.
+/// All changes of role labels after a revision, including the first role and the deletion of a pod.
 pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec<RoleChange> {
     let mut roles: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
     let mut changes = Vec::new();

@@ -1,21 +1,18 @@
-//! The collector of the lock's term history: PostgreSQL's view `leadergroup.terms`, read again and again.
+//! The collector of the lock's term history: reads the view `leadergroup.terms` periodically.
 //!
-//! The table is bounded, so old terms leave it: every row that was ever read is kept here.
+//! The table is bounded and old terms are removed from it, so every row that was read is kept here.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use sqlx::{Connection, PgConnection};
 use tokio::{task::JoinHandle, time};
 
 use super::Term;
 
-/// The table keeps many more terms of a key than a scenario can make in this time.
+/// The table keeps many more terms of a key than a scenario can create in this time.
 const EVERY: Duration = Duration::from_millis(500);
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -36,22 +33,22 @@ impl Drop for TermCollector {
 }
 
 impl TermCollector {
-    /// Starts to read. The database may be away in between: a pass that fails is made up by the next, and
-    /// [`Self::terms`] insists on a last one.
+    /// Starts to read. The database may be unavailable for a time: the next read catches up, and [`Self::terms`]
+    /// requires a last successful one.
     pub fn start(url: &str) -> Self {
         let rows = Arc::new(Mutex::new(Rows::new()));
         let task = tokio::spawn(poll(url.to_owned(), Arc::clone(&rows)));
         Self { url: url.to_owned(), rows, task }
     }
 
-    /// Reads once more and answers every row that was ever seen.
+    /// Reads once more and returns every row that was ever seen.
     pub async fn terms(&self) -> Result<Vec<Term>> {
         let read = async {
             let mut connection = PgConnection::connect(&self.url).await?;
             read(&mut connection, &self.rows).await
         };
         time::timeout(WITHIN, read).await.context("the lock's database does not answer")??;
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = self.rows.lock();
         let term =
             |((key, token, grant, owner), granted_at): (&(String, i64, String, String), &Timestamp)| Term {
                 key: key.clone(),
@@ -92,7 +89,7 @@ async fn read(connection: &mut PgConnection, rows: &Mutex<Rows>) -> Result<()> {
     let query = "select key, token, grant_id::text, holder_uid, (extract(epoch from granted_at) * 1000000)::bigint \
                  from leadergroup.terms";
     let found: Vec<(String, i64, String, String, i64)> = sqlx::query_as(query).fetch_all(connection).await?;
-    let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rows = rows.lock();
     for (key, token, grant, owner, micros) in found {
         rows.insert((key, token, grant, owner), Timestamp::from_microsecond(micros)?);
     }

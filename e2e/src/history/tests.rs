@@ -1,4 +1,4 @@
-//! The checker against histories made by hand: a valid one passes, and each way to break it is found.
+//! Tests of the checker with constructed histories: a valid one passes, and each kind of violation is found.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const KEY: &str = "cluster/ns/web";
 
-/// A history in the making: every call is one revision.
+/// A history under construction: every call adds one revision.
 #[derive(Default)]
 struct Tape {
     history: History,
@@ -107,7 +107,7 @@ impl Tape {
         self.push(Kind::EndpointSlice, name, Some(&json))
     }
 
-    /// Grant, declare, strip, promote, and the slice that follows: one whole change of holder.
+    /// One complete change of holder: grant, declare, strip, promote, and the resulting slice.
     fn change_holder(&mut self, token: i64, from: Option<&str>, to: &str) {
         self.grant(token, to);
         self.group(token, Some(to));
@@ -132,7 +132,7 @@ fn ready() -> Value {
     json!({ "ready": true, "serving": true, "terminating": false })
 }
 
-/// A group with three pods, of which `a` is active with token 1.
+/// A group with three pods; `a` is active with token 1.
 fn first() -> Tape {
     let mut tape = Tape::new();
     tape.service(&json!({ "app": "web", "leadergroup.dev/role": "active" }));
@@ -157,7 +157,7 @@ fn edit(tape: &mut Tape, name: &str, nth: usize, change: impl FnOnce(&mut Change
     change(of_name.nth(nth).expect("the history has that change"));
 }
 
-/// The revisions stay where they are; the contents of two changes swap places.
+/// Swaps the contents of two changes; the revisions stay in order.
 fn swap(tape: &mut Tape, one: usize, other: usize) {
     let changes = &mut tape.history.changes;
     changes.swap(one, other);
@@ -442,7 +442,7 @@ fn i4_a_late_promotion_of_a_group_that_was_made_anew() {
 fn two_groups_share_pods_and_each_pod_counts_for_the_older() {
     let mut tape = first();
     tape.group_as("young", "y", 30, 0, None);
-    assert_eq!(tape.violated(), [], "the younger one promotes nobody");
+    assert_eq!(tape.violated(), [], "the younger one promotes no pod");
     tape.group_as("young", "y", 30, 1, Some("b"));
     tape.pod("b", Some("active"), Some("y/1"));
     assert!(
@@ -485,7 +485,7 @@ fn role_changes_are_told_apart_from_other_edits() {
 
 #[test]
 fn edits_of_the_past_are_seen() {
-    // The checker reads the states, not the tape's intent: turn the strip into a late one.
+    // Turn the strip into a late one.
     let mut tape = failed_over();
     edit(&mut tape, "a", 3, |strip| {
         if let Some(Object::Pod(pod)) = &mut strip.state {

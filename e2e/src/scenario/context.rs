@@ -1,4 +1,4 @@
-//! One scenario: a namespace with a workload, and what its story is told in.
+//! One scenario: a namespace with a workload, and the operations that scenarios use.
 
 use std::{ops::RangeInclusive, rc::Rc, time::Duration};
 
@@ -22,29 +22,29 @@ use crate::{
     moment::Moment,
 };
 
-/// Kubernetes itself replaces a pod of a lost node after a minute at the earliest: who took over sooner, did so on the
-/// operator's evidence. Not a limit on how fast it is; that is what the report is for.
+/// Kubernetes itself replaces a pod of a lost node after a minute at the earliest, so an earlier takeover is based on
+/// the operator's evidence. This is not a performance limit; the report shows the times.
 pub const TAKEOVER: Duration = Duration::from_secs(40);
-/// For pods to start on a busy machine.
+/// Time for pods to start on a busy machine.
 pub const STARTED: Duration = Duration::from_mins(2);
 
-/// No scenario takes this long unless it hangs.
+/// Time limit of a scenario. Only a scenario that hangs takes this long.
 const LONGEST: Duration = Duration::from_mins(4);
 
-/// A scenario that is being played.
+/// A running scenario.
 pub struct Scenario {
-    /// What it is played on.
+    /// The stage that it runs on.
     pub stage: Rc<Stage>,
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// What it deployed.
+    /// Its workload.
     pub workload: Workload,
-    /// How many promotions there may be beside the measured changes of holder: 1, the first.
+    /// The number of promotions besides the measured changes of holder. Default: 1, the first promotion.
     pub other_promotions: RangeInclusive<usize>,
     pub(super) started: Moment,
-    /// What happened up to this revision is of somebody else: a namespace of the same name that is long gone.
+    /// Changes up to this revision belong to an earlier namespace of the same name.
     first_revision: i64,
     recorder: Option<Recorder>,
     changes: Vec<Measured>,
@@ -66,8 +66,8 @@ pub struct Active {
 }
 
 impl Scenario {
-    /// Plays a scenario in a namespace of its own: deploys, lets `story` happen, checks the history, reports, and
-    /// deletes the namespace. When something is wrong, everything worth a look goes into files.
+    /// Runs a scenario in its own namespace: deploys the workload, runs `story`, checks the history, reports, and
+    /// deletes the namespace. If it fails, diagnostic data is written to files.
     pub async fn play(
         stage: &Rc<Stage>,
         name: &str,
@@ -84,8 +84,8 @@ impl Scenario {
         let told = told.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs())));
         if let Err(error) = told {
             let dump = match scenario.diagnose().await {
-                Ok(folder) => format!("what was there to see is in {}", folder.display()),
-                Err(error) => format!("and looking closer failed: {error:#}"),
+                Ok(folder) => format!("diagnostic data is in {}", folder.display()),
+                Err(error) => format!("and writing the diagnostic data failed: {error:#}"),
             };
             return Err(error.context(dump));
         }
@@ -97,7 +97,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// A scenario around objects that somebody else creates in a namespace that is there already.
+    /// A scenario for objects that are created elsewhere, in an existing namespace.
     pub fn existing(stage: &Rc<Stage>, name: &str, namespace: &str, workload: Workload) -> Self {
         Self {
             stage: Rc::clone(stage),
@@ -170,7 +170,7 @@ impl Scenario {
         Ok(list.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
     }
 
-    /// Waits until all pods run and are ready by the kubelet's word.
+    /// Waits until all pods are running and Ready.
     pub async fn pods_ready(&self) -> Result<Vec<Pod>> {
         eventually("all pods to be ready", STARTED, async || {
             let pods = self.members().await?;
@@ -182,7 +182,7 @@ impl Scenario {
         .await
     }
 
-    /// Creates the group of the workload's name and waits for its first active pod, with everything settled.
+    /// Creates the group with the workload's name and waits until it is settled with its first active pod.
     pub async fn elect(&self) -> Result<Active> {
         self.pods_ready().await?;
         let group = self.workload.group(&self.workload.name)?;
@@ -190,12 +190,12 @@ impl Scenario {
         self.settled(TAKEOVER).await
     }
 
-    /// The group of the workload's name.
+    /// The group with the workload's name.
     pub async fn group(&self) -> Result<LeaderGroup> {
         Ok(self.groups().get(&self.workload.name).await?)
     }
 
-    /// The active pod that the group's status names and that alone carries the label, or why there is none.
+    /// The active pod: named by the group's status, and the only one with the active label. Otherwise an error.
     pub async fn active(&self) -> Result<Active> {
         let status = self.group().await?.status.unwrap_or_default();
         let active = status.active.context("the status names no active pod")?;
@@ -258,7 +258,7 @@ impl Scenario {
         Ok((found.status, found.reason, found.message))
     }
 
-    /// Starts to call the Service from a node (on somebody's cluster: from a pod, wherever it is).
+    /// Starts to call the Service from a node (on an existing cluster: from a pod on any node).
     pub async fn call_from(&self, node: &str) -> Result<Client> {
         let service = self.services().get(&self.workload.name).await?;
         let address = service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")?;
@@ -274,31 +274,31 @@ impl Scenario {
         }
     }
 
-    /// A node other than this one, to call from; on somebody's cluster it does not matter which.
+    /// A node other than this one, to call from; on an existing cluster any node.
     pub fn another_node(&self, than: &str) -> Result<String> {
         let Some(cluster) = self.stage.provider.faults() else { return Ok("elsewhere".into()) };
         let other = cluster.nodes().iter().find(|node| node.name != than);
         Ok(other.context("the cluster has one node only")?.name.clone())
     }
 
-    /// Tells a pod's first process what to do: `crash` or `leak`.
+    /// Sends an order to a pod's first process: `crash` or `leak`.
     pub async fn order(&self, pod: &str, order: &str) -> Result<()> {
         let script = format!("echo {order} >/orders");
         let args = ["exec", "-n", &self.namespace, pod, "--", "/bin/sh", "-c", &script];
         match self.stage.run_kubectl(&args).await {
-            // The order was so well obeyed that the shell that brought it was killed with the container.
+            // The order took effect so fast that the shell that sent it was killed with the container.
             Err(killed) if killed.to_string().contains("exit code 137") => Ok(()),
             answer => answer.map(drop),
         }
     }
 
-    /// Everything recorded of this namespace.
+    /// The recorded history of this namespace.
     pub async fn history(&self) -> Result<History> {
         let recorder = self.stage.recorder.as_ref().or(self.recorder.as_ref()).context("nothing records")?;
         Ok(recorder.history().await?.of_namespaces(&[&self.namespace]))
     }
 
-    /// The same without the lock's side, for while the database is away.
+    /// The same without the lock's terms, for use while the database is unavailable.
     pub async fn objects(&self) -> Result<History> {
         let recorder = self.stage.recorder.as_ref().or(self.recorder.as_ref()).context("nothing records")?;
         Ok(recorder.objects().await?.of_namespaces(&[&self.namespace]))
@@ -309,14 +309,14 @@ impl Scenario {
         RoutingSpec { role_label: self.workload.role_label.to_owned(), ..RoutingSpec::default() }
     }
 
-    /// The revision now.
+    /// The current revision.
     pub async fn revision(&self) -> Result<i64> {
         let recorder = self.stage.recorder.as_ref().or(self.recorder.as_ref()).context("nothing records")?;
         recorder.revision().await
     }
 
-    /// Waits for the pod that takes over from `before` after a fault, until it answers through the Service, and
-    /// measures. `reasons` are the operator's words of which one must be given.
+    /// Waits after a fault until another pod has taken over from `before` and answers through the Service, and
+    /// measures this. The reason of the change must be one of `reasons`.
     pub async fn failover(
         &mut self,
         fault: &str,
@@ -332,7 +332,7 @@ impl Scenario {
         });
         let after = after.await?;
         let promotion = self.promotion_of(&after).await?;
-        // Told once the change is confirmed, which is after the label was seen.
+        // The entry is written when the change is confirmed, which is after the label was set.
         let reason = eventually("the change in the status' history", STARTED, async || {
             let status = self.group().await?.status.unwrap_or_default();
             let entry = status.history.iter().find(|entry| entry.token == after.token);
@@ -373,7 +373,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Deletes the active pod to see that failover works (again), and waits until all is settled.
+    /// Deletes the active pod to check that failover works, and waits until the group is settled.
     pub async fn still_fails_over(&mut self, after: &str) -> Result<Active> {
         let before = self.settled(STARTED).await?;
         let at = Moment::now();
@@ -391,14 +391,14 @@ impl Scenario {
         })
     }
 
-    /// Ends a client, and keeps what it saw for the report.
+    /// Ends a client and keeps its record for the report.
     pub async fn hang_up(&mut self, client: Client) -> Result<Calls> {
         let calls = client.stop().await?;
         self.clients.push(Seen::from(&calls));
         Ok(calls)
     }
 
-    /// A figure for the report that is no change of holder.
+    /// Adds a note to the report.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
@@ -408,7 +408,7 @@ impl Scenario {
         &self.changes
     }
 
-    /// Checks the whole history, and that the holder changed as often as the story says, and reports.
+    /// Checks the whole history and the number of changes of holder, and reports.
     async fn check(&mut self) -> Result<()> {
         let history = self.history().await?;
         let checked = check(&history);

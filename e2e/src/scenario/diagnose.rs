@@ -1,4 +1,5 @@
-//! What to look at when a scenario failed: groups, pods, events, the operator's log and the lock's rows, in files.
+//! Diagnostic data of a failed scenario: groups, pods, events, the operator's log and the lock's rows, written to
+//! files.
 
 use std::{fs, path::PathBuf};
 
@@ -9,12 +10,12 @@ use super::{Scenario, stage::target_folder};
 const LOG_LINES: i64 = 2000;
 
 impl Scenario {
-    /// The folder for this scenario's dumps.
+    /// The directory for this scenario's dumps.
     pub(super) fn dump_folder(&self) -> Result<PathBuf> {
         Ok(target_folder()?.join("e2e-dump").join(&self.name))
     }
 
-    /// Writes everything down and answers the folder. What cannot be had is noted, and holds up nothing else.
+    /// Writes the diagnostic data and returns the directory. Errors are written in place of missing data.
     pub(super) async fn diagnose(&self) -> Result<PathBuf> {
         let folder = self.dump_folder()?;
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;

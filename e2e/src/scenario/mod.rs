@@ -1,8 +1,8 @@
-//! Scenarios: a workload under a `LeaderGroup`, something that happens to it, and what must be true all the while.
+//! Scenarios: a workload with a `LeaderGroup`, faults, and the conditions that must hold all the time.
 //!
-//! A [`Stage`] is a cluster with the operator on it and everything recorded; it is shared. A [`Scenario`] is one
-//! namespace on it with a workload of its own. At its end the history of the namespace is checked for I1 to I4, and
-//! what was measured goes into the [`Report`]. The scenarios themselves are tests: `tests/scenarios/`.
+//! A [`Stage`] is a shared cluster with the operator and a recording of everything. A [`Scenario`] is one namespace
+//! on it with its own workload. At its end the history of the namespace is checked for I1 to I4, and the measurements
+//! are added to the [`Report`]. The scenarios themselves are tests in `tests/scenarios/`.
 
 mod context;
 mod diagnose;

@@ -25,10 +25,10 @@ use crate::{cluster::Cluster, command, provider::Provider};
 pub const RELEASE: &str = "leadergroup";
 /// The release's namespace.
 pub const NAMESPACE: &str = "leadergroup";
-/// Has the API server refuse pods that ask for more than the "restricted" Pod Security Standard allows.
+/// Makes the API server refuse pods that violate the "restricted" Pod Security Standard.
 const RESTRICTED: (&str, &str) = ("pod-security.kubernetes.io/enforce", "restricted");
 const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
-/// The Secret with the certificate of who signed the database's.
+/// The Secret with the certificate of the database's CA.
 const AUTHORITY: &str = "database-authority";
 const REPLACED: Duration = Duration::from_mins(1);
 const HELM: Duration = Duration::from_mins(3);
@@ -39,7 +39,7 @@ pub struct Operator {
     helm: PathBuf,
     kubeconfig: PathBuf,
     kube: Client,
-    /// The certificate of who signed the database's, on a cluster of our own.
+    /// The certificate of the database's CA, on our own cluster.
     authority: Option<PathBuf>,
 }
 
@@ -54,8 +54,7 @@ impl Operator {
         Ok(Self { helm, kubeconfig: provider.kubeconfig(), kube: provider.client().await?, authority })
     }
 
-    /// Values that make the operator use an existing database, over TLS with a certificate that it verifies if we know
-    /// who signed it.
+    /// Values for an existing database, with TLS. The certificate is verified if we have that of the CA.
     pub fn with_database(&self, url: &str) -> Value {
         let secret = self.authority.as_ref().map_or("", |_| AUTHORITY);
         json!({
@@ -64,12 +63,12 @@ impl Operator {
         })
     }
 
-    /// Installs or upgrades the release and waits until Helm calls it ready.
+    /// Installs or upgrades the release and waits until Helm reports it ready.
     pub async fn install(&self, values: &Value) -> Result<()> {
         self.apply(values, true).await
     }
 
-    /// The same, without waiting: for values with which it cannot become ready.
+    /// The same, optionally without waiting, for values with which it cannot become ready.
     pub async fn apply(&self, values: &Value, wait: bool) -> Result<()> {
         if let Some(authority) = &self.authority {
             self.hand_over(authority).await.context("the Secret with the database's authority")?;
@@ -80,15 +79,15 @@ impl Operator {
         if wait {
             helm.args(["--wait", "--timeout", "150s"]);
         }
-        // By standard input: the values hold the database's password.
+        // On standard input, because the values contain the database's password.
         command::output_with_input(helm, &values.to_string(), HELM).await.map(drop)
     }
 
-    /// Puts the certificate into a Secret of the release's namespace, as a user would before `helm install`.
+    /// Creates a Secret with the certificate in the release's namespace, as a user would before `helm install`.
     async fn hand_over(&self, authority: &Path) -> Result<()> {
         let metadata = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
-        // Nothing of the release needs more than what the strictest of the standards allows.
+        // The release must work under the strictest Pod Security Standard.
         let labels = [(RESTRICTED.0.to_owned(), RESTRICTED.1.to_owned())].into();
         let metadata_of_namespace = ObjectMeta { labels: Some(labels), ..metadata(NAMESPACE) };
         let namespace = Namespace { metadata: metadata_of_namespace, ..Namespace::default() };
@@ -103,7 +102,7 @@ impl Operator {
         created(secrets.create(&PostParams::default(), &secret).await)
     }
 
-    /// Uninstalls the release; its hooks run to their end.
+    /// Uninstalls the release and waits for its hooks.
     pub async fn uninstall(&self) -> Result<()> {
         let mut helm = self.helm();
         helm.args(["uninstall", RELEASE, "--wait", "--timeout", "150s"]);
@@ -127,7 +126,7 @@ impl Operator {
         Ok(list.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
     }
 
-    /// Waits until every replica is ready, and answers their names and UIDs.
+    /// Waits until every replica is ready, and returns their names and UIDs.
     pub async fn ready(&self, within: Duration) -> Result<BTreeMap<String, String>> {
         let deployments: Api<Deployment> = Api::namespaced(self.kube.clone(), NAMESPACE);
         eventually("every replica of the operator to be ready", within, async || {
@@ -145,7 +144,7 @@ impl Operator {
         .await
     }
 
-    /// Deletes its pods, without a good-bye, and answers the names of those that replace them once they run.
+    /// Deletes its pods by force, and returns the names of their replacements when they run.
     pub async fn replace(&self) -> Result<Vec<String>> {
         let names = |pods: Vec<Pod>| -> Vec<String> {
             pods.into_iter().filter_map(|pod| pod.metadata.name).collect()
@@ -167,21 +166,21 @@ impl Operator {
         .await
     }
 
-    /// How often the containers of its present pods were restarted.
+    /// The number of container restarts of its current pods.
     pub async fn restarts(&self) -> Result<i32> {
         let statuses =
             |pod: &Pod| pod.status.as_ref().and_then(|s| s.container_statuses.clone()).unwrap_or_default();
         Ok(self.replicas().await?.iter().flat_map(statuses).map(|status| status.restart_count).sum())
     }
 
-    /// What its replicas logged, the last `lines` of each.
+    /// The last `lines` of the log of each replica.
     pub async fn logs(&self, lines: i64) -> Result<String> {
         let mut texts = Vec::new();
         for pod in self.replicas().await? {
             let name = pod.metadata.name.context("a pod without a name")?;
             for (previous, which) in [(true, " (before)"), (false, "")] {
                 let params = LogParams { tail_lines: Some(lines), previous, ..LogParams::default() };
-                // A container that was never restarted, or not started yet, has no such log.
+                // There is no such log if the container was never restarted, or has not started yet.
                 if let Ok(log) = self.pods().logs(&name, &params).await {
                     texts.push(format!("==> {name}{which}\n{log}\n"));
                 }
@@ -191,7 +190,7 @@ impl Operator {
     }
 }
 
-/// What is there already is as good.
+/// An existing object is no error.
 fn created<K>(answer: kube::Result<K>) -> Result<()> {
     match answer {
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),

@@ -1,24 +1,19 @@
-//! What the scenarios measured: one line each, as a table for people and as JSON for programs.
+//! The measurements of the scenarios: one line each, as a table for people and as JSON for programs.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::client::Calls;
 
-/// One change of holder, as it was measured.
+/// The measurement of one change of holder.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Measured {
-    /// What was done to the active pod.
+    /// The fault of the active pod.
     pub fault: String,
-    /// Why the operator replaced it, in its own word.
+    /// The operator's reason for the change.
     pub reason: String,
     /// From the fault to the revision that made the other pod active.
     pub failover_ms: u64,
@@ -32,18 +27,18 @@ pub struct Measured {
     pub stale: Option<usize>,
 }
 
-/// What a client saw that called through the Service all the while.
+/// The record of a client that called through the Service all the time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Seen {
     /// How many calls each pod answered.
     pub answered: BTreeMap<String, usize>,
     /// How many calls got no answer, and why.
     pub lost: BTreeMap<String, usize>,
-    /// The times without an answer between two that were longer than a pause between calls explains.
+    /// The gaps between answers that are longer than the pauses between calls.
     pub gaps_ms: Vec<u64>,
 }
 
-/// From when on a time without an answer counts as a gap: ten calls long.
+/// The least length of a gap: ten calls.
 const GAP: Duration = Duration::from_millis(100);
 
 impl From<&Calls> for Seen {
@@ -66,11 +61,11 @@ pub struct Line {
     pub seconds: f64,
     /// Revisions that the history checker went through.
     pub revisions: usize,
-    /// Changes of holder, the first promotion not included.
+    /// Changes of holder, without the first promotion.
     pub changes: Vec<Measured>,
-    /// What its clients saw.
+    /// The records of its clients.
     pub clients: Vec<Seen>,
-    /// Further figures, in words.
+    /// Notes.
     pub notes: Vec<String>,
 }
 
@@ -86,12 +81,12 @@ pub fn ms(duration: Duration) -> u64 {
 impl Report {
     /// Adds a line.
     pub fn add(&self, line: Line) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        self.0.lock().push(line);
     }
 
     /// The table.
     pub fn table(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         let mut rows = vec![
             ["scenario", "fault", "reason", "failover ms", "gap ms", "lost", "stale", "revisions"]
                 .map(String::from),
@@ -139,7 +134,7 @@ impl Report {
 
     /// Writes the lines as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         fs::write(path, serde_json::to_vec_pretty(&*lines)?)
             .with_context(|| format!("writing {}", path.display()))
     }

@@ -1,4 +1,4 @@
-//! Plays scenarios, those that disturb nobody side by side, the others one after the other.
+//! Runs scenarios: those that do not affect others in parallel, the rest one after the other.
 
 use std::{rc::Rc, time::Duration};
 
@@ -9,39 +9,40 @@ use tokio::time;
 use super::Stage;
 use crate::{command::progress, moment::Moment};
 
-/// How many scenarios are played side by side. On two cores more would only make each slower.
+/// How many scenarios run in parallel. On two cores, more would only make each slower.
 const SIDE_BY_SIDE: usize = 5;
-/// No scenario takes this long unless it hangs. A single one ends itself before, with a look at why.
+/// Time limit of a scenario. Normally a scenario that hangs ends itself earlier and writes diagnostic data.
 const LONGEST: Duration = Duration::from_mins(6);
 
-/// What a scenario needs.
+/// The requirements of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Any cluster. It disturbs nobody.
+    /// Any cluster. It does not affect other scenarios.
     Nothing,
-    /// Faults of single pods: a cluster of our own. It disturbs nobody.
+    /// Faults of single pods, on our own cluster. It does not affect other scenarios.
     PodFaults,
-    /// The cluster for itself: a cluster of our own, and nobody else on it meanwhile.
+    /// Exclusive use of our own cluster.
     Everything,
 }
 
-/// A scenario to play.
+/// A scenario to run.
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// What it needs.
+    /// Its requirements.
     pub needs: Needs,
-    /// Plays it.
+    /// The function that runs it.
     pub play: fn(Rc<Stage>) -> LocalBoxFuture<'static, Result<()>>,
 }
 
-/// Plays all of them and answers the names of those that failed. What this cluster cannot do is skipped, and said so.
+/// Runs all of them and returns the names of those that failed. Scenarios that this cluster does not support are
+/// skipped with a message.
 pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str> {
     let own = stage.provider.faults().is_some();
     let (possible, skipped): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| own || entry.needs == Needs::Nothing);
     for entry in &skipped {
-        progress(&format!("scenario {} ... skipped: it needs a cluster of our own", entry.name));
+        progress(&format!("scenario {} ... skipped: it needs its own cluster", entry.name));
     }
     let (alone, together): (Vec<_>, Vec<_>) =
         possible.into_iter().partition(|entry| entry.needs == Needs::Everything);
@@ -53,7 +54,7 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str
         .collect()
         .await;
     if !alone.is_empty() {
-        progress("scenarios that have the cluster to themselves, one after the other:");
+        progress("scenarios with exclusive use of the cluster, one after the other:");
     }
     for entry in alone {
         failed.extend(play(entry).await);
@@ -61,7 +62,7 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str
     failed
 }
 
-/// Plays one; answers its name if it failed.
+/// Runs one; returns its name if it failed.
 async fn play(stage: Rc<Stage>, entry: Entry) -> Option<&'static str> {
     let start = Moment::now();
     let played = time::timeout(LONGEST, (entry.play)(stage)).await;

@@ -1,4 +1,4 @@
-//! The stage: a cluster, the operator on it, and a recording of everything that happens.
+//! The stage: a cluster, the operator on it, and a recording of everything.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,11 +21,11 @@ use crate::{
     provider::Provider,
 };
 
-/// What a nested Cargo needs to know of the outer one.
+/// Variables that a nested Cargo inherits from the outer one.
 const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
 const READY: Duration = Duration::from_mins(2);
 
-/// What scenarios share.
+/// State shared by all scenarios.
 pub struct Stage {
     /// The cluster.
     pub provider: Provider,
@@ -33,20 +33,21 @@ pub struct Stage {
     pub kube: Client,
     /// The operator.
     pub operator: Operator,
-    /// The values that the operator was installed with; `None` if somebody else installed it.
+    /// The values of the operator's release; `None` if the operator was installed by others.
     pub values: Option<Value>,
-    /// What was measured.
+    /// The measurements.
     pub report: Report,
-    /// The recording of the whole cluster, where there is etcd to read. Elsewhere each scenario records its namespace.
+    /// The recording of the whole cluster, if etcd can be read. Otherwise each scenario records its namespace.
     pub recorder: Option<Recorder>,
     /// `leadergroup-e2e`, for clients inside a node's network.
     pub program: PathBuf,
 }
 
 impl Stage {
-    /// Takes the cluster that the environment names, starts to record, and sees to it that the operator runs there.
+    /// Uses the cluster that the environment names, starts to record, and makes sure that the operator is running
+    /// there.
     ///
-    /// `program` is `leadergroup-e2e`; `operator` is the `leadergroup` that the image for a cluster of our own is made of.
+    /// `program` is `leadergroup-e2e`; `operator` is the `leadergroup` program for the image on our own cluster.
     pub async fn start(provider: Provider, program: &Path, operator: &Path) -> Result<Rc<Self>> {
         let kube = provider.client().await?;
         let recorder =
@@ -78,8 +79,8 @@ impl Stage {
         Ok(Rc::new(stage))
     }
 
-    /// On somebody's cluster an operator that is there is used. Otherwise it is installed, with the values in the file
-    /// that `$LEADERGROUP_HELM_VALUES` names (its image has to be one that the cluster can pull).
+    /// On an existing cluster, an installed operator is used. Otherwise it is installed with the values in the file
+    /// named by `$LEADERGROUP_HELM_VALUES` (the cluster must be able to pull its image).
     async fn values_elsewhere(&self) -> Result<Option<Value>> {
         let crds: Api<CustomResourceDefinition> = Api::all(self.kube.clone());
         if crds.get_opt("leadergroups.leadergroup.dev").await?.is_some()
@@ -99,12 +100,12 @@ impl Stage {
         ))
     }
 
-    /// The cluster with its faults, or an error for a scenario that should not have been chosen here.
+    /// The cluster with fault injection, or an error if this is not our own cluster.
     pub fn own(&self) -> Result<&Cluster> {
-        self.provider.faults().context("this scenario needs a cluster of our own")
+        self.provider.faults().context("this scenario needs its own cluster")
     }
 
-    /// A `kubectl` that talks to this cluster.
+    /// A `kubectl` command for this cluster.
     pub fn kubectl(&self) -> Result<Command> {
         let program = match self.provider.faults() {
             Some(cluster) => cluster.program("kubectl")?,
@@ -115,7 +116,7 @@ impl Stage {
         Ok(kubectl)
     }
 
-    /// Runs `kubectl` to its end and answers what it printed.
+    /// Runs `kubectl` and returns its output.
     pub async fn run_kubectl(&self, args: &[&str]) -> Result<String> {
         let mut kubectl = self.kubectl()?;
         kubectl.args(args);
@@ -123,17 +124,18 @@ impl Stage {
     }
 }
 
-/// Builds the operator's program with Cargo, as it is in the working tree now: a test of an old one would tell nothing.
+/// Builds the operator's program from the current working tree, so that the tests never use an old one.
 pub async fn build_operator() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
-        // The whole workspace, so that the dependencies have the features of every other build, and are not built again.
+        // The whole workspace, so that dependencies have the same features as in other builds and are not built
+        // again.
         .args(["build", "--quiet", "--workspace", "--bin", "leadergroup"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .kill_on_drop(true);
-    // What an outer `cargo test` says of its own package would make build scripts run again, and half of all
-    // dependencies be built again with them.
+    // The variables of an outer `cargo test` would make build scripts run again, and half of all dependencies would
+    // be rebuilt.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_") && !KEPT.contains(&name)) {
             build.env_remove(name);
@@ -143,7 +145,7 @@ pub async fn build_operator() -> Result<PathBuf> {
     beside("leadergroup")
 }
 
-/// A program that Cargo put beside this one.
+/// A program in the same directory as this one.
 pub fn beside(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("cannot tell which program this is")?;
     let mut folders = this.ancestors().skip(1).take(2);
@@ -153,7 +155,7 @@ pub fn beside(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Cargo's target folder, which this program is in: for reports and dumps.
+/// Cargo's target directory, which contains this program. Used for reports and dumps.
 pub fn target_folder() -> Result<PathBuf> {
     let this = std::env::current_exe().context("cannot tell which program this is")?;
     let mut folders = this.ancestors();

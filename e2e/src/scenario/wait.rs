@@ -8,11 +8,11 @@ use tokio::time;
 use crate::moment::Moment;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A look that takes longer is a server that does not answer: look again.
+/// Time limit of one check. If it takes longer, the server does not answer, and the check is repeated.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Looks until there is something to see. An error is a reason why it is not there yet; the last one is reported when
-/// the time is up.
+/// Repeats a check until it succeeds. An error is the reason why the condition does not hold yet; the last one is
+/// reported when the time is over.
 pub async fn eventually<T>(
     what: &str,
     within: Duration,
@@ -26,13 +26,13 @@ pub async fn eventually<T>(
             Err(_) => anyhow!("no answer in {LOOK:?}"),
         };
         if Moment::now().since(start) > within {
-            return Err(error.context(format!("waited {} s in vain for {what}", within.as_secs())));
+            return Err(error.context(format!("timed out after {} s waiting for {what}", within.as_secs())));
         }
         time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// Looks again and again for as long as `during`, and fails as soon as the condition does not hold.
+/// Repeats a check for the time `during`, and fails as soon as it fails.
 pub async fn throughout(
     what: &str,
     during: Duration,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_reason_is_told() {
+    async fn the_last_reason_is_reported() {
         let mut looks = 0;
         let seen = eventually("three looks", Duration::from_secs(5), async || {
             looks += 1;
@@ -64,11 +64,11 @@ mod tests {
         let never =
             eventually("a miracle", Duration::ZERO, async || -> Result<()> { Err(anyhow!("none today")) });
         let error = format!("{:#}", never.await.expect_err("it never holds"));
-        assert_eq!(error, "waited 0 s in vain for a miracle: none today");
+        assert_eq!(error, "timed out after 0 s waiting for a miracle: none today");
     }
 
     #[tokio::test]
-    async fn what_is_to_hold_throughout_fails_at_once_when_it_does_not() {
+    async fn throughout_fails_at_the_first_failing_check() {
         let mut looks = 0;
         let held = throughout("calm", Duration::from_mins(1), async || {
             looks += 1;

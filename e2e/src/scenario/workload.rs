@@ -1,4 +1,4 @@
-//! The manifests of a scenario: a Deployment of pods that do as they are told, a Service, and a `LeaderGroup`.
+//! The manifests of a scenario: a Deployment of pods that accept orders, a Service, and a `LeaderGroup`.
 
 use anyhow::Result;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
@@ -10,8 +10,8 @@ pub const IMAGE: &str = "docker.io/library/busybox:1.37";
 /// The port of the Service.
 pub const PORT: u16 = 80;
 
-/// Serves its own name, and waits for one order through a pipe: to crash, or to leak until the kernel ends it. The shell
-/// is the container's first process, so that its end is the container's.
+/// Serves the pod's name, and waits for one order on a pipe: to crash, or to leak until the kernel kills it. The
+/// shell is the container's first process, so the container ends with it.
 const SCRIPT: &str = r"
 trap 'exit 0' TERM
 mkdir /www && hostname >/www/index.html
@@ -29,10 +29,10 @@ while :; do
 done
 ";
 
-/// What a scenario deploys. All objects have one name.
+/// The workload of a scenario. All objects have the same name.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The name of the objects, and the pods' label `app`.
+    /// The name of the objects, and the value of the pods' label `app`.
     pub name: String,
     /// How many pods.
     pub replicas: i32,
@@ -40,7 +40,7 @@ pub struct Workload {
     pub ttl: &'static str,
     /// The lock's retryInterval.
     pub retry_interval: &'static str,
-    /// The label that the Service and the group tell the active pod by.
+    /// The role label of the Service and the group.
     pub role_label: &'static str,
 }
 
@@ -51,7 +51,7 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// The Deployment. Its pods leave a lost node soon and are spread over the nodes.
+    /// The Deployment. Its pods are spread over the nodes and leave a lost node soon.
     pub fn deployment(&self) -> Result<Deployment> {
         let labels = json!({ "app": self.name });
         let tolerations: Vec<Value> = ["not-ready", "unreachable"]
@@ -96,7 +96,7 @@ impl Workload {
         }))?)
     }
 
-    /// The Service, which selects the active pod alone.
+    /// The Service, which selects only the active pod.
     pub fn service(&self) -> Result<Service> {
         Ok(serde_json::from_value(json!({
             "metadata": { "name": self.name },
@@ -107,7 +107,7 @@ impl Workload {
         }))?)
     }
 
-    /// The group, under a name of its own where a scenario has several.
+    /// The group, with a name of its own for scenarios with several groups.
     pub fn group(&self, name: &str) -> Result<LeaderGroup> {
         Ok(serde_json::from_value(json!({
             "apiVersion": "leadergroup.dev/v1alpha1",
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifests_are_what_kubernetes_takes() -> Result<()> {
+    fn the_manifests_can_be_decoded() -> Result<()> {
         let workload = Workload { role_label: "example.com/role", ..Workload::default() };
         assert_eq!(workload.deployment()?.spec.and_then(|spec| spec.replicas), Some(3));
         let selector = workload.service()?.spec.and_then(|spec| spec.selector).unwrap_or_default();

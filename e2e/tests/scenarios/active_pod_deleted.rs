@@ -1,4 +1,5 @@
-//! The active pod is deleted, in good order and then by force: a standby takes over, and the replacement stands by.
+//! The active pod is deleted, gracefully and then by force: a standby takes over, and the replacement becomes a
+//! standby.
 
 use std::rc::Rc;
 

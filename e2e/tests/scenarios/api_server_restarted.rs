@@ -1,4 +1,4 @@
-//! The API server is restarted, in good order and by a kill: no failover, and afterwards failover works.
+//! The API server is restarted, cleanly and by a kill: no failover happens, and afterwards failover works.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         server.start().await?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
         server.kill().await?;
-        // Longer than the lock's ttl: nobody may take the API server's silence for the pod's.
+        // Longer than the lock's ttl: the silence of the API server must not count as silence of the pod.
         let down = client.calls().len();
         client
             .until("8 s of calls while the API server is away", STARTED, |calls| calls.len() > down + 750)

@@ -1,5 +1,5 @@
-//! What a user may get wrong: the database's URL, its password, a database that takes no writes, rights that are missing.
-//! Each is told in the log and in the group's conditions, nothing crashes, and it heals by itself when it is put right.
+//! User errors: a wrong database URL, a wrong password, a read-only database, missing rights. Each is reported in the
+//! log and in the group's conditions, nothing crashes, and the operator recovers when the error is corrected.
 
 use std::rc::Rc;
 
@@ -52,7 +52,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     .await
 }
 
-/// Breaks the database, starts the operator anew, and looks for `word` in what it says.
+/// Breaks the database, restarts the operator, and checks that its messages contain `word`.
 async fn with_broken_database(
     s: &Scenario,
     database: &Database,
@@ -74,18 +74,18 @@ async fn with_broken_database(
     let told = story.await;
     database.sql("leadergroup", &format!("{right}; {DISCONNECT}")).await?;
     told?;
-    store_reachable(s, "True", "").await.context("when it was put right")?;
+    store_reachable(s, "True", "").await.context("when it was corrected")?;
     s.stage.operator.ready(STARTED).await?;
     ensure!(s.settled(STARTED).await? == *active, "the active pod changed");
     Ok(())
 }
 
-/// Ends the operator's connections, so that what was changed counts at once.
+/// Ends the operator's connections, so that the change takes effect at once.
 const DISCONNECT: &str =
     "select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = 'leadergroup'";
 
-/// Starts the operator with a URL in the chart's Secret that is none, looks for that in what it says, and puts the Secret
-/// right under the running operator.
+/// Starts the operator with an invalid URL in the chart's Secret, checks its messages, and corrects the Secret while
+/// the operator runs.
 async fn with_wrong_url(s: &mut Scenario, active: &Active, password: &str) -> Result<()> {
     let operator = &s.stage.operator;
     let right = s.stage.own()?.database_url_in_cluster();
@@ -106,23 +106,23 @@ async fn with_wrong_url(s: &mut Scenario, active: &Active, password: &str) -> Re
     let at = Moment::now();
     write_url(s, &right).await?;
     let replicas = told?;
-    // The kubelet looks for changed Secrets about once a minute, and when something of the pod changes.
+    // The kubelet checks for changed Secrets about once a minute, and whenever the pod changes.
     let look = Patch::Merge(json!({ "metadata": { "annotations": { "example.com/database": "changed" } } }));
     for replica in &replicas {
         operator.pods().patch(replica, &PatchParams::default(), &look).await?;
     }
-    store_reachable(s, "True", "").await.context("when it was put right")?;
+    store_reachable(s, "True", "").await.context("when it was corrected")?;
     let healed = Moment::now().since(at);
     let ready = operator.ready(STARTED).await?;
     ensure!(replicas.iter().all(|name| ready.contains_key(name)), "{replicas:?} became {ready:?}");
     let restarts = operator.restarts().await?;
     ensure!(restarts == 0, "the operator was restarted {restarts} times");
     ensure!(s.settled(STARTED).await? == *active, "the active pod changed");
-    s.note(format!("a wrong URL put right counts after {:.1} s", healed.as_secs_f64()));
+    s.note(format!("a corrected URL is used after {:.1} s", healed.as_secs_f64()));
     Ok(())
 }
 
-/// Writes the URL into the Secret that the chart made of its values.
+/// Writes the URL to the Secret that the chart created.
 async fn write_url(s: &Scenario, url: &str) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(s.stage.kube.clone(), OPERATOR_NAMESPACE);
     let url = Patch::Merge(json!({ "stringData": { "url": url } }));
@@ -132,7 +132,7 @@ async fn write_url(s: &Scenario, url: &str) -> Result<()> {
 
 const REMEDY: &str = "give the operator's service account this permission";
 
-/// Takes the right to patch pods away, has a group made anew, and gives the right back.
+/// Removes the right to patch pods, recreates the group, and restores the right.
 async fn without_right_to_label(s: &Scenario) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(s.stage.kube.clone());
     let rights = roles.get(RELEASE).await?;

@@ -1,4 +1,4 @@
-//! The active pod's process ends with an error, again and again; the kubelet starts it anew, as a standby.
+//! The active pod's process ends with an error, repeatedly; the kubelet restarts it, and it becomes a standby.
 
 use std::rc::Rc;
 

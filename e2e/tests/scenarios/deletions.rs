@@ -1,5 +1,5 @@
-//! Every order in which the user's namespace, the CRD and the chart can be deleted, with all of the operator and PostgreSQL
-//! or without one of them: nothing is left stuck. Together they take as long as all other scenarios, so only on request.
+//! The user's namespace, the CRD and the chart are deleted in every order, with operator and PostgreSQL or without
+//! one of them: nothing gets stuck. These scenarios take as long as all others together, so they run only on request.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ async fn every_order(stage: &Rc<Stage>, name: &str, with: With) -> Result<()> {
     Ok(())
 }
 
-/// A scenario for each of them.
+/// Defines a scenario for each order.
 macro_rules! scenarios {
     ($($name:ident: $with:ident;)+) => {
         $(pub(crate) mod $name {

@@ -1,5 +1,5 @@
-//! The other provider: this cluster as somebody's that is known by its kubeconfig file alone. What happens is recorded by
-//! watching the API, and the client is a pod.
+//! The other provider: this cluster is accessed only through its kubeconfig file. The history is recorded by watching
+//! the API, and the client is a pod.
 
 use std::rc::Rc;
 
@@ -16,8 +16,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let existing = Kubeconfig { path: own.kubeconfig(), database_url: Some(own.database_url()) };
     let elsewhere = Stage::start(Provider::Kubeconfig(existing), &stage.program, &beside("leadergroup")?)
         .await
-        .context("as on somebody's cluster")?;
-    ensure!(elsewhere.values.is_none(), "the operator that is there is not the one that is used");
-    ensure!(elsewhere.recorder.is_none() && elsewhere.own().is_err(), "it knows the machines");
+        .context("as on an existing cluster")?;
+    ensure!(elsewhere.values.is_none(), "the installed operator is not used");
+    ensure!(elsewhere.recorder.is_none() && elsewhere.own().is_err(), "it has access to the machines");
     Scenario::play(&elsewhere, "existing-cluster", Workload::default(), active_pod_deleted::story).await
 }

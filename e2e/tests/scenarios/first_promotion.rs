@@ -1,4 +1,4 @@
-//! A new group: one pod becomes active, and the Service leads there from every node.
+//! A new group: one pod becomes active, and the Service routes to it from every node.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! Others try to set roles, and somebody in possession of the operator's account tries to change more than roles: the
-//! chart's admission policies refuse both. Taking a label off by hand stays possible.
+//! Other users try to set roles, and the operator's account tries to change more than roles: the chart's admission
+//! policies refuse both. Removing a label by hand stays possible.
 
 use std::{io::Write as _, rc::Rc};
 
@@ -8,7 +8,7 @@ use leadergroup::api::{ROLE_LABEL, STAMP_ANNOTATION};
 use leadergroup_e2e::scenario::{IMAGE, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload};
 use serde_json::json;
 
-const OTHERS: &str = "is set by the LeaderGroup operator alone";
+const OTHERS: &str = "may be set only by the LeaderGroup operator";
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "foreign-labels", Workload::default(), async |s| {
@@ -46,12 +46,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             .to_string();
         let finalizer = json!({ "metadata": { "finalizers": ["example.com/stuck"] } }).to_string();
         for (args, why) in [
-            (&["label", "pod", standby, "--overwrite", "app=other"][..], "may change no labels of pods but"),
-            (&["label", "pod", standby, "app-"], "may change no labels of pods but"),
-            (
-                &["annotate", "pod", standby, "example.com/a=b"],
-                "may change no annotations of pods but its own",
-            ),
+            (&["label", "pod", standby, "--overwrite", "app=other"][..], "may change only the labels"),
+            (&["label", "pod", standby, "app-"], "may change only the labels"),
+            (&["annotate", "pod", standby, "example.com/a=b"], "may change only its own annotations"),
             (&["patch", "pod", standby, "-p", &image], "may not change what runs in a pod"),
             (&["patch", "pod", standby, "-p", &finalizer], "may change neither owners nor finalizers"),
         ] {

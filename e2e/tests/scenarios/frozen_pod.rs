@@ -1,4 +1,4 @@
-//! The active pod hangs: every process of it stands still, its connections open. Later it wakes up.
+//! The active pod hangs: all its processes are frozen, with their connections open. Later it resumes.
 
 use std::rc::Rc;
 
@@ -15,12 +15,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let client = s.call_from(&node).await?;
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;
         let at = Moment::from(s.stage.own()?.freeze_pod(&before.uid).await?);
-        // The kubelet's own probe also fails, after three times; which comes first depends on when it began to count.
+        // The kubelet's own probe also fails, after three attempts; which comes first depends on its start.
         let after = s.failover("frozen", &before, at, Some(&client), &["Silent", "PodNotReady"]).await;
         s.stage.own()?.thaw_pod(&before.uid)?;
         let after = after?;
         let settled = s.settled(STARTED).await?;
-        ensure!(settled == after, "its waking moved the active role from {after:?} to {settled:?}");
+        ensure!(settled == after, "its return moved the active role from {after:?} to {settled:?}");
         let answered = client.calls().answered_by(&after.pod);
         client.until("more answers", STARTED, |calls| calls.answered_by(&after.pod) > answered + 50).await?;
         s.hang_up(client).await?;

@@ -1,4 +1,5 @@
-//! The group is deleted: its labels go, the lock keeps a tombstone. Created anew, it goes on with a larger token.
+//! The group is deleted: its labels are removed, and the lock keeps a tombstone. A new group of the same name
+//! continues with a larger token.
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             Ok(())
         })
         .await?;
-        // Before the group is gone its labels are.
+        // The labels are removed before the group is gone.
         for pod in s.pods().list(&ListParams::default()).await?.items {
             let label = pod.metadata.labels.unwrap_or_default().remove(s.workload.role_label);
             let stamp = pod.metadata.annotations.unwrap_or_default().remove(STAMP_ANNOTATION);

@@ -1,4 +1,4 @@
-//! The active pod leaks memory until the kernel kills it at its limit; so does the next one, and the next.
+//! The active pod leaks memory until the kernel kills it at its limit; then the next one does, and so on.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             client
                 .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
                 .await?;
-            // A pod whose turn comes again has an end behind it already.
+            // A pod that becomes active again was already killed before.
             let leaking = container(s, &active.pod).await?.container_id;
             s.order(&active.pod, "leak").await?;
             let killed = eventually("the kernel to kill the leaking pod", STARTED, async || {
@@ -40,7 +40,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let at = Moment::from(
                 std::time::Instant::now().checked_sub(ago).context("before the machine's start")?,
             );
-            // At its limit it may hang for longer than the ttl before the kernel ends it: on a busy machine it did.
+            // On a busy machine it may hang at its limit for longer than the ttl before the kernel kills it.
             let evidence =
                 ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady", "Silent"];
             s.failover(&format!("leak {round}"), &active, at, Some(&client), &evidence).await?;

@@ -1,12 +1,13 @@
-//! What LeaderGroup must survive, on a real Kubernetes: one file a scenario.
+//! The scenarios that LeaderGroup must survive on a real Kubernetes cluster, one file per scenario.
 //!
-//! One cluster and one operator serve all of them. Those that disturb nobody are played side by side, the others one
-//! after the other; `cargo test -p leadergroup-e2e --test scenarios -- NAME` plays those whose name contains NAME.
+//! All scenarios share one cluster and one operator. Those that do not affect others run in parallel, the rest one
+//! after the other. `cargo test -p leadergroup-e2e --test scenarios -- NAME` runs those whose name contains NAME.
+
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 
 mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;
-mod charge;
 mod crashing_pod;
 mod deletions;
 mod existing_cluster;
@@ -18,6 +19,7 @@ mod leaking_pod;
 mod node_cut_off;
 mod node_power_off;
 mod operator_killed;
+mod ownership;
 mod postgres_away;
 mod removal;
 mod scaled_to_zero;
@@ -48,7 +50,7 @@ macro_rules! entries {
 
 fn entries() -> Vec<Entry> {
     entries! {
-        // The longest first, so that none of them is left alone at the end.
+        // The longest first, so that none of them runs alone at the end.
         Nothing: leaking_pod, crashing_pod;
         PodFaults: frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
@@ -58,11 +60,11 @@ fn entries() -> Vec<Entry> {
     }
 }
 
-/// What these names begin with is not played unless asked for by name.
+/// Scenarios with this prefix run only if requested by name.
 const ON_REQUEST: &str = "deletions";
 
 fn main() -> ExitCode {
-    // Flags of the standard harness mean nothing here; names choose.
+    // Flags of the standard harness are ignored; names select scenarios.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let chosen = |entry: &Entry| {
         let usual = wanted.is_empty() && !entry.name.starts_with(ON_REQUEST);
@@ -98,7 +100,7 @@ async fn run(entries: Vec<Entry>) -> Result<()> {
     stage.report.write(&report)?;
     progress(&format!("\n{}\n(also in {})", stage.report.table(), report.display()));
     if let Some(recorder) = &stage.recorder {
-        // Once more over everything, the namespaces' ends included.
+        // Check the whole history once more, including the deletion of the namespaces.
         let history = recorder.history().await?;
         let checked = check(&history);
         checked.ok_or_dump(&history, &target_folder()?.join("e2e-dump/all-history.jsonl"))?;

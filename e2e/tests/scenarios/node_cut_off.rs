@@ -1,5 +1,5 @@
-//! The node of the active pod is cut off from the network while its pod runs on, the replica of the operator that is in charge
-//! is elsewhere: the label goes to another pod, and when the node is back, its pod stands by.
+//! The node of the active pod is cut off from the network while its pod keeps running; the owner of the group is
+//! elsewhere. Another pod gets the label, and when the node is back, its pod is a standby.
 
 use std::rc::Rc;
 
@@ -9,12 +9,12 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::charge::put_in_charge;
+use crate::ownership::move_ownership;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-cut-off", Workload::default(), async |s| {
         let before = s.elect().await?;
-        put_in_charge(s, &before.node, false).await?;
+        move_ownership(s, &before.node, false).await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
         let beside_zombie = s.call_from(&before.node).await?;
@@ -25,7 +25,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         let at = Moment::from(s.stage.own()?.cut_off(&before.node).await?);
         let after = s.failover("cut-off", &before, at, Some(&client), &["Silent"]).await?;
-        // The zombie is alive: who is cut off with it still reaches it. Fencing is for that; labels cannot help.
+        // The old pod is still running, and clients that are cut off with it still reach it. Labels cannot prevent
+        // that; fencing can.
         let replaced = Moment::now();
         let alive =
             |calls: &leadergroup_e2e::client::Calls| calls.from(replaced).answered_by(&before.pod) > 20;

@@ -1,5 +1,5 @@
-//! The node of the active pod loses power, and with it the replica of the operator that is in charge: silence is the evidence,
-//! long before Kubernetes notices. The node returns.
+//! The node of the active pod and of the owner of the group loses power: silence is the evidence, long before
+//! Kubernetes notices. The node returns.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::charge::{node_of, node_with_a_replica, put_in_charge};
+use crate::ownership::{move_ownership, node_of, node_with_a_replica};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-power-off", Workload::default(), async |s| {
@@ -24,7 +24,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         let before = s.elect().await?;
         ensure!(before.node == off, "{} is active on {}, not on {off}", before.pod, before.node);
-        put_in_charge(s, &off, true).await?;
+        move_ownership(s, &off, true).await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;

@@ -10,7 +10,7 @@ use leadergroup_e2e::{
     scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
 };
 
-use crate::charge::in_charge;
+use crate::ownership::owner;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "operator-killed", Workload::default(), async |s| {
@@ -23,25 +23,26 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
 
         let replicas = operator.ready(STARTED).await?;
-        let (session, name) = in_charge(s).await?;
-        let uid =
-            replicas.get(&name).with_context(|| format!("{name} is in charge, not one of {replicas:?}"))?;
+        let (session, name) = owner(s).await?;
+        let uid = replicas
+            .get(&name)
+            .with_context(|| format!("{name} owns the group, and is not one of {replicas:?}"))?;
         cluster.kill_pod(uid)?;
-        let adopted = eventually("another session to take charge", STARTED, async || {
-            let (other, name) = in_charge(s).await?;
-            ensure!(other != session, "{name} is still in charge");
+        let adopted = eventually("another session to own the group", STARTED, async || {
+            let (other, name) = owner(s).await?;
+            ensure!(other != session, "{name} still owns the group");
             Ok(name)
         });
-        s.note(format!("{name} was killed, {} took charge", adopted.await?));
+        s.note(format!("{name} was killed, {} owns the group", adopted.await?));
         operator.ready(STARTED).await?;
         s.no_role_changed(revision).await.context("one replica was killed")?;
 
-        let (session, _) = in_charge(s).await?;
+        let (session, _) = owner(s).await?;
         for uid in operator.ready(STARTED).await?.values() {
             cluster.kill_pod(uid)?;
         }
-        eventually("a new session to take charge", STARTED, async || {
-            ensure!(in_charge(s).await?.0 != session, "nobody took charge yet");
+        eventually("a new session to own the group", STARTED, async || {
+            ensure!(owner(s).await?.0 != session, "no new owner yet");
             Ok(())
         })
         .await?;

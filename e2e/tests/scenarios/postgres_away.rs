@@ -1,5 +1,6 @@
-//! PostgreSQL is restarted, and later stopped for a minute, in which the operator is restarted, too: no failover, labels
-//! stay, log and group say that the database is away, nothing crashes. Afterwards failover works.
+//! PostgreSQL is restarted, and later stopped for a minute during which the operator is restarted, too: no failover
+//! happens, labels stay, log and group report that the database is unavailable, and nothing crashes. Afterwards
+//! failover works.
 
 use std::{
     rc::Rc,

@@ -1,5 +1,6 @@
-//! The user's namespace, the CRD and the chart are deleted in different orders, with the operator and PostgreSQL or
-//! without: nothing is left stuck. Then the operator is there before the CRD. The last scenario: it leaves no operator.
+//! The user's namespace, the CRD and the chart are deleted in different orders, with or without operator and
+//! PostgreSQL: nothing gets stuck. Then an operator starts before the CRD exists. This must be the last scenario,
+//! because it leaves no operator.
 
 use std::{rc::Rc, time::Duration};
 
@@ -26,7 +27,7 @@ pub(crate) enum Part {
     Chart,
 }
 
-/// What still works while the parts are deleted.
+/// The parts that are running during the deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum With {
     Everything,
@@ -50,13 +51,13 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     operator_before_crd(stage).await.context("an operator without the CRD")
 }
 
-/// Everything is put up, and deleted in this order.
+/// Sets everything up, and deletes it in this order.
 pub(crate) async fn remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> Result<()> {
     try_to_remove(stage, name, with, order).await.with_context(|| format!("{order:?} with {with:?}"))
 }
 
 async fn try_to_remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 3]) -> Result<()> {
-    let values = stage.values.as_ref().context("the operator was installed by somebody else")?;
+    let values = stage.values.as_ref().context("the operator was installed by others")?;
     stage.operator.install(values).await?;
     let workload = Workload { replicas: 2, ..Workload::default() };
     let s = Scenario::existing(stage, name, &format!("e2e-{name}"), workload);
@@ -82,7 +83,7 @@ async fn try_to_remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 
     let removed = async {
         for part in order {
             delete(&s, part).await.with_context(|| format!("deleting the {part:?}"))?;
-            // Without an operator the groups go with the chart, and what they are in goes after them.
+            // Without an operator, the groups are deleted with the chart, and their namespace or CRD after them.
             if with != With::NoOperator {
                 gone(&s, part).await?;
             }
@@ -118,7 +119,7 @@ async fn gone(s: &Scenario, part: Part) -> Result<()> {
     let kube = s.stage.kube.clone();
     eventually(&format!("the {part:?} to be gone"), GONE, async || {
         let left = match part {
-            // Helm has waited for it.
+            // Helm has already waited for it.
             Part::Chart => None,
             Part::Namespace => {
                 let left = Api::<Namespace>::all(kube.clone()).get_opt(&s.namespace).await?;
@@ -135,9 +136,10 @@ async fn gone(s: &Scenario, part: Part) -> Result<()> {
     .await
 }
 
-/// The operator starts on a cluster that has no CRD, says so, does not crash, and works as soon as there is one.
+/// The operator starts on a cluster without the CRD, reports this, does not crash, and works as soon as the CRD
+/// exists.
 async fn operator_before_crd(stage: &Rc<Stage>) -> Result<()> {
-    let mut values = stage.values.clone().context("the operator was installed by somebody else")?;
+    let mut values = stage.values.clone().context("the operator was installed by others")?;
     values["crds"] = json!({ "install": false });
     stage.operator.apply(&values, false).await?;
     eventually("the operator to say that the CRD is missing", STARTED, async || {

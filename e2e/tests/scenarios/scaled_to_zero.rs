@@ -1,4 +1,4 @@
-//! The Deployment is scaled to no pods at all, and back: the group says so, and goes on with a larger token.
+//! The Deployment is scaled to zero and back: the group reports this, and continues with a larger token.
 
 use std::rc::Rc;
 
@@ -30,7 +30,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         scale(s, 3).await?;
         let after = s.settled(STARTED).await?;
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
-        // The first, the one of the end, and up to two of pods that were to go a moment later.
+        // The first promotion, the one after scaling up, and up to two of pods that are deleted a moment later.
         s.other_promotions = 2..=4;
         s.hang_up(client).await?;
         Ok(())

@@ -1,4 +1,4 @@
-//! A group whose selector matches nothing says so with the remedy, and starts by itself when there are pods.
+//! A group whose selector matches no pod reports this with a remedy, and starts by itself when there are pods.
 
 use std::rc::Rc;
 

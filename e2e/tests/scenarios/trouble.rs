@@ -1,10 +1,10 @@
-//! How trouble is told: by the group's conditions and in the operator's log.
+//! Checks that problems are reported in the group's conditions and in the operator's log.
 
 use anyhow::{Result, ensure};
 use kube::api::LogParams;
 use leadergroup_e2e::scenario::{STARTED, Scenario, eventually};
 
-/// Waits until the group says that the lock's database is reachable, or is not, in words that contain `word`.
+/// Waits until the condition `LockStoreReachable` has this status and its message contains `word`.
 pub(crate) async fn store_reachable(s: &Scenario, wanted: &str, word: &str) -> Result<()> {
     eventually(&format!("LockStoreReachable to be {wanted}, with {word:?}"), STARTED, async || {
         let (status, reason, message) = s.condition(&s.workload.name, "LockStoreReachable").await?;
@@ -14,7 +14,7 @@ pub(crate) async fn store_reachable(s: &Scenario, wanted: &str, word: &str) -> R
     .await
 }
 
-/// Waits until each of these replicas of the operator has logged `word`.
+/// Waits until each of these replicas has logged `word`.
 pub(crate) async fn says(s: &Scenario, replicas: &[String], word: &str) -> Result<()> {
     eventually(&format!("every replica to log {word:?}"), STARTED, async || {
         for replica in replicas {
@@ -26,7 +26,7 @@ pub(crate) async fn says(s: &Scenario, replicas: &[String], word: &str) -> Resul
     .await
 }
 
-/// Waits until some replica of the operator, the one in charge, has logged a line with all of these words.
+/// Waits until one of the replicas, the owner of the group, has logged a line with all of these words.
 pub(crate) async fn somebody_says(s: &Scenario, words: &[&str]) -> Result<()> {
     eventually(&format!("the operator to log {words:?}"), STARTED, async || {
         let log = s.stage.operator.logs(1000).await?;

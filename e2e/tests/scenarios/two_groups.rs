@@ -1,5 +1,5 @@
-//! Two groups select the same pods: the older one keeps them, the younger one says so and promotes nobody, until the
-//! older one is deleted.
+//! Two groups select the same pods: they belong to the older one, and the younger one reports this and promotes no
+//! pod until the older one is deleted.
 
 use std::{rc::Rc, time::Duration};
 
@@ -13,7 +13,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "two-groups", Workload::default(), async |s| {
         let before = s.elect().await?;
         let client = s.call_from(&before.node).await?;
-        // The API server dates objects by whole seconds.
+        // The creation time of objects has a resolution of one second.
         let created = s.group().await?.metadata.creation_timestamp.context("no time of creation")?.0;
         let next_second = created + Duration::from_secs(1);
         eventually("the next second", STARTED, async || {

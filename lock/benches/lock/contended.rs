@@ -1,4 +1,4 @@
-//! Many clients at the same keys: take, release, again.
+//! Many clients on the same keys: take, release, repeat.
 
 use std::time::{Duration, Instant};
 
@@ -26,21 +26,22 @@ const KINDS: [Kind; 8] = [
     Kind::Upsert(Lease::Token),
     Kind::Advisory,
 ];
-/// The lease that promises the same of its commits as ours does.
+/// The lease whose commits are as durable as ours.
 const PLAIN: Kind = Kind::Upsert(Lease::Plain);
-/// In the picture. Advisory locks are another class: they would flatten all others.
+/// The kinds in the picture. Advisory locks are in another class: their bars would flatten all others.
 const PICTURED: [Kind; 5] = [Kind::Try, Kind::Queue, Kind::Tasks, Kind::Baseline, PLAIN];
-/// Each measurement is made in so many parts, by turns with the others, so that a noisy moment hits all alike.
+/// Each measurement is split into this many parts, in turns with the others, so that a noisy moment affects all alike.
 const ROUNDS: u32 = 3;
 
-/// Connections of the program whose tasks they are: as many as it uses at a time, and those for heartbeats and for hints.
+/// Connections of the program whose tasks are the clients: as many as it uses at a time, and those for heartbeats and
+/// for hints.
 const CONNECTIONS: u32 = 6;
 
-/// They go on like this for so long before anything is counted. Each connection prepares and plans its statements when it comes
-/// to them for the first time, which a program that runs for days does once.
+/// How long the clients run before anything is counted. Each connection prepares and plans its statements when it first
+/// uses them, which a program that runs for days does only once.
 const RUN_UP: Duration = Duration::from_secs(1);
 
-/// What one kind came to.
+/// The results of one kind.
 struct Tally {
     kind: Kind,
     operations: usize,
@@ -183,7 +184,7 @@ async fn measure(bench: &Bench, keys: usize, clients: usize) -> Result<Vec<Tally
     Ok(tallies.into())
 }
 
-/// Rows that are made anew are another matter than those that are there; and statements are prepared here.
+/// Creates the rows, because creating them costs more than using them, and prepares the statements.
 async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>) -> Result<Contender> {
     for number in numbers {
         let key = key(number)?;
@@ -194,8 +195,8 @@ async fn warm_up(mut contender: Contender, numbers: impl Iterator<Item = usize>)
     Ok(contender)
 }
 
-/// Wish after wish until the time is up; what ends before `from` is not counted. A wish that is not fulfilled in the end counts
-/// with how long it has waited: else one that starves would not be seen.
+/// Makes one request after another until the time is over; those that end before `from` are not counted. A request that
+/// is not granted at the end counts with the time that it has waited; otherwise a starving one would not be seen.
 async fn contend(
     mut contender: Contender,
     keys: usize,

@@ -1,4 +1,4 @@
-//! Ours and its rivals, behind one face: attempt, release.
+//! Our lock and its rivals, behind one interface: attempt, release.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::machine::{connect, execute, store};
 use crate::postgres::Database;
 use crate::rivals::{self, Lease};
 
-/// Both the rivals' leases and our sessions.
+/// The ttl of the rivals' leases and of our sessions.
 const TTL: Duration = Duration::from_secs(5);
 
 /// A way to lock.
@@ -19,9 +19,9 @@ const TTL: Duration = Duration::from_secs(5);
 pub(crate) enum Kind {
     /// This library, without waiting: attempt after attempt.
     Try,
-    /// This library, waiting for its turn.
+    /// This library, waiting in the queue.
     Queue,
-    /// This library, without waiting, all clients being tasks of one program that share its session and connections.
+    /// This library, without waiting; all clients are tasks of one program and share its session and connections.
     Tasks,
     /// The baseline protocol: one table, locked as a whole by each attempt.
     Baseline,
@@ -59,18 +59,18 @@ pub(crate) async fn prepare(database: &Database, kind: Kind) -> Result<()> {
     }
 }
 
-/// What an attempt came to.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Taken from nobody, or from one whose time was up.
+    /// The key was free, or its holder's time was over.
     Taken,
-    /// Held before, and kept.
+    /// The caller already held it, and keeps it.
     Kept,
-    /// Somebody else's.
+    /// Another candidate holds it.
     Held,
 }
 
-/// One candidate, with a connection of its own unless it is a task of a program.
+/// One candidate, with its own connection unless it is a task of a program.
 pub(crate) enum Contender {
     Ours { client: Client, queues: bool, guard: Option<Guard> },
     Task { client: Client, guard: Option<Guard> },
@@ -88,12 +88,12 @@ impl Contender {
         Ok(Self::Ours { client, queues: kind == Kind::Queue, guard: None })
     }
 
-    /// One of a program's tasks.
+    /// A candidate that is a task of a program.
     pub(crate) fn task(program: &Client, holder: &str) -> Self {
         Self::Task { client: program.another_holder(holder), guard: None }
     }
 
-    /// Takes the key, or finds out that it is held. One that queues comes back with it.
+    /// Takes the key, or finds that it is held. A candidate that queues returns with the key.
     pub(crate) async fn attempt(&mut self, key: &Key) -> Result<Outcome> {
         match self {
             Self::Ours { client, queues, guard } => {
@@ -133,7 +133,7 @@ impl Contender {
         Ok(())
     }
 
-    /// The end, in good order.
+    /// Ends it in order.
     pub(crate) async fn leave(self) -> Result<()> {
         match self {
             Self::Ours { client, guard, .. } => {
@@ -147,7 +147,7 @@ impl Contender {
     }
 }
 
-/// A program of ours with so many connections.
+/// A client of our lock with this many connections.
 pub(crate) async fn program(database: &Database, connections: u32, name: String) -> Result<Client> {
     let config = ClientConfig { name, ttl: TTL, ..ClientConfig::default() };
     Ok(Client::connect(store(database, connections)?, config).await?)

@@ -1,4 +1,4 @@
-//! Mass failover: a process dies that was in charge of many keys, and all their holders with it.
+//! Mass failover: a process dies that owned many keys, and all their holders die with it.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,11 @@ const ROUNDS: usize = 5;
 const SLOW_ROUNDS: usize = 1;
 /// Connections that take leases over key by key.
 const CONNECTIONS: usize = 16;
-/// Keys in one statement, and connections that send them, where leases are taken over in batches: as ours.
+/// Keys in one statement where leases are taken over in batches: as many as ours.
 const BATCH: usize = 1_000;
 const BATCH_CONNECTIONS: usize = 2;
 
-/// How a rival takes over.
+/// The ways in which a rival takes over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rival {
     KeyByKey(Kind),
@@ -122,7 +122,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Ours: all of it, and its parts.
+/// Our take-over: the total, and its parts.
 async fn measure(bench: &Bench, keys: usize, survivors: usize) -> Result<(Latencies, [Latencies; 3])> {
     let mut all = Vec::new();
     let mut parts = [(); 3].map(|()| Vec::new());
@@ -148,7 +148,7 @@ async fn ours(bench: &Bench, keys: usize, survivors: usize) -> Result<[Duration;
         let (session, _) =
             store.register(&format!("survivor-{survivor}"), Duration::from_secs(5), None).await?;
         let share: Vec<Key> = keys.iter().skip(survivor).step_by(survivors).cloned().collect();
-        // What a process that has run for a while has done before: its statements are prepared.
+        // As in a process that has run for a while: its statements are prepared.
         warm_up(&store, session, survivor).await?;
         stores.push((store, session, share));
     }
@@ -196,7 +196,7 @@ async fn warm_up(store: &Store, session: SessionId, survivor: usize) -> Result<(
     Ok(())
 }
 
-/// The leases of a dead process have all expired, and candidates that share some connections take them.
+/// All leases of a dead process have expired, and candidates that share some connections take them.
 async fn take_over(bench: &Bench, rival: Rival, keys: usize) -> Result<Duration> {
     let database = bench.empty().await;
     prepare(&database, rival.kind()).await?;
@@ -231,7 +231,7 @@ async fn take_over(bench: &Bench, rival: Rival, keys: usize) -> Result<Duration>
         tasks.spawn(async move {
             for number in (number..keys).step_by(CONNECTIONS) {
                 let key = key(number)?;
-                // The baseline's `NOWAIT` may send it away.
+                // The baseline's `NOWAIT` may refuse it.
                 while contender.attempt(&key).await? == Outcome::Held {}
             }
             Ok(())

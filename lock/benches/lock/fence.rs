@@ -1,4 +1,4 @@
-//! The fence: what it costs an application's transaction, and how long such transactions hold a takeover off.
+//! The fence: what it costs an application's transaction, and how long such transactions delay a takeover.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,11 @@ use crate::postgres::Database;
 use crate::report::{Report, number};
 
 const CLIENTS: [usize; 2] = [1, 32];
-/// Transactions of so many clients hold the takeover off, each as long as this.
+/// The takeover has to pass the transactions of this many clients, each as long as `WORK`.
 const STREAM: usize = 32;
 const WORK: Duration = Duration::from_millis(20);
 const TAKEOVERS: usize = 5;
-/// A takeover that takes longer is given up. That is shown as such.
+/// A takeover that takes longer is given up, and reported as such.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Fence {
         }
     }
 
-    /// The first statement of a fenced transaction: the key, the token. An error or no row: stale.
+    /// The first statement of a fenced transaction, with the key and the token. An error or no row: the token is stale.
     fn sql(self) -> &'static str {
         match self {
             Self::None => "select $1::text, $2::bigint",
@@ -147,7 +147,7 @@ async fn prepare(bench: &Bench) -> Result<Database> {
     Ok(database)
 }
 
-/// One transaction; whether its token was the current one.
+/// Runs one transaction. Returns whether its token was the current one.
 async fn transaction(
     connection: &mut PgConnection,
     fence: Fence,
@@ -215,12 +215,12 @@ async fn cost(bench: &Bench, fence: Fence, clients: usize) -> Result<(f64, Laten
     Ok((count / elapsed.as_secs_f64(), Latencies::of(times), usage.wal as f64 / count))
 }
 
-/// How long a change of holder takes while transactions of the old one come in a stream.
+/// How long a change of holder takes during a stream of transactions of the old holder.
 async fn takeover(bench: &Bench, fence: Fence) -> Result<Duration> {
     let database = prepare(bench).await?;
     let store = store(&database, 4)?;
     let (next, _) = store.register("next", Duration::from_secs(5), None).await?;
-    // The charge is free; who holds the key is another matter.
+    // Frees the claim; the key still has its holder.
     let admin = &mut database.admin().await;
     admin.execute("update leadergroup.session set dead = true where name = 'holder'").await?;
     let name = key(0)?;
@@ -244,14 +244,14 @@ async fn takeover(bench: &Bench, fence: Fence) -> Result<Duration> {
             anyhow::Ok(committed)
         });
     }
-    // Until the stream flows.
+    // Waits until the stream has started.
     let enough = i64::try_from(STREAM * 3)?;
     while database.number("select sum(balance)::bigint from account").await < enough {
         sleep(Duration::from_millis(5)).await;
     }
     let began = Instant::now();
     if fence == Fence::Row {
-        // `FOR UPDATE`: the row lock of the transactions does not keep off an update that leaves the key alone.
+        // `FOR UPDATE`, because the transactions' row lock does not block an update that does not change the key.
         let taken = async {
             let mut connection = connect(&database).await?;
             let mut transaction = connection.begin().await?;
@@ -266,7 +266,7 @@ async fn takeover(bench: &Bench, fence: Fence) -> Result<Duration> {
             transaction.commit().await?;
             anyhow::Ok(())
         };
-        // Given up: the stream ends, and with it the wait.
+        // If it is given up, the stream ends, and with it the wait.
         if let Ok(taken) = tokio::time::timeout(PATIENCE, taken).await {
             taken?;
         }

@@ -1,4 +1,4 @@
-//! Hand-over: from the call of release until the next one in the queue has come back with the key.
+//! Hand-over: from the call of release until the next waiter returns with the key.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use crate::machine::{Bench, connect, execute, store};
 use crate::measure::Latencies;
 use crate::report::{Report, number};
 
-/// At least so many, however short the time.
+/// The least number of hand-overs, however short the time.
 const FEWEST: usize = 100;
-/// Others that only listen, as every process does that uses the lock.
+/// Numbers of other processes that only listen, as every process that uses the lock does.
 const BYSTANDERS: [usize; 2] = [0, 30];
 
 pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
@@ -66,7 +66,7 @@ async fn measure(bench: &Bench, bystanders: usize) -> Result<(Latencies, Latenci
     for number in 0..bystanders {
         others.push(client(format!("bystander-{number}")).await?);
     }
-    // Each is a process of its own, as far as the lock is concerned.
+    // For the lock, each of them is a separate process.
     let clients = [client("one".to_owned()).await?, client("other".to_owned()).await?];
     let key = Key::new("handed-over")?;
     let (mut handed, mut bare) = (Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ async fn measure(bench: &Bench, bystanders: usize) -> Result<(Latencies, Latenci
         held = guard?;
         let committing = Instant::now();
         commits.execute("update bare set n = n + 1").await?;
-        // At first everything is done for the first time.
+        // The first rounds are not counted: everything is done for the first time.
         let end = *end.get_or_insert(began + Duration::from_millis(500).min(bench.time) + bench.time);
         if began + bench.time < end {
             continue;
@@ -105,7 +105,7 @@ async fn measure(bench: &Bench, bystanders: usize) -> Result<(Latencies, Latenci
     Ok((Latencies::of(handed), Latencies::of(bare)))
 }
 
-/// Waits until somebody is in the queue.
+/// Waits until there is a waiter in the queue.
 async fn queued(admin: &mut sqlx::postgres::PgConnection) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -114,7 +114,7 @@ async fn queued(admin: &mut sqlx::postgres::PgConnection) -> Result<()> {
         if waiters > 0 {
             return Ok(());
         }
-        ensure!(began.elapsed() < Duration::from_mins(1), "nobody queues up");
+        ensure!(began.elapsed() < Duration::from_mins(1), "no waiter queues up");
         sleep(Duration::from_millis(1)).await;
     }
 }

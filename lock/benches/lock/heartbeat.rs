@@ -1,5 +1,5 @@
-//! What one heartbeat costs: with few and with many sessions, and after half an hour in which somebody held a snapshot,
-//! so that no version of a session's row could be removed.
+//! What one heartbeat costs: with few and with many sessions, and after half an hour in which a transaction held a
+//! snapshot, so that no version of a session's row could be removed.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::report::{Report, number};
 const SESSIONS: [usize; 3] = [3, 100, 1_000];
 /// Heartbeats of each session in half an hour.
 const BEATS: usize = 1_800;
-/// Nobody is to expire: the sessions beat by turns.
+/// No session may expire: they send heartbeats in turns.
 const TTL: Duration = Duration::from_hours(1);
 
-/// What heartbeats cost, one after the other.
+/// The cost of heartbeats that are sent one after the other.
 struct Cost {
     times: Latencies,
-    /// The server's CPU for one.
+    /// The server's CPU time for one heartbeat.
     cpu: Duration,
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Without a snapshot, and with one that is half an hour old.
+/// Measures without a snapshot, and with one that is half an hour old.
 async fn measure(bench: &Bench, count: usize) -> Result<(Cost, Cost)> {
     let database = bench.migrated().await?;
     let store = store(&database, 4)?;
@@ -87,7 +87,7 @@ async fn measure(bench: &Bench, count: usize) -> Result<(Cost, Cost)> {
     for number in 0..count {
         sessions.push(store.register(&format!("session-{number}"), TTL, None).await?.0);
     }
-    // What a server does on its own now and then.
+    // A server does this from time to time.
     execute(&database, "analyze leadergroup.session").await?;
     for session in sessions.iter().cycle().take(count.max(100)) {
         store.beat(*session, &[]).await?;
@@ -102,7 +102,7 @@ async fn measure(bench: &Bench, count: usize) -> Result<(Cost, Cost)> {
     Ok((free, held))
 }
 
-/// Every session's heartbeat by turns, each when the one before has been answered.
+/// Sends the sessions' heartbeats in turns, each after the previous one has been answered.
 async fn beat(bench: &Bench, store: &Store, sessions: &[SessionId]) -> Result<Cost> {
     let meter = bench.meter().await?;
     let end = Instant::now() + bench.time;
@@ -121,8 +121,9 @@ async fn beat(bench: &Bench, store: &Store, sessions: &[SessionId]) -> Result<Co
     Ok(Cost { times: Latencies::of(times), cpu })
 }
 
-/// Half an hour of heartbeats of all sessions, round after round, as fast as it goes. Each round changes the rows as the
-/// heartbeats do and commits. It finds them by where they are: by the index, each would have to pass all versions before.
+/// Replays half an hour of heartbeats of all sessions, round after round, as fast as possible. Each round changes the
+/// rows as the heartbeats do, and commits. It finds the rows by their physical position: through the index, each round
+/// would have to pass all earlier versions.
 async fn replay(database: &Database) -> Result<()> {
     let rounds = format!(
         "do $$

@@ -1,4 +1,4 @@
-//! Keeping many groups of three candidates, each of which looks after its lock once in every interval.
+//! Keeping many groups of three candidates, each of which attends to its lock once in every interval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,14 +26,14 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(5);
 /// Connections that a rival's candidates share, ten for each of three processes.
 const CONNECTIONS: usize = 30;
-/// Before the measurement, so that it begins with what lasts.
+/// How long everything runs before the measurement, so that this begins in a steady state.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// The operator compares its rows with the table once in so many ttls.
+/// The operator compares its rows with the table once in this many ttls.
 const AUDIT_INTERVAL: u32 = 30;
-/// How often that is repeated to find out what it costs.
+/// How often the comparison is repeated to measure its cost.
 const AUDITS: u32 = 10;
 
-/// What keeping came to.
+/// The results of keeping.
 #[derive(Clone, Copy)]
 struct Kept {
     transactions: f64,
@@ -41,7 +41,7 @@ struct Kept {
     wal: f64,
     due: u64,
     missed: u64,
-    /// Changes of holder, though every holder was at work.
+    /// Changes of holder although every holder was running.
     lost: u64,
 }
 
@@ -54,11 +54,11 @@ impl Kept {
 /// How groups are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// One heartbeat a replica.
+    /// One heartbeat for each replica.
     Ours,
     /// Each candidate of each group makes its round.
     Each(Kind),
-    /// Each of three processes renews all its leases in one statement, and looks at the others' in another.
+    /// Each of three processes renews all its leases in one statement, and checks those of the others in another.
     Batch,
 }
 
@@ -147,7 +147,7 @@ fn summarise(report: &mut Report, curves: &[Curve]) {
         baseline.missed(),
         batch.cores / ours.cores,
     ));
-    // The comparison with the table is on top.
+    // The comparison with the table is added to this.
     report.at_most("keeping 10,000 groups, transactions a second and replica", a_replica, 1.05);
     report.at_most("keeping 10,000 groups, ticks missed, %", ours.missed(), 0.0);
 }
@@ -178,8 +178,8 @@ fn pictures(report: &mut Report, curves: &[Curve]) {
     report.picture("lock-keeping-missed.svg", missed.svg());
 }
 
-/// Three replicas as the operator runs them: one heartbeat each, which observes all, and now and then a comparison of the
-/// own rows with the table.
+/// Three replicas as the operator runs them: one heartbeat each, which observes all sessions, and from time to time a
+/// comparison of the own rows with the table.
 async fn ours(bench: &Bench, database: &Database, groups: usize) -> Result<Kept> {
     let mut replicas = Vec::new();
     for replica in 0..CANDIDATES {
@@ -197,7 +197,8 @@ async fn ours(bench: &Bench, database: &Database, groups: usize) -> Result<Kept>
         tasks.spawn(keep(store, session, first, begin + WARM_UP, end));
     }
     let (mut kept, beats) = count(bench, tasks, begin + WARM_UP, end).await?;
-    // A comparison is too rare to fall into the measurement at its rate: what it costs is measured apart and added.
+    // Comparisons are too rare to occur in the measurement at their real rate: their cost is measured separately and
+    // added.
     let (statements, usage) = audits(bench, &replicas).await?;
     let every = (TTL * AUDIT_INTERVAL).as_secs_f64() * f64::from(AUDITS);
     kept.cores += usage.cpu.as_secs_f64() / every;
@@ -206,14 +207,14 @@ async fn ours(bench: &Bench, database: &Database, groups: usize) -> Result<Kept>
     Ok(kept)
 }
 
-/// What one of those that keep came to.
+/// The results of one replica or process.
 struct Beats {
     due: u64,
     missed: u64,
     expired: u64,
 }
 
-/// Meters the server from one moment to the other, adds up what came of it, and says how many rounds were made.
+/// Measures the server between two moments and adds up the results. Returns the number of rounds.
 async fn count(
     bench: &Bench,
     mut tasks: JoinSet<Result<Beats>>,
@@ -261,7 +262,8 @@ async fn keep(
     Ok(beats)
 }
 
-/// What the operator reads for a comparison: each replica its rows, one of them those that nobody is in charge of.
+/// Reads the same as the operator for a comparison: each replica its own rows, and one of them also the keys that no
+/// session has claimed.
 async fn audits(bench: &Bench, replicas: &[(Store, SessionId)]) -> Result<(u32, Usage)> {
     let mut statements = 0;
     let meter = bench.meter().await?;
@@ -278,7 +280,7 @@ async fn audits(bench: &Bench, replicas: &[(Store, SessionId)]) -> Result<(u32, 
     Ok((statements, meter.stop().await?))
 }
 
-/// Takes charge of the keys and names a holder for each.
+/// Claims the keys and grants each to a holder.
 pub(crate) async fn hold(store: &Store, session: SessionId, keys: &[Key]) -> Result<()> {
     let claims: Vec<_> = keys
         .iter()
@@ -349,7 +351,7 @@ async fn batches(bench: &Bench, database: &Database, groups: usize) -> Result<Ke
     Ok(kept)
 }
 
-/// Each candidate of each group makes its round once in every interval, all evenly spread. A round that has not begun when
+/// Each candidate of each group makes one round in every interval, all evenly spread. A round that has not begun when
 /// the candidate's next one is due is missed.
 async fn rival(bench: &Bench, database: &Database, kind: Kind, groups: usize) -> Result<Kept> {
     // Every group has its holder, the first candidate.
@@ -363,8 +365,8 @@ async fn rival(bench: &Bench, database: &Database, kind: Kind, groups: usize) ->
     for _ in 0..CONNECTIONS {
         connections.push(connect(database).await?);
     }
-    // It begins with most of an interval's work undone: one that keeps up has made up for it before the measurement, one that
-    // does not is where it would be after a while.
+    // It begins with most of an interval's work undone: a rival that keeps up has caught up before the measurement, and
+    // one that does not is already where it would be after a while.
     let now = Instant::now();
     let begin = now - INTERVAL * 9 / 10;
     let (from, end) = (now + WARM_UP, now + WARM_UP + bench.time);

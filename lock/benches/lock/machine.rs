@@ -1,4 +1,4 @@
-//! The server that everything is measured on, set up as one that keeps its promises, and what it used up.
+//! The server for all measurements, with durable settings, and the resources that it used.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 
 use crate::postgres::{Database, Server};
 
-/// As a server has them that must not lose a commit. The rest are PostgreSQL's defaults.
+/// The settings of a server that must not lose a commit. The others are PostgreSQL's defaults.
 const SETTINGS: [(&str, &str); 4] =
     [("fsync", "on"), ("max_connections", "400"), ("shared_buffers", "256MB"), ("max_wal_size", "4GB")];
 
-/// Settings worth knowing when figures are compared.
+/// Settings that are printed, because they matter when figures are compared.
 const TOLD: [&str; 9] = [
     "server_version",
     "fsync",
@@ -26,10 +26,10 @@ const TOLD: [&str; 9] = [
     "autovacuum",
 ];
 
-/// The unit of times in `/proc/*/stat`; Linux gives it to programs as a hundredth of a second on all common platforms.
+/// The unit of times in `/proc/*/stat`; on all common platforms Linux uses a hundredth of a second for it.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What `statfs` calls a file system in memory, on which no commit costs anything.
+/// The types by which `statfs` reports a file system in memory, where commits cost nothing.
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// A running server, and how long to measure.
@@ -40,7 +40,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Plans of statements that take at least so many milliseconds are written to the server's log, if so wished.
+    /// Starts the server. With `explain`, plans of statements that take at least that many milliseconds are written to
+    /// its log.
     pub(crate) fn start(time: Duration, explain: Option<&str>) -> Result<Self> {
         let directory = std::env::temp_dir();
         let system =
@@ -64,7 +65,7 @@ impl Bench {
         Ok(Self { server: Server::start(&settings), time })
     }
 
-    /// What the server wrote into its log.
+    /// The server's log.
     pub(crate) fn log(&self) -> String {
         self.server.log()
     }
@@ -85,7 +86,7 @@ impl Bench {
         Ok(told.into())
     }
 
-    /// An empty database, so that nothing is measured with the leavings of what was measured before.
+    /// An empty database, so that no measurement is affected by an earlier one.
     pub(crate) async fn empty(&self) -> Database {
         self.server.database().await
     }
@@ -97,7 +98,7 @@ impl Bench {
         Ok(database)
     }
 
-    /// Begins to meter what the server uses.
+    /// Starts to measure what the server uses.
     pub(crate) async fn meter(&self) -> Result<Meter> {
         let pid = std::fs::read_to_string(self.server.data().join("postmaster.pid"))?;
         let postmaster = pid.lines().next().unwrap_or_default().trim().parse()?;
@@ -107,7 +108,7 @@ impl Bench {
     }
 }
 
-/// A program's handle on the lock, with so many connections in all.
+/// A program's store, with this many connections in total.
 pub(crate) fn store(database: &Database, connections: u32) -> Result<Store> {
     let config = DatabaseConfig {
         max_open_connections: connections,
@@ -117,7 +118,7 @@ pub(crate) fn store(database: &Database, connections: u32) -> Result<Store> {
     Ok(Store::new(&config)?)
 }
 
-/// A connection as any application has it.
+/// A connection like that of any application.
 pub(crate) async fn connect(database: &Database) -> Result<PgConnection> {
     Ok(PgConnection::connect(&database.url()).await?)
 }
@@ -128,7 +129,7 @@ pub(crate) async fn execute(database: &Database, sql: &str) -> Result<()> {
     Ok(())
 }
 
-/// Counts from a moment on.
+/// The readings at the start of a measurement.
 pub(crate) struct Meter {
     postmaster: u32,
     admin: PgConnection,
@@ -146,7 +147,7 @@ struct Sample {
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) time: Duration,
-    /// Of all the server's processes together.
+    /// CPU time of all the server's processes together.
     pub(crate) cpu: Duration,
     /// Bytes of write-ahead log.
     pub(crate) wal: i64,
@@ -164,7 +165,7 @@ impl Meter {
 }
 
 impl Usage {
-    /// Share of one core.
+    /// CPU time as a share of one core.
     pub(crate) fn cores(self) -> f64 {
         self.cpu.as_secs_f64() / self.time.as_secs_f64()
     }
@@ -183,17 +184,18 @@ async fn sample(postmaster: u32, admin: &mut PgConnection) -> Result<Sample> {
     Ok(Sample { at: Instant::now(), cpu: cpu(postmaster)?, wal })
 }
 
-/// What the server's living processes have used to the nanosecond, and what the ended ones had used.
+/// The CPU time of the server's living processes, in nanoseconds, and of the ended ones.
 fn cpu(postmaster: u32) -> Result<Duration> {
     let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children"))?;
     let mut nanoseconds = 0;
     for pid in children.split_whitespace().chain([postmaster.to_string().as_str()]) {
-        // One that ended meanwhile is among the ended ones.
+        // A process that has ended meanwhile is counted among the ended ones.
         let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/schedstat")) else { continue };
         nanoseconds += text.split_whitespace().next().unwrap_or_default().parse::<u64>()?;
     }
     let stat = std::fs::read_to_string(format!("/proc/{postmaster}/stat"))?;
-    // Behind the name, which may hold anything: the fields from the third on. 16 and 17 are the ended children's.
+    // After the name, which may contain any character, come the fields from the third on. Fields 16 and 17 are those of
+    // ended children.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = fields.iter().skip(13).take(2).map(|field| field.parse::<u64>()).sum::<Result<u64, _>>()?;
     Ok(Duration::from_nanos(nanoseconds) + TICK * u32::try_from(ticks)?)

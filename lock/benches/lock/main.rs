@@ -1,8 +1,9 @@
-//! What the lock costs, beside its rivals: on one PostgreSQL that this starts itself, in one run.
+//! What the lock costs, compared with its rivals: in one run, on one PostgreSQL that this program starts itself.
 //!
 //! `make bench-lock` prints a table for each subject and a last line with the ratios, and writes all figures as JSON.
-//! Arguments choose subjects by a part of their name. docs/benchmarks.md says what is measured, and how.
+//! Arguments select subjects by a part of their name. docs/benchmarks.md explains what is measured, and how.
 
+#![allow(clippy::too_many_lines, reason = "a benchmark tells one story from its beginning to its end")]
 #![allow(missing_docs, reason = "a program, not a library")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people, far below 2^52")]
 

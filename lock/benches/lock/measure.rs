@@ -1,4 +1,4 @@
-//! Durations and what to say of many of them.
+//! Durations and their quantiles.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Numbers that look random and are the same in each run.
+/// Pseudo-random numbers, the same in each run.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -52,7 +52,7 @@ impl Dice {
         Self((seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Below `sides`.
+    /// A number below `sides`.
     pub(crate) fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

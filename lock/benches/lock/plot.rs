@@ -1,4 +1,4 @@
-//! Pictures for the docs: curves and bars, as SVG that stays readable on light and dark ground.
+//! Pictures for the docs: curves and bars, as SVG that is readable on light and dark backgrounds.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 50.0;
-/// Told apart also by those who do not see all colours.
+/// Colours that colour-blind readers can distinguish.
 const COLOURS: [&str; 5] = ["#0072b2", "#56b4e9", "#cc79a7", "#d55e00", "#009e73"];
 
 /// A curve.
@@ -17,7 +17,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Curves over a logarithmic axis; the upright one is linear.
+/// Curves over a logarithmic horizontal axis; the vertical axis is linear.
 pub(crate) struct Lines {
     pub(crate) title: &'static str,
     pub(crate) x: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Lines {
     pub(crate) series: Vec<Series>,
 }
 
-/// Bars in groups, one of each name; the upright axis is logarithmic.
+/// Bars in groups, one for each name; the vertical axis is logarithmic.
 pub(crate) struct Bars {
     pub(crate) title: &'static str,
     pub(crate) names: Vec<&'static str>,
@@ -61,7 +61,7 @@ impl Canvas {
         ));
     }
 
-    /// A line across at this height, and what it stands for.
+    /// Draws a horizontal line at this height, with its label.
     fn level(&mut self, y: f64, label: &str) {
         let right = WIDTH - RIGHT;
         self.shape(&format!(
@@ -76,7 +76,7 @@ impl Canvas {
     }
 }
 
-/// Where a share of the height lies.
+/// The coordinate of a share of the height.
 fn height(share: f64) -> f64 {
     HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
 }

@@ -1,4 +1,4 @@
-//! Pruning a long history beside normal work.
+//! Pruning a long history during normal work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const KEYS: usize = 500;
 const CLIENTS: usize = 8;
 /// Keys that the clients take and release.
 const WORKED: usize = 1_000;
-/// Until the clients' statements are prepared.
+/// How long the clients run until their statements are prepared.
 const RUN_UP: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
@@ -81,12 +81,12 @@ async fn fill(database: &Database) -> Result<()> {
          from generate_series(1, {each}) as g cross join leadergroup.lock as l
          on conflict do nothing"
     );
-    // Without the clients' trigger: the first terms are among those that are made here.
+    // Without the trigger: the first terms are among those that are created here.
     execute(database, &history).await?;
     execute(database, "vacuum (analyze) leadergroup.term").await
 }
 
-/// Clients take and release keys until the other thing is done. What that came to, and how long they took meanwhile.
+/// Clients take and release keys while `other` runs. Returns its result, and how long the clients' operations took.
 async fn work<T>(database: &Database, other: impl AsyncFnOnce() -> Result<T>) -> Result<(T, Latencies)> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut contenders = Vec::new();

@@ -1,11 +1,11 @@
-//! Tables for people, one last line for the hurried, JSON for programs, and pictures for the docs.
+//! Tables for people, a last line as a summary, JSON for programs, and pictures for the docs.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
-/// What a figure is to be.
+/// A target for a figure.
 struct Target {
     what: String,
     value: f64,
@@ -14,7 +14,7 @@ struct Target {
     met: bool,
 }
 
-/// Collects what was measured.
+/// Collects the results.
 pub(crate) struct Report {
     figures: Map<String, Value>,
     summary: Vec<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Begins with what everything was measured on.
+    /// Begins a report with a description of the machine.
     pub(crate) fn new(machine: Value) -> Self {
         let told: Vec<_> = machine
             .as_object()
@@ -60,12 +60,12 @@ impl Report {
         self.summary.push(text);
     }
 
-    /// A figure that is to be no larger than this.
+    /// Adds a figure that should be no larger than `limit`.
     pub(crate) fn at_most(&mut self, what: impl Into<String>, value: f64, limit: f64) {
         self.target(what.into(), value, limit, "at most", value <= limit);
     }
 
-    /// A figure that is to be no smaller than this.
+    /// Adds a figure that should be no smaller than `limit`.
     pub(crate) fn at_least(&mut self, what: impl Into<String>, value: f64, limit: f64) {
         self.target(what.into(), value, limit, "at least", value >= limit);
     }
@@ -74,7 +74,7 @@ impl Report {
         self.targets.push(Target { what, value, limit, bound, met });
     }
 
-    /// Prints what was to be reached, and adds it to the figures and the last line.
+    /// Prints the targets, and adds them to the figures and the last line.
     fn tell_targets(&mut self) {
         if self.targets.is_empty() {
             return;
@@ -109,10 +109,10 @@ impl Report {
         write(&directory().join("bench"), name, text)
     }
 
-    /// Writes the files and says the last line.
+    /// Writes the files and prints the last line.
     pub(crate) fn finish(mut self, complete: bool) -> Result<()> {
         self.tell_targets();
-        // Part of the figures must not take the place of all of them.
+        // A part of the figures must not replace all of them.
         let name = if complete { "lock.json" } else { "lock-part.json" };
         let file = Self::file(name, &serde_json::to_string_pretty(&self.figures)?)?;
         let images =
@@ -134,7 +134,7 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Where cargo puts what it builds: this program lies in `release/deps` of it.
+/// Cargo's target directory: this program is in `release/deps` below it.
 fn directory() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
@@ -159,7 +159,7 @@ impl Table {
     }
 }
 
-/// With separated thousands, or with decimals when it is small.
+/// Formats a number with separated thousands, or with decimals if it is small.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

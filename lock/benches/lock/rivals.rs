@@ -1,4 +1,4 @@
-//! What else one could use, statement by statement.
+//! The alternatives to the lock, statement by statement.
 
 use anyhow::Result;
 use sqlx::postgres::PgConnection;
@@ -17,22 +17,22 @@ pub(crate) const TABLES: &str = "
 pub(crate) const BASELINE_RELEASE: &str = "delete from baseline where key = $1 and holder = $2";
 pub(crate) const ADVISORY_RELEASE: &str = "select pg_advisory_unlock(hashtextextended($1, 0)) where $2 <> ''";
 
-/// PostgreSQL's word for a row that `NOWAIT` did not wait for.
+/// PostgreSQL's SQLSTATE when `NOWAIT` finds a lock taken.
 const NOT_AVAILABLE: &str = "55P03";
 
 /// The lease's variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
-    /// As one would write it.
+    /// The usual form.
     Plain,
     /// The commit of a release does not wait for the disk.
     AsyncRelease,
-    /// Each change of holder takes the next token, which the holder gets to know.
+    /// Each change of holder takes the next token, which is returned to the holder.
     Token,
 }
 
 impl Lease {
-    /// $1 key, $2 holder. No row: somebody else's.
+    /// $1 key, $2 holder. No row: another holder has it.
     fn attempt_sql(self) -> &'static str {
         match self {
             Self::Plain | Self::AsyncRelease => {
@@ -72,7 +72,7 @@ pub(crate) async fn upsert(
     Ok(if taken.rows_affected() == 1 { Outcome::Taken } else { Outcome::Held })
 }
 
-/// Takes expired leases in one statement, each with a token. How many it got.
+/// Takes expired leases in one statement, each with a token. Returns how many it took.
 pub(crate) async fn upsert_batch(
     connection: &mut PgConnection,
     keys: &[String],
@@ -91,7 +91,8 @@ pub(crate) async fn upsert_batch(
     Ok(taken.len())
 }
 
-/// A process's round: it renews all its leases in one statement, and looks which others have expired. How many it keeps.
+/// A process's round: it renews all its leases in one statement, and reads which others have expired. Returns how many
+/// it keeps.
 pub(crate) async fn renew_batch(connection: &mut PgConnection, holder: &str) -> Result<(u64, i64)> {
     let kept = sqlx::query(
         "update upsert set expires_at = now() + interval '5 s' where holder = $1 and expires_at >= now()",
@@ -105,7 +106,7 @@ pub(crate) async fn renew_batch(connection: &mut PgConnection, holder: &str) -> 
     Ok((kept.rows_affected(), expired))
 }
 
-/// One round of the protocol, statement by statement as it is published, with a key column for many groups.
+/// One round of the protocol, statement by statement as published, with a key column for many groups.
 pub(crate) async fn baseline(connection: &mut PgConnection, key: &str, holder: &str) -> Result<Outcome> {
     let mut transaction = connection.begin().await?;
     transaction.execute("lock table baseline in access exclusive mode").await?;

@@ -1,9 +1,9 @@
 import argparse, concurrent.futures, contextlib, functools, json, os, select, sys, threading, time, uuid
 import psycopg, psycopg.rows
-clock = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # Runs on while the machine is suspended.
+clock = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # Keeps running while the machine is suspended.
 
 class Lock(contextlib.AbstractContextManager):
-    """One key, held once, by a session of its own, under the rules of ../../docs/sql-protocol.md."""
+    """One key, held once, by its own session, under the rules of ../../docs/sql-protocol.md."""
     def __init__(self, url, key, wait=0.0, ttl=5.0):
         self.url, self.key, self.wait, self.ttl, self.interval, self.end = url, key, wait, ttl, ttl / 5, clock() + wait
         self.session, self.token, self.until, self.era, self.received = uuid.uuid4(), None, 0.0, None, 0.0
@@ -17,7 +17,7 @@ class Lock(contextlib.AbstractContextManager):
         self.thread.join(2 * self.ttl)
 
     def held(self):
-        """Whether nobody else can have the key. To be asked before each step of the work. What is lost stays lost."""
+        """Whether no one else can have the key. Call it before each step of the work. A lost key stays lost."""
         if clock() >= self.until:
             self.token = None
         return self.token is not None
@@ -34,7 +34,7 @@ class Lock(contextlib.AbstractContextManager):
                 if not self.acquired.done():
                     self.ask()
             except Exception as error:
-                self.db = self.db and self.db.close()  # What it did is not known. It is repeated on another one.
+                self.db = self.db and self.db.close()  # Whether it took effect is unknown: repeat on a new one.
                 passing = isinstance(error, (psycopg.OperationalError, psycopg.InternalError))
                 if not self.acquired.done() and (not passing or clock() >= self.end + self.ttl):
                     self.acquired.set_exception(error)
@@ -51,7 +51,7 @@ class Lock(contextlib.AbstractContextManager):
         if own.works_with > 6:
             raise RuntimeError("the database's schema is too new for this program")
         if own.dead or token and (token != own.token or not self.held()):
-            self.session, self.until = uuid.uuid4(), 0.0  # All is lost. To go on waiting takes a new session.
+            self.session, self.until = uuid.uuid4(), 0.0  # Lost. Waiting continues with a new session.
             return
         self.until, self.era, self.received, self.longest = sent + 0.8 * self.ttl, own.era_id, now, own.longest_ttl_ms
         seen = [("mark_dead(array[%s], array[%s::bigint])", o.ttl_ms, o.id, o.beat) for o in others if not o.dead]

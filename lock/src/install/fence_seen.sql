@@ -1,27 +1,27 @@
 -- leadergroup.fence_seen(key, token): a fence for data that is kept in another database than the lock.
 --
--- Install it in the database that holds the data, as the role that is to own it:   psql -d DATABASE -f fence_seen.sql
--- and let the application use it:                            grant usage on schema leadergroup to APPLICATION_ROLE;
--- It may be run again.
+-- Install it in the database that holds the data, as the role that will own it:   psql -d DATABASE -f fence_seen.sql
+-- and let the application use it:                            grant usage on schema leadergroup to APPLICATION_ROLE; It
+-- may be run again.
 --
--- The function is called first in a transaction, with the token of the caller's term. It raises LG001 if a transaction
--- with a larger token was committed before. The first transaction with a new token waits until those with smaller tokens
--- have ended; after `leadergroup.fence_patience` ms (1000, if not set) it ends their connections, if the role may
--- do so (the same role always may) and unless `leadergroup.fence_terminate` is off. Then it waits on, for as long as
--- lock_timeout and statement_timeout allow.
+-- Call the function first in a transaction, with the token of the caller's term. It raises LG001 if a transaction with
+-- a larger token has been committed. The first transaction with a new token waits until those with smaller tokens have
+-- ended; after `leadergroup.fence_patience` ms (1000 if not set) it terminates their connections, if the role may do so
+-- (the same role always may) and unless `leadergroup.fence_terminate` is off. Then it waits for as long as lock_timeout
+-- and statement_timeout allow.
 
 begin;
 
 create schema if not exists leadergroup;
 
--- The largest token of each key that a committed transaction came with. Keys are compared byte by byte: an index in the
+-- For each key the largest token of all committed transactions. Keys are compared byte by byte: an index in the
 -- database's own collation can miss rows after an upgrade of the library that sorts.
 create table if not exists leadergroup.fence_mark (
     key text collate "C" primary key,
     token bigint not null
 ) with (fillfactor = 50);
 
--- Made by an earlier version.
+-- A table that an earlier version created.
 do $$
 begin
     if exists (
@@ -38,7 +38,8 @@ create or replace function leadergroup.fence_mark_id(key text) returns bigint
 language sql immutable strict parallel safe
 return pg_catalog.hashtextextended(key, 3150411335781076928);
 
--- The mark by the snapshot, or, with $2, locked against a change; then an outdated snapshot is an error (40001).
+-- Reads the mark as of the snapshot, or, if `locked`, locks it against changes; an outdated snapshot is then an error
+-- (40001).
 create or replace function leadergroup.fence_mark_read(key text, locked boolean) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -54,7 +55,7 @@ begin
 end
 $$;
 
--- Raises the mark, and says what it is then.
+-- Raises the mark, and returns its new value.
 create or replace function leadergroup.fence_mark_raise(key text, token bigint) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -68,7 +69,7 @@ begin
 end
 $$;
 
--- Not SECURITY DEFINER: what it may end is what the application's own role may end.
+-- Not SECURITY DEFINER: it may terminate only what the application's own role may terminate.
 create or replace function leadergroup.fence_seen(key text, token bigint) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -88,12 +89,14 @@ begin
     seen := leadergroup.fence_mark_read(fence_seen.key, false);
     if seen >= fence_seen.token then
         perform pg_advisory_xact_lock_shared(id);
-        -- Now that nobody can raise it any more. With a snapshot from before, only locking the row tells.
+        -- Read again, now that no one can raise it. If the snapshot is older than the lock, only locking the row shows
+        -- the latest value.
         seen := leadergroup.fence_mark_read(
             fence_seen.key, current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
         );
     else
-        -- Straight for the exclusive lock: two that first shared it could not both go on to have it alone.
+        -- Takes the exclusive lock directly: of two transactions that first shared it, neither could get it
+        -- exclusively.
         begin
             perform set_config('lock_timeout', patience, true);
             perform pg_advisory_xact_lock(id);
@@ -122,13 +125,13 @@ begin
         raise exception 'leadergroup.fence_seen: token % of key "%" is outdated', fence_seen.token, fence_seen.key
             using errcode = 'LG001',
                   detail = format('A transaction with token %s was committed.', seen),
-                  hint = 'Another holder is at work: roll back, and do not try again with this token.';
+                  hint = 'Another holder is active: roll back, and do not try again with this token.';
     end if;
 end
 $$;
 
 comment on function leadergroup.fence_seen(text, bigint) is
-    'To be called first in a transaction: raises LG001 if a larger token of the key was seen, and keeps transactions '
+    'Call it first in a transaction: raises LG001 if a larger token of the key was seen, and keeps transactions '
     'with larger tokens waiting until this transaction has ended.';
 
 commit;

@@ -1,9 +1,10 @@
--- Which past of the database tokens were granted in. Every statement of this schema names the schema of all that is not
--- PostgreSQL's own; nothing depends on search_path.
+-- Eras: in which past of the database a token was granted. The statements in these files qualify every name that is not
+-- PostgreSQL's own with its schema; nothing depends on search_path.
 
 -- The identity of the database's past: the system identifier and the timeline that is being written. The timeline is
--- taken from the write position, which is right from the first moment after a promotion. Where the role may not read the
--- system identifier, as on some managed servers, the timeline has to do. SECURITY DEFINER, so that all roles agree.
+-- taken from the write position, which is right from the first moment after a promotion. Where the role may not read
+-- the system identifier, as on some managed servers, the timeline alone identifies it. SECURITY DEFINER, so that all
+-- roles agree.
 create function leadergroup.read_history() returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -22,8 +23,8 @@ $$;
 comment on function leadergroup.read_history() is
     'Identifies the past of this database: "<system identifier>/<timeline>".';
 
--- The same, as noted for this connection. The past of a server that takes writes changes only with a restart, so a
--- connection that was opened while the server took writes may note it once.
+-- The same, cached for this connection in the setting leadergroup.history. The past of a server that accepts writes
+-- changes only with a restart, so a connection that was opened while the server accepted writes may read it once.
 create function leadergroup.history() returns text
 language sql volatile
 return coalesce(
@@ -31,26 +32,26 @@ return coalesce(
     leadergroup.read_history()
 );
 
--- One row. An era begins whenever the database's past turns out to be another one than before (a failover, a restored
+-- One row. An era begins whenever the database's past differs from the recorded one (after a failover or a restored
 -- backup): commits may have been lost, so tokens jump. Two servers that were promoted from the same past begin eras of
--- their own: the id tells them apart, and the number grows by a random amount. Tokens grow by a million for each number, so
--- that those of the two differ, too.
+-- their own: the ids differ, and each server raises the number by a random amount. Tokens jump by a million for each
+-- unit of the number, so the tokens of the two servers differ as well.
 create table leadergroup.meta (
     only_row boolean primary key default true check (only_row),
     history text collate "C" not null,
     era bigint not null default 0,
     era_id uuid not null default gen_random_uuid(),
-    -- A program may believe in a grant of the era before that this database has lost. Until that cannot be any more, keys
-    -- that programs hold go to nobody new.
+    -- A program may still rely on a grant of the previous era that this database has lost. While that is possible, no
+    -- key of a program gets a new holder.
     quarantine boolean not null default false,
-    -- New rows begin above this token: at least as large as the token of every row that was deleted. Grows with the era:
-    -- of the rows that were begun above it some may have been lost.
+    -- New rows begin above this token. It is at least as large as the token of every deleted row. It grows with the
+    -- era, because rows that began above it may have been lost.
     token_floor bigint not null default 0,
     pruned_at timestamptz not null default '-infinity'
 );
 insert into leadergroup.meta (history) values (leadergroup.read_history());
 
--- The present era, which begins with this call if the database has another past than at the last one.
+-- Returns the present era. Begins a new one if the database's past has changed since the last call.
 create function leadergroup.present_era(out era bigint, out era_id uuid, out quarantine boolean)
 language plpgsql volatile
 as $$
@@ -64,8 +65,9 @@ begin
         token_floor = token_floor + sign(token_floor)::bigint * step * 1000000
     where history <> present;
     if found then
-        -- All heartbeats wait for this row now: it must not wait for a synchronous standby. If a failover loses it, that is
-        -- another history, in which an era begins anyway. No program's key gets a new holder in this transaction.
+        -- All heartbeats wait for this row now, so this commit must not wait for a synchronous standby. If a failover
+        -- loses it, the history changes again, and another era begins anyway. No key of a program gets a new holder in
+        -- this transaction.
         perform set_config('synchronous_commit', 'local', true);
     end if;
     select m.era, m.era_id, m.quarantine into present_era.era, present_era.era_id, present_era.quarantine
@@ -73,7 +75,8 @@ begin
 end
 $$;
 
--- Begins a new era by hand: for files that were put back as they were, which nothing in them tells.
+-- Begins a new era by hand. For database files that were restored as they were: nothing in them shows that commits were
+-- lost.
 create function leadergroup.begin_era(token_floor bigint default 0) returns bigint
 language sql volatile
 begin atomic
@@ -85,10 +88,10 @@ begin atomic
 end;
 
 comment on function leadergroup.begin_era(bigint) is
-    'Makes all later tokens larger than any that may have been granted and lost. For a database whose files were put '
-    'back as they were; a failover needs no such call.';
+    'Makes all later tokens larger than any that may have been granted and lost. For a database whose files were '
+    'restored as they were; a failover needs no such call.';
 
--- The quarantine of this era is over. False if another era has begun.
+-- Ends the quarantine of this era. False if it has ended already, or if another era has begun.
 create function leadergroup.end_quarantine(era_id uuid) returns boolean
 language plpgsql volatile
 as $$

@@ -1,8 +1,8 @@
--- Sessions: one for each running process. Its heartbeat keeps all that it holds.
+-- Sessions: one for each running process. A session's heartbeat keeps everything that it holds.
 
--- `beat` is what others watch. `seen` and `dead_at` are for people and for cleaning up: whether a session has expired is
--- never judged by the database's clock. The free space keeps each heartbeat a heap-only update: no index has a column
--- that a heartbeat changes.
+-- Other sessions watch `beat`. `seen` and `dead_at` are for people and for pruning: the database's clock never decides
+-- whether a session has expired. The free space keeps each heartbeat a heap-only update: no index has a column that a
+-- heartbeat changes.
 create table leadergroup.session (
     id uuid primary key,
     name text collate "C" not null,
@@ -12,10 +12,10 @@ create table leadergroup.session (
     ttl_ms bigint not null check (ttl_ms > 0),
     -- The number of the session's last change of its ttl: an earlier one that arrives late does not undo it.
     ttl_change bigint not null default 0,
-    -- How many of its keys were taken away by force.
+    -- How many of its keys were released by force.
     revoked bigint not null default 0,
     dead boolean not null default false,
-    -- Ended by its own process: no lock delay applies to what it held.
+    -- Ended in order, by its own process: no lock delay applies to its keys.
     closed boolean not null default false,
     registered_at timestamptz not null default now(),
     seen timestamptz not null default now(),
@@ -24,7 +24,7 @@ create table leadergroup.session (
 create index session_living on leadergroup.session (id) where not dead;
 create index session_peers on leadergroup.session (peers) where not dead and peers is not null;
 
--- Registers a session. The caller makes the id, so that repeating a call whose answer was lost does no harm.
+-- Registers a session. The caller chooses the id, so that a call whose answer was lost can be repeated safely.
 create function leadergroup.register(
     id uuid, name text, ttl_ms bigint, peers text default null, out era_id uuid, out quarantine boolean
 )
@@ -41,10 +41,11 @@ $$;
 comment on function leadergroup.register(uuid, text, bigint, text) is
     'Registers a session with a new random id. Others may mark it dead when its heartbeat has not moved for ttl_ms.';
 
--- One heartbeat. The first row is the session's own: `dead` if it was marked dead, closed or never registered. Then come
--- the sessions that it is to watch: a few neighbours, so that every session is watched by somebody, however many there
--- are; its peers; and those that it names, such as the holders of keys that it waits for. All rows repeat the values
--- about the database. `longest_ttl_ms` is the longest ttl of all living sessions, given only in quarantine.
+-- Sends one heartbeat. The first row is the session's own, with `dead` set if it was marked dead, closed or never
+-- registered. The sessions to watch follow: a few neighbours, so that every session is watched by another one, however
+-- many there are; its peers; and the sessions named in `watch`, such as the holders of keys that it waits for. All rows
+-- repeat the values about the database. `longest_ttl_ms`, the longest ttl of all living sessions, is given only in
+-- quarantine.
 create function leadergroup.beat(session uuid, watch uuid[] default '{}')
 returns table (
     id uuid, name text, beat bigint, ttl_ms bigint, dead boolean, peer boolean, revoked bigint,
@@ -103,7 +104,8 @@ $$;
 comment on function leadergroup.beat(uuid, uuid[]) is
     'Sends a heartbeat and returns the sessions to watch, the own one first.';
 
--- Another ttl; counts as a heartbeat, and may be repeated. No row if the session is dead or this is not the latest change.
+-- Changes the ttl. Counts as a heartbeat, and may be repeated. Returns no row if the session is dead, or if a later
+-- change has been made.
 create function leadergroup.set_ttl(session uuid, ttl_ms bigint, change bigint)
 returns table (beat bigint, era_id uuid, quarantine boolean)
 language plpgsql volatile
@@ -122,9 +124,9 @@ begin
 end
 $$;
 
--- Marks sessions dead whose heartbeat is still the one that was observed, and returns those that are dead now. A session
--- in the middle of a change is passed over, to be tried again: a change holds FOR KEY SHARE on its own session, which
--- conflicts with FOR UPDATE, but not with a heartbeat.
+-- Marks sessions dead whose heartbeat counter still has the observed value. Returns those of the given sessions that
+-- are dead now; `marked` says whether this call did it. A session with a change under way is skipped, to be tried
+-- again: a change holds FOR KEY SHARE on its own session, which conflicts with FOR UPDATE, but not with a heartbeat.
 create function leadergroup.mark_dead(sessions uuid[], beats bigint[]) returns table (id uuid, marked boolean)
 language plpgsql volatile
 as $$
@@ -156,8 +158,8 @@ comment on function leadergroup.mark_dead(uuid[], bigint[]) is
     'Marks sessions dead whose heartbeat counter did not change while the caller watched it for their ttl on its own '
     'monotonic clock. Never call it with a counter that was not watched for so long.';
 
--- Ends the session, in order or not. What it held is free at once: a row whose session is dead may be taken. No lock row
--- is written, however many there are.
+-- Ends the session. Its rows may be taken at once, as a row of a dead session; where the holder asked for a lock delay
+-- and the end was not `in_order`, after that delay. No lock row is written, however many the session holds.
 create function leadergroup.close(session uuid, in_order boolean default true) returns boolean
 language plpgsql volatile
 as $$

@@ -1,31 +1,34 @@
--- Locks, the history of their terms, and the two rules that everything rests on: which token is next, and what is
--- written when a term ends. Whatever text identifies something is compared byte by byte (collate "C"): an index in the
--- database's own collation can miss rows after an upgrade of the C library, and a second row for a key is a second holder.
+-- Locks, the history of their terms, and the two rules on which everything rests: which token is next, and what is
+-- written when a term ends. Every text that identifies something is compared byte by byte (collate "C"): an index in
+-- the database's own collation can miss rows after an upgrade of the C library, and a second row for a key is a second
+-- holder.
 
--- One key. No index but the primary key, so that every change of a row is a heap-only update; a page has room for a second
--- version of each of its rows, even though they get longer with their first holder.
+-- One row for each key. No index but the primary key, so that every change of a row is a heap-only update; a page has
+-- room for a second version of each of its rows, even though they get longer with their first holder.
 create table leadergroup.lock (
     key text collate "C" primary key,
-    -- Whose key it is: a LeaderGroup's, or leadergroup.programs().
+    -- The LeaderGroup that the key belongs to, or leadergroup.programs().
     group_id text collate "C" not null,
-    -- Who may change the row. Expires with the session.
+    -- The session that may change the row. Its claim expires with it.
     session uuid,
     -- The largest token ever granted.
     token bigint not null default 0,
     era bigint not null default 0,
-    -- Names the present term's grant: a repetition is recognised by it.
+    -- Identifies the grant of the present term, so that a repeated request is recognised.
     grant_id uuid,
     holder_uid text collate "C",
     holder_namespace text collate "C",
     holder_name text collate "C",
     reason text collate "C",
-    -- Everything was done to make the holder of this term act. Who may still act is in the terms from this one on.
+    -- The last confirmed term: everything that makes its holder act has been done. Holders of this term and of later
+    -- ones may still act.
     confirmed_token bigint not null default 0,
     tombstone boolean not null default false,
     protocol integer not null default 1,
-    -- How long nobody gets the key after the holder's session was marked dead. Those who ask measure it themselves.
+    -- The lock delay: how long no one gets the key after the holder's session was marked dead. Those who request the
+    -- key measure it themselves.
     delay_ms bigint not null default 0,
-    -- Somebody may wait for the key. Set and cleared under the row's lock.
+    -- Whether there may be waiters. Set and cleared under the row's lock.
     awaited boolean not null default false,
     -- When the holder last changed.
     lock_timestamp timestamptz not null default clock_timestamp(),
@@ -65,11 +68,11 @@ select key, token, grant_id, group_id, session, holder_uid, holder_namespace, ho
 from leadergroup.lock
 where holder_uid is not null;
 
--- The group of keys that programs hold for themselves.
+-- The group id of all keys that programs hold directly.
 create function leadergroup.programs() returns text language sql immutable return 'held by programs';
 
--- The next token of a key: above the row's, above all in the history, above the caller's floor, in a new era above all that
--- may have been granted and lost, and for a new row above all rows that were ever deleted.
+-- The next token of a key: above the row's, above all in the history, above the caller's floor, in a new era above all
+-- tokens that may have been granted and lost, and for a new row above the tokens of all rows that were ever deleted.
 create function leadergroup.next_token(
     token bigint, era bigint, last_in_history bigint, floor bigint, present leadergroup.meta
 ) returns bigint
@@ -82,7 +85,7 @@ return 1 + greatest(
     case when token = 0 then (present).token_floor else 0 end
 );
 
--- Whatever ends a term, whoever does it: the term enters the history.
+-- Every term that ends enters the history, no matter what ended it.
 create function leadergroup.end_term() returns trigger
 language plpgsql
 as $$
@@ -94,7 +97,8 @@ begin
         (old.key, old.token, old.grant_id, old.group_id, old.session, old.holder_uid, old.holder_namespace,
          old.holder_name, old.reason, old.lock_timestamp, old.confirmed_token = old.token, new.lock_timestamp,
          new.end_reason)
-    -- A row that was put back with its holder: the history knows of the term already, and nobody could end it.
+    -- If a row was restored together with its holder, the history may contain the term already. It must still be
+    -- possible to end it.
     on conflict on constraint term_pkey do nothing;
     return null;
 end
@@ -104,16 +108,16 @@ create trigger end_term after update on leadergroup.lock
 for each row when (old.holder_uid is not null and (new.holder_uid is null or new.token <> old.token))
 execute function leadergroup.end_term();
 
--- Tokens never go back, not by hand either: what was given out would be given out again.
+-- Tokens never go back, not even by hand: otherwise a token could be granted twice.
 create function leadergroup.keep_token() returns trigger
 language plpgsql
 as $$
 begin
     if tg_op = 'UPDATE' then
         raise exception 'the token of key "%" must not go back from % to %', old.key, old.token, new.token
-            using errcode = 'check_violation', hint = 'Tokens are never given out twice: leave it, or make it larger.';
+            using errcode = 'check_violation', hint = 'A token is never granted twice: keep or increase it.';
     end if;
-    -- A row that is put back, from a dump for instance.
+    -- A row that is restored, for instance from a dump.
     new.token := greatest(
         new.token,
         (select max(t.token) from leadergroup.term as t where t.key = new.key),
@@ -137,7 +141,8 @@ begin
     from (select max(token) as token from deleted) as gone
     where m.token_floor < gone.token;
     if found then
-        -- As in leadergroup.present_era(), which would wait for this row in a new history. The rows are lost together.
+        -- As in leadergroup.present_era(), which would wait for this row in a new history. A failover that loses this
+        -- change loses the deletion with it.
         perform set_config('synchronous_commit', 'local', true);
     end if;
     return null;
@@ -147,7 +152,7 @@ $$;
 create trigger raise_token_floor after delete on leadergroup.lock referencing old table as deleted
 for each statement execute function leadergroup.raise_token_floor();
 
--- Also where replication or a restore would suppress triggers.
+-- The triggers fire also where replication or a restore would suppress them.
 alter table leadergroup.lock enable always trigger end_term;
 alter table leadergroup.lock enable always trigger keep_token_of_row;
 alter table leadergroup.lock enable always trigger keep_token_of_new_row;

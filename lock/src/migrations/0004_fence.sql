@@ -1,7 +1,7 @@
--- Fencing: an application's transaction proves that it belongs to the present term, and no later term begins before that
--- transaction has ended. docs/fencing.md explains the mechanism and why it is not a row lock.
+-- Fencing: an application's transaction proves that it belongs to the present term, and no later term begins before
+-- that transaction has ended. docs/fencing.md explains the mechanism and why it is not a row lock.
 
--- The advisory lock that belongs to a key. 64 bits: should two keys share one, they only wait for each other.
+-- The number of a key's advisory lock, of 64 bits. If two keys have the same number, they only wait for each other.
 create function leadergroup.fence_id(key text) returns bigint
 language sql immutable strict parallel safe
 return pg_catalog.hashtextextended(key, 7810769283150411335);
@@ -20,12 +20,12 @@ begin
     -- already waiting, so that a stream of transactions cannot hold the change up.
     perform pg_advisory_xact_lock_shared(leadergroup.fence_id(fence.key));
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-        -- A statement of its own, hence with a snapshot that was taken after the lock.
+        -- A separate statement, so that its snapshot is taken after the lock.
         select l.token, l.holder_uid is not null into found_token, found_holder
         from leadergroup.lock as l where l.key = fence.key;
     else
-        -- The snapshot may be older than the lock: only locking the row tells whether it is the latest. FOR KEY SHARE
-        -- conflicts with nothing but a change of holder.
+        -- The snapshot may be older than the lock: only locking the row shows whether the snapshot has its latest
+        -- version. FOR KEY SHARE conflicts with nothing but a change of holder.
         select l.token, l.holder_uid is not null into found_token, found_holder
         from leadergroup.lock as l where l.key = fence.key
         for key share;
@@ -35,20 +35,20 @@ begin
             using errcode = 'LG001',
                   detail = case
                       when found_token is null then 'The key is unknown.'
-                      when found_token = fence.token then 'Its term has ended, and nobody holds the key.'
+                      when found_token = fence.token then 'Its term has ended, and the key has no holder.'
                       else format('The current token is %s.', found_token)
                   end,
-                  hint = 'Another holder may be at work: roll back, and do not try again with this token.';
+                  hint = 'Another holder may be active: roll back, and do not try again with this token.';
     end if;
 end
 $$;
 
 comment on function leadergroup.fence(text, bigint) is
-    'To be called first in a transaction: raises LG001 unless the token is the current one of the key, and keeps the '
+    'Call it first in a transaction: raises LG001 unless the token is the current one of the key, and keeps the '
     'next holder from taking over before this transaction has ended.';
 
--- Whatever program or person changes the token of a key that is held: not past a fenced transaction. The functions of this
--- schema hold the advisory lock by then.
+-- No program and no person can change the token of a held key while a fenced transaction is under way. The functions of
+-- this schema already hold the advisory lock when this runs.
 create function leadergroup.keep_fence() returns trigger
 language plpgsql
 as $$
@@ -65,8 +65,8 @@ create trigger keep_fence before update of token on leadergroup.lock
 for each row when (new.token > old.token and new.holder_uid is not null) execute function leadergroup.keep_fence();
 alter table leadergroup.lock enable always trigger keep_fence;
 
--- Who holds the advisory lock of a key, in words. Any role of the database can take an advisory lock of any number, so
--- this need not be a fenced transaction.
+-- Describes the holders of a key's advisory lock. Any role of the database can take any advisory lock, so a holder need
+-- not be a fenced transaction.
 create function leadergroup.fence_blockers(id bigint) returns text
 language sql volatile
 begin atomic
@@ -82,10 +82,11 @@ begin atomic
     and (l.classid::bigint << 32 | l.objid::bigint) = fence_blockers.id;
 end;
 
--- Waits until all fenced transactions of the key have ended, and keeps new ones waiting until the caller's transaction
--- ends: `open`. Those that have not ended after `patience_ms`, and those that began in the meantime, are terminated, which
--- is given `force_ms`, twice; not at all if that is NULL. If it does not help: `closed`; if the role may not do it:
--- `forbidden`; with the names of those in the way.
+-- Waits until all fenced transactions of the key have ended, then keeps new ones waiting until the caller's transaction
+-- ends. Transactions that have not ended after `patience_ms`, and those that began in the meantime, are terminated;
+-- then this waits for `force_ms`, at most twice. If `force_ms` is NULL, none is terminated. Outcomes:
+--   open: all have ended      closed: some have not      forbidden: this role may not terminate them
+-- `blockers` describes those that have not ended.
 create function leadergroup.fence_pass(
     key text, patience_ms integer, force_ms integer, out outcome text, out blockers text
 )
@@ -105,11 +106,12 @@ begin
             outcome := 'open';
             return;
         exception when lock_not_available then
-            -- The setting is as before: it went with the inner transaction.
+            -- The setting has its former value again: the inner transaction was rolled back.
             null;
         end;
         exit when fence_pass.force_ms is null;
-        -- Those that wait have written nothing under this fence, and must not get in first.
+        -- Also those that still wait for the lock: they have written nothing under this fence, and must not get it
+        -- first.
         begin
             perform pg_terminate_backend(l.pid)
             from pg_locks as l

@@ -1,6 +1,6 @@
--- Keys that programs hold for themselves: taken at once or waited for in order.
+-- Keys that programs hold directly: acquired at once, or waited for in a queue.
 
--- Who waits for a key; the smallest id is next. Rows of dead sessions are skipped, and removed in passing.
+-- The queues of the keys; the smallest id is next. Rows of dead sessions are skipped, and removed by later statements.
 create table leadergroup.waiter (
     key text collate "C" not null,
     id bigint generated always as identity,
@@ -16,8 +16,9 @@ create table leadergroup.waiter (
 );
 create index waiter_grant on leadergroup.waiter (grant_id);
 
--- A word to a session: look at this request. Sent after the commit that it tells of, in a transaction of its own, as a
--- NOTIFY inside would make the commits of the whole server queue up. Only a hint, so nothing waits for the disk.
+-- Notifies a session to look at this request. Sent after the commit that it reports, in a transaction of its own:
+-- inside that commit's transaction, NOTIFY would make the commits of the whole server queue up. It is only a hint, so
+-- its commit does not wait for the disk.
 create function leadergroup.wake(session uuid, grant_id uuid) returns void
 language sql volatile
 begin atomic
@@ -25,22 +26,24 @@ begin atomic
            pg_catalog.pg_notify('leadergroup_' || replace(wake.session::text, '-', ''), wake.grant_id::text);
 end;
 
--- The same to all: something may be free (''), or a session gave up claims and lives on ('yielded').
+-- The same for all sessions: a key may be free (''), or a living session gave up claims ('yielded').
 create function leadergroup.wake_all(word text) returns void
 language sql volatile
 begin atomic
     select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify('leadergroup', wake_all.word);
 end;
 
--- The functions below have no search_path of their own, which would cost more than what they do: they run with the
--- caller's rights, and name the schema of all that is not PostgreSQL's.
+-- The functions below do not set search_path, which would cost more than their own work: they run with the caller's
+-- rights, and qualify every name that is not PostgreSQL's own.
 
--- What a request for a key would meet, without locking anything:
---   missing, newer, tombstone, foreign: there is no row that it could take
+-- The state that a request for a key would find. Locks nothing. Verdicts:
+--   missing, newer, tombstone, foreign: there is no row that the request could take
 --   granted: it holds the key already
---   held: a living session holds the key      quarantine: somebody may, by a grant that the database has lost
+--   held: a living session holds the key
+--   quarantine: another program may hold it, by a grant that the database has lost
 --   delayed: the last holder ended uncleanly, and its delay is not over for this request
---   behind: free, but others wait for it      free
+--   behind: free, but others are before it in the queue
+--   free
 create function leadergroup.look(
     session uuid, key text, grant_id uuid, sat_out bigint, quarantine boolean,
     out verdict text, out token bigint, out delay_ms bigint, out place bigint, out group_id text, out protocol integer,
@@ -79,8 +82,9 @@ begin
 end
 $$;
 
--- Makes a request of a living session the holder. The row is locked FOR UPDATE, and the fence passed. NULL, and nothing
--- done, in another history or in quarantine. Should the term before not have ended yet, it ends with this reason.
+-- Grants the key to a request of a living session, and returns the token. The caller has locked the row FOR UPDATE, and
+-- passed the fence. In quarantine, or if the history has changed, nothing is done, and the answer is NULL. If the term
+-- before has not ended yet, it ends with `end_reason`.
 create function leadergroup.begin_term(
     key text, session uuid, grant_id uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
     end_reason text
@@ -108,7 +112,7 @@ begin
 end
 $$;
 
--- Notes whether anybody waits for the key. The row is locked.
+-- Updates `awaited`. The caller has locked the row.
 create function leadergroup.note_whether_awaited(key text) returns void
 language plpgsql volatile
 as $$
@@ -119,28 +123,30 @@ begin
 end
 $$;
 
--- Takes keys, or looks what has become of requests. `requests` is an array of objects with:
+-- Acquires keys, or looks up the state of earlier requests. `requests` is an array of objects with:
 --   key, reason
 --   uid, namespace, name: the holder
---   grant_id: a new random UUID for each wish. Repeat it to look again, and when an answer was lost
+--   grant_id: a new random UUID for each request. Use it again to look up the request, and when an answer was lost
 --   wait: whether to queue up
---   delay_ms (optional): for how long nobody gets the key after this session was marked dead
---   sat_out (optional): the token of the term whose delay the caller has let pass, since its first answer `delayed`
---   void_after (optional): once the session has sent more heartbeats than this the request has no effect. So a program
---     knows from when on a statement that it has given up can do nothing any more
+--   delay_ms (optional): the lock delay: how long no one gets the key after this session was marked dead
+--   sat_out (optional): the token of the term whose lock delay is over, as the caller measured it since its first
+--     answer `delayed`
+--   void_after (optional): the request has no effect once the session's `beat` is larger than this. So a program can
+--     tell when a statement that it gave up can no longer take effect
 --
--- Several requests never wait for anything: those that cannot be answered at once have no row in the answer, and are to
--- be made alone. A single one waits for fenced transactions of the last holder (leadergroup.fence_pass), and is to be all
--- of its transaction. Verdicts:
+-- A call with several requests never waits: requests that cannot be answered at once have no row in the answer, and
+-- must be made one by one. A call with a single request waits for fenced transactions of the last holder
+-- (leadergroup.fence_pass), and must be the only statement of its transaction. Verdicts:
 --   granted, with the token and the era           waiting: in the queue           held: others hold it, or wait for it
---   delayed: as held or waiting, with the token of the term that ended uncleanly, and its delay
---   quarantine: as held or waiting, as commits may have been lost
---   fenced: `blockers` did not end in time      forbidden: nor may this role terminate them
---   busy: somebody else takes it at this moment; ask again            full: too many wait
---   dead, void: the own session is, or the request
---   tombstone, foreign, newer: not a key that a program can take
--- With `held` and `waiting` come the session of the holder, or of the first waiter for a key that is free, its ttl, and for
--- how long its heartbeat has been silent by the database's clock: a hint to watch it, no proof of anything.
+--   delayed: like held or waiting; with the token of the term that ended uncleanly, and its lock delay
+--   quarantine: like held or waiting, as commits may have been lost
+--   fenced: `blockers` did not end in time        forbidden: and this role may not terminate them
+--   busy: another request takes it at this moment; try again                      full: the queue is full
+--   dead: the caller's session is dead            void: the request is void
+--   tombstone, foreign, newer: not a key that a program can acquire
+-- The answers `held` and `waiting` contain the session of the holder (of the first waiter, if the key is free), its
+-- ttl, and for how long its heartbeat has been silent by the database's clock. These help to watch that session, and
+-- prove nothing.
 create function leadergroup.acquire(
     session uuid, requests jsonb, patience_ms integer default 500, force_ms integer default 250
 )
@@ -157,11 +163,11 @@ declare
     q record;
     l record;
 begin
-    -- Keys that were given up, and that nobody waits for. Locks nothing but their rows, and the own session not even that: a
-    -- death mark that comes at the same time counts as coming after this, as if it came a moment later; no program believes
-    -- in a grant when its session may be marked dead. FOR UPDATE: the update alone would not conflict with a fence that
-    -- locks the row because its snapshot is older. A row that somebody else has locked is passed over: it costs those
-    -- nothing who ask for others.
+    -- First, keys that are free and have no waiters. No rows but theirs are locked, not even the caller's session: if
+    -- that is marked dead at the same time, this counts as having happened just before; no program relies on a grant
+    -- when its session may be marked dead. FOR UPDATE, because the update alone would not conflict with a fence that
+    -- locks the row because its snapshot is older. Rows that others have locked are skipped, so that they do not delay
+    -- the other requests.
     for place, token, era_id in
         with free as materialized (
             select r.*, l.ctid as id, m.era, m.era_id, leadergroup.next_token(
@@ -172,7 +178,8 @@ begin
                     key text, grant_id uuid, uid text, namespace text, name text, reason text, delay_ms bigint,
                     void_after bigint
                 )) with ordinality as p (key, grant_id, uid, namespace, name, reason, delay_ms, void_after, place)
-                -- All of them. It tells the planner that there are few: it looks the rows up one by one.
+                -- The limit removes none. It tells the planner that there are few, so that it looks the rows up one by
+                -- one.
                 limit count
             ) as r
             join leadergroup.lock as l on l.key = r.key collate "C"
@@ -186,12 +193,12 @@ begin
                 where s.id = acquire.session and not s.dead
                 and (r.void_after is null or s.beat <= r.void_after)
             )
-            -- No fenced transaction of the term before is under way. Tried last: for keys that are free.
+            -- Fails while a fenced transaction of the term before is under way. Tried last, for keys that are free.
             and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
             for update of l skip locked
         )
-        -- Of two requests for one key one has it. A row that changed since the snapshot is locked, but not found here: then
-        -- the request is answered below.
+        -- Of two requests for one key, one gets it. A row that changed since the snapshot is locked, but does not match
+        -- here; its request is answered below.
         update leadergroup.lock as l
         set token = f.token, confirmed_token = f.token, era = f.era, session = acquire.session, grant_id = f.grant_id,
             holder_uid = f.uid, holder_namespace = f.namespace, holder_name = f.name, reason = f.reason,
@@ -239,11 +246,11 @@ end
 $$;
 
 comment on function leadergroup.acquire(uuid, jsonb, integer, integer) is
-    'Takes keys, queues up for them, and looks what has become of requests; see the protocol''s documentation.';
+    'Acquires keys, queues up for them, and looks up the state of requests; see the documentation of the SQL protocol.';
 
--- The rest of leadergroup.acquire, for one request that could not be answered at once. First everything that may take
--- time, then the row's lock, then another look: what was seen before may have changed. The row is locked before anybody
--- queues up, so that no release overlooks a waiter.
+-- The rest of leadergroup.acquire, for one request that could not be answered at once. Everything that may take time
+-- comes first, then the row's lock, then another look, because the state may have changed. A request enters the queue
+-- only with the row locked, so that no release overlooks a waiter.
 create function leadergroup.acquire_one(
     session uuid, request jsonb, patience_ms integer, force_ms integer,
     out verdict text, out token bigint, out delay_ms bigint, out group_id text, out protocol integer, out blockers text,
@@ -267,9 +274,9 @@ begin
         sat_out bigint, void_after bigint
     );
     fence := leadergroup.fence_id(q.key);
-    -- Nobody waits for those that only try while somebody else takes the key: of many that try at the same time each would
-    -- wait for all before it, to find the key held. (Those that get past this at the same moment still do.) Fenced
-    -- transactions share the lock, and are waited for.
+    -- A request that does not queue up does not wait while another one takes the key: of many at the same time, each
+    -- would wait for all before it, only to find the key held. (Requests that pass this check at the same moment still
+    -- do.) Fenced transactions share the lock, and are waited for.
     if not q.wait and not (
         case when pg_try_advisory_lock_shared(fence) then pg_advisory_unlock_shared(fence) else false end
     ) then
@@ -277,14 +284,15 @@ begin
         blockers := leadergroup.fence_blockers(fence);
         return;
     end if;
-    -- A death mark waits for what follows, or this finds the session dead.
+    -- Either a death mark waits for what follows, or this finds the session dead.
     perform from leadergroup.session as s where s.id = session and not s.dead for key share;
     if not found then
         verdict := 'dead';
         return;
     end if;
-    -- Another history than that of the era is as good as a quarantine, without an era in the answer. A heartbeat begins the
-    -- new era, or leadergroup.present_era(): here that would hold up all heartbeats for as long as this waits.
+    -- If the history is not the era's, this counts as a quarantine, and the answer has no era. A heartbeat or
+    -- leadergroup.present_era() begins the new era. Beginning it here would stop all heartbeats for as long as this
+    -- waits.
     select m.quarantine or m.history <> leadergroup.history(),
            case when m.history = leadergroup.history() then m.era_id end
     into quarantine, era_id
@@ -300,12 +308,12 @@ begin
     if l.verdict = 'free' then
         passed := pg_try_advisory_xact_lock(fence);
         if not passed and created then
-            -- Another request for the new key, which may wait for the row that was created here.
+            -- Another request for the new key holds the fence. It may be waiting for the row that was created here.
             verdict := 'busy';
             blockers := leadergroup.fence_blockers(fence);
             return;
         elsif not passed then
-            -- The old holder's fenced transactions end before the row is locked.
+            -- Waits for the old holder's fenced transactions before the row is locked.
             pass := leadergroup.fence_pass(q.key, patience_ms, force_ms);
             passed := pass.outcome = 'open';
             if not passed then
@@ -321,7 +329,7 @@ begin
     if passed or queues then
         l := leadergroup.look(session, q.key, q.grant_id, q.sat_out, quarantine);
     end if;
-    -- Again, after all that may have taken time: from here on giving the request up waits for the row.
+    -- Checked after everything that may take time: from here on, giving the request up waits for the row's lock.
     if q.void_after < (select s.beat from leadergroup.session as s where s.id = session) then
         verdict := 'void';
         return;
@@ -335,7 +343,8 @@ begin
     holder_ttl_ms := l.holder_ttl_ms;
     holder_silent_ms := l.holder_silent_ms;
     if l.verdict = 'free' then
-        -- Who has passed the fence may wait for the row that is locked here: tried, not waited for.
+        -- A transaction that has passed the fence may be waiting for the row that is locked here: so this must not
+        -- wait.
         if not passed and not pg_try_advisory_xact_lock(fence) then
             verdict := 'busy';
             return;
@@ -357,8 +366,8 @@ begin
             verdict := 'full';
             return;
         end if;
-        -- A place that a crash of the server takes away is asked for again: nothing waits for the disk with the row locked.
-        -- This counts for the whole transaction, of which the request is to be all.
+        -- A place in the queue that a crash of the server loses is requested again, so the commit need not wait for the
+        -- disk with the row locked. This applies to the whole transaction, which is why the request must be all of it.
         perform set_config('synchronous_commit', 'off', true);
         update leadergroup.lock as r set awaited = true where r.key = q.key and not r.awaited;
         insert into leadergroup.waiter
@@ -367,7 +376,7 @@ begin
             (q.key, q.grant_id, session, q.uid, q.namespace, q.name, q.reason, coalesce(q.delay_ms, 0));
     end if;
     if verdict = 'behind' then
-        -- The one that is next may be dead.
+        -- The caller watches the first waiter, which may have died.
         select s.id, s.ttl_ms, (extract(epoch from now() - s.seen) * 1000)::bigint
         into holder_session, holder_ttl_ms, holder_silent_ms
         from leadergroup.waiter as w join leadergroup.session as s on s.id = w.session
@@ -375,14 +384,14 @@ begin
     end if;
     verdict := case
         when verdict in ('held', 'behind') then case when q.wait then 'waiting' else 'held' end
-        -- Removed by pruning at this very moment.
+        -- Pruning removed the row at this moment.
         when verdict = 'missing' then 'busy'
         else verdict
     end;
 end
 $$;
 
--- Whether there is no room for one more. Those that died make room. The row is locked.
+-- Whether the queue is full, after removing the waiters of dead sessions if necessary. The caller has locked the row.
 create function leadergroup.queue_is_full(key text) returns boolean
 language plpgsql volatile
 as $$

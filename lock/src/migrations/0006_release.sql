@@ -1,9 +1,10 @@
--- How a key that a program holds becomes free, or goes to the next one.
+-- How a program's key becomes free, or passes to the next waiter.
 
--- The holder's term ends. The key goes to the first living waiter, or to the successor that is named, whose place does not
--- matter; the others keep theirs. If nobody can follow at once (a fenced transaction of this term is under way, or the era
--- is in quarantine) the key is free, and the first waiter will look again. The row is locked; `passed` says whether FOR UPDATE,
--- with the fence passed. Whom to wake comes back. With a successor nothing is done unless it follows.
+-- Ends the holder's term. The key goes to the first living waiter, or to the named successor, wherever it stands in the
+-- queue; the other waiters keep their places. If no waiter can get the key at once (a fenced transaction of this term
+-- is under way, or the era is in quarantine), the key becomes free, and the first waiter will look again. The caller
+-- has locked the row; `passed` says whether FOR UPDATE and with the fence passed. Returns the request and the session
+-- to wake. With a named successor, nothing is done unless it gets the key.
 create function leadergroup.hand_on(
     key text, reason text, passed boolean, successor_uid text, successor_name text,
     out next_grant uuid, out next_session uuid, out installed boolean
@@ -14,7 +15,7 @@ declare
     named constant boolean := hand_on.successor_uid is not null or hand_on.successor_name is not null;
     w record;
 begin
-    -- A session that is being marked dead at this moment is passed over: its row would have to be waited for.
+    -- A session that is being marked dead at this moment is skipped: its row would have to be waited for.
     select q.* into w
     from leadergroup.waiter as q join leadergroup.session as s on s.id = q.session
     where q.key = hand_on.key and not s.dead
@@ -32,7 +33,7 @@ begin
         return;
     end if;
     if installed then
-        -- Those before it are dead, but for a successor's; or they were passed over, and keep their places.
+        -- Without a named successor, the waiters before this one are dead, or were skipped and keep their places.
         delete from leadergroup.waiter as q
         where q.key = hand_on.key
         and (q.id = w.id or q.id < w.id and not named and not exists (
@@ -48,9 +49,9 @@ begin
 end
 $$;
 
--- Ends a term that a program holds, only with its token: for its own session, or by force (`session` is NULL). By force
--- a group's key loses its holder, too, and the session that had claimed it. Repeating a call whose answer was lost is
--- recognised by the reason that the term ended with.
+-- Ends a term that a program holds, if the token is still the same: for its own session, or by force (`session` is
+-- NULL). By force, a group's key also loses its holder and the session that claimed it. A repeated call whose answer
+-- was lost is recognised by the reason with which the term ended.
 create function leadergroup.end_hold(
     session uuid, key text, token bigint, reason text, successor_uid text default null, successor_name text default null,
     out verdict text, out next_grant uuid, out next_session uuid, out group_id text, out protocol integer,
@@ -68,7 +69,8 @@ declare
     next record;
 begin
     if forced then
-        -- A person does not wait for a change that is under way, but looks again what has become of it.
+        -- A release by force does not wait for a change that is under way: the person looks at its result and tries
+        -- again.
         perform from leadergroup.lock as r where r.key = end_hold.key for no key update skip locked;
         if not found and exists (select from leadergroup.lock as r where r.key = end_hold.key) then
             verdict := 'busy';
@@ -104,7 +106,7 @@ begin
         where t.key = end_hold.key and t.token = end_hold.token and t.end_reason = reason
         and (forced or t.session = end_hold.session)
     ) then
-        -- A repetition. Those whom it concerns may not have been woken yet.
+        -- A repeated call. The next holder may not have been woken yet.
         verdict := 'done';
         next_grant := l.grant_id;
         next_session := l.session;
@@ -115,7 +117,7 @@ begin
         return;
     end if;
     if forced then
-        -- Told with its next heartbeat.
+        -- The session learns it with its next heartbeat.
         update leadergroup.session as s set revoked = s.revoked + 1 where s.id = l.session and not s.dead;
     end if;
     if l.group_id <> leadergroup.programs() then
@@ -134,11 +136,12 @@ begin
 end
 $$;
 
--- Gives keys up. `releases` is an array of objects with key, token and reason. Of several, those that somebody waits for, or
--- with which something is the matter, have no row in the answer, and are to be released alone. Verdicts:
---   done, with the request and the session of the next holder, which is to be woken (leadergroup.wake)
---   changed: the session does not hold the key under this token      dead: the own session is
---   missing, tombstone, foreign, newer: not a key that it could hold
+-- Releases keys. `releases` is an array of objects with key, token and reason. In a call with several, keys that have
+-- waiters, and those that cannot be released as requested, have no row in the answer, and must be released one by one.
+-- Verdicts:
+--   done, with the request and the session of the next holder, which the caller has to wake (leadergroup.wake)
+--   changed: the session does not hold the key under this token      dead: the caller's session is dead
+--   missing, tombstone, foreign, newer: not a key that a program could hold
 create function leadergroup.release(session uuid, releases jsonb)
 returns table (
     place bigint, verdict text, next_grant uuid, next_session uuid, group_id text, protocol integer, blockers text
@@ -156,7 +159,7 @@ begin
         from (
             select p.* from rows from (jsonb_to_recordset(release.releases) as (key text, token bigint, reason text))
                 with ordinality as p (key, token, reason, place)
-            -- All of them. It tells the planner that there are few: it looks the rows up one by one.
+            -- The limit removes none. It tells the planner that there are few, so that it looks the rows up one by one.
             limit count
         ) as r
         join leadergroup.lock as l on l.key = r.key collate "C"
@@ -169,7 +172,7 @@ begin
     set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
         lock_timestamp = clock_timestamp(), end_reason = h.reason
     from held as h
-    -- A row that changed since the snapshot is locked, but not found: it is released alone.
+    -- A row that changed since the snapshot is locked, but does not match here; it is released alone.
     where l.ctid = h.id
     returning h.place, 'done', null::uuid, null::uuid, null::text, null::integer, null::text;
     if found or count <> 1 then
@@ -184,11 +187,11 @@ begin
 end
 $$;
 
-comment on function leadergroup.release(uuid, jsonb) is 'Gives up keys that the session holds under these tokens.';
+comment on function leadergroup.release(uuid, jsonb) is 'Releases keys that the session holds under these tokens.';
 
--- A request is not wanted any more: its place in the queue is removed, and if it was its turn meanwhile the key is
--- released. Whom to wake comes back. Waits for changes of the key that are under way, so that afterwards, and once the
--- request is void, nothing of it can come any more.
+-- Gives a request up: its place in the queue is removed, and if it has been granted meanwhile, the key is released.
+-- Returns the request and the session to wake. Waits for changes of the key that are under way; afterwards, and once
+-- the request is void, it can have no effect any more.
 create function leadergroup.give_up(
     session uuid, key text, grant_id uuid, out next_grant uuid, out next_session uuid
 )
@@ -201,7 +204,7 @@ declare
 begin
     perform from leadergroup.lock as l where l.key = give_up.key for no key update;
     if not found then
-        -- A row whose commit is under way is not to be seen yet: an insertion of the same key waits for it.
+        -- A row whose creation has not been committed is invisible; inserting the same key waits for it.
         insert into leadergroup.lock (key, group_id) values (give_up.key, leadergroup.programs())
         on conflict on constraint lock_pkey do nothing;
         perform from leadergroup.lock as l where l.key = give_up.key for no key update;

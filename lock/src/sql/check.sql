@@ -1,4 +1,4 @@
--- What can be known without the schema being there.
+-- Checks that work even without the schema.
 select current_setting('server_version') as server_version,
        not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off' as writable,
        exists (

@@ -1,10 +1,10 @@
 -- $1 own session, $2 protocol, $3 keys, $4 groups, $5 may create, $6 supersedes (NULL for none).
 --
--- `seen` judges each key by the statement's snapshot; `taken` locks the rows that may be taken and looks again whether
--- all that the judgement rests on is unchanged, for a row may have been changed since the snapshot was made. A session
--- counts as living unless its row says dead or was removed *in the same snapshot*; dead is for ever.
--- A change takes FOR KEY SHARE on the own session: a death mark waits for it, or it finds itself dead.
--- FULL joins: the planner does not know how large a batch is, and these cannot be made by comparing each with each.
+-- `seen` judges each key by the statement's snapshot. `taken` locks the rows that may be taken, and checks that
+-- everything the judgement depends on is unchanged, because a row may have changed since the snapshot. A session counts
+-- as living unless its row says dead or was removed *in the same snapshot*; a dead session stays dead. A change takes
+-- FOR KEY SHARE on the caller's session: either a death mark waits for the change, or the change finds the session
+-- dead. FULL joins: the planner does not know how large a batch is, and a FULL join cannot be a nested loop.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share
@@ -54,7 +54,8 @@ changed as (
     where l.key = t.key
     returning t.place
 ),
--- Two creators of the same keys: the advisory lock keeps one from waiting for the other's transaction, which might hang.
+-- If two sessions create the same key, the advisory lock keeps one from waiting for the other's transaction, which
+-- might hang.
 wanted as materialized (
     select v.place, v.key, v.group_id from seen as v
     where v.verdict = 'create' and pg_try_advisory_xact_lock(1818577515, hashtext(v.key))

@@ -1,4 +1,5 @@
--- $1 own session, $2 protocol, $3 keys, $4 tokens. Everything was done to make the holder of this term act.
+-- $1 own session, $2 protocol, $3 keys, $4 tokens. Records that everything that makes the holder of this term act has
+-- been done.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share

@@ -1,15 +1,15 @@
--- $1 own session, $2 protocol, $3 keys, $4 expected tokens, $5 floors, $6 holders' uids, $7 namespaces, $8 names, $9 grant
--- ids, $10 reasons, $11 ms to wait for fenced transactions (NULL: not at all), $12 ms that terminating those that take
--- longer may take (NULL: they are not terminated).
+-- $1 own session, $2 protocol, $3 keys, $4 expected tokens, $5 floors, $6 holders' uids, $7 namespaces, $8 names, $9
+-- grant ids, $10 reasons, $11 ms to wait for fenced transactions (NULL: do not wait), $12 ms to wait for those that
+-- were terminated because they took longer (NULL: do not terminate them).
 --
--- Compare-and-set on key + token + own living session, in the database's present era. FOR UPDATE: a change of token conflicts
--- with everything that depends on the row.
+-- Compare-and-set on key + token + own living session, in the database's present era. FOR UPDATE, so that a change of
+-- token conflicts with everything that depends on the row.
 --
--- The old holder's fenced transactions (docs/fencing.md) have to end first. Each of them shares the key's advisory lock,
--- which is needed here exclusively. Waiting comes before any row is locked, and is for a batch of one.
+-- The old holder's fenced transactions (docs/fencing.md) have to end first. Each of them holds the key's advisory lock
+-- in shared mode; this statement needs it exclusively. It waits before it locks any row, and only in a batch of one.
 --
--- The planner takes a batch for ten rows. So what a step needs is handed on from the one before rather than joined again,
--- and the last join is FULL, which cannot be made by comparing each row with each.
+-- The planner assumes that a batch has ten rows. So each step passes on what the next one needs, instead of joining it
+-- again, and the last join is FULL, which cannot be a nested loop.
 with gate as materialized (
     select p.outcome, p.blockers
     from unnest($3::text[]) as a (key) cross join leadergroup.fence_pass(a.key, $11::integer, $12::integer) as p
@@ -66,8 +66,9 @@ select a.place,
            when l.session is distinct from $1 then 'unclaimed'
            else 'busy'
        end as verdict,
-       -- Only with the refusals that name them. An answer that the client does not read has to fit into the buffers on the
-       -- way: else the server waits in the middle of the transaction, with the rows locked.
+       -- Only for the refusals that name them. The answer must fit into the buffers between server and client even if
+       -- the client does not read it: otherwise the server waits in the middle of the transaction, with the rows
+       -- locked.
        case when j.verdict is null then l.session end as session,
        case when j.verdict is null or j.verdict = 'newer' then l.protocol end as protocol,
        (select gate.outcome from gate) as gate, (select gate.blockers from gate) as blockers,

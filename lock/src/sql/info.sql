@@ -1,4 +1,4 @@
--- A lock as people want to see it. The condition follows.
+-- Locks, as shown to people. The caller appends the condition.
 select l.key, l.group_id, l.token, l.holder_uid, l.holder_namespace, l.holder_name,
        l.confirmed_token > 0 and l.confirmed_token = l.token as confirmed, l.tombstone,
        (extract(epoch from l.lock_timestamp) * 1000000)::bigint as lock_timestamp_us,

@@ -1,5 +1,5 @@
--- $1 ms, $2 sessions to remove at most. Long dead sessions. A row that still names one is as free as if it named a dead one,
--- but for a lock delay: a session that is gone counts as ended uncleanly.
+-- $1 ms, $2 sessions to remove at most. Removes sessions that died long ago. A lock row that still names one is as free
+-- as if it named a dead one, except for a lock delay: a session without a row counts as ended uncleanly.
 with gone as (
     delete from leadergroup.session as s
     where s.id in (

@@ -1,6 +1,6 @@
--- $1 after this key ('' to begin), $2 keys to look at, $3 terms to keep of each, $4 rows to remove at most. Never removes the
--- last confirmed term nor a later one. Goes from key to key along the index; while `removed` is $4 there may be more of the
--- same keys.
+-- $1 start after this key ('' to begin), $2 keys to look at, $3 terms to keep of each, $4 rows to remove at most. Never
+-- removes the last confirmed term or a later one. Goes from key to key along the index; if `removed` is $4, there may
+-- be more of the same keys.
 with keys as materialized (
     select key, confirmed_token from leadergroup.lock where key > $1 order by key limit $2
 ),

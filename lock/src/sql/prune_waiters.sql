@@ -1,6 +1,6 @@
--- $1 rows to remove at most. Places in queues whose session is gone or dead. Most are removed in passing; these are for keys
--- that nobody asks for any more. In the order in which an acquisition deletes them, so that the two never wait for each
--- other in a circle; a row that is locked is left for the next time.
+-- $1 rows to remove at most. Removes places in queues whose session is dead or removed. Most are removed in passing;
+-- this is for keys that are no longer requested. Deletes in the same order as an acquisition, so that the two cannot
+-- deadlock; a locked row is left for the next time.
 with forgotten as materialized (
     select w.key, w.id from leadergroup.waiter as w
     where not exists (select from leadergroup.session as s where s.id = w.session and not s.dead)

@@ -1,5 +1,6 @@
--- $1 keys. Each row once for each of its pending terms: the last confirmed one and all after it. The terms are looked up
--- key by key. A join with the view leadergroup.terms would read all of both tables, and compare each key with all of it.
+-- $1 keys. Each row once for each of its pending terms: the last confirmed one and all after it. The terms are looked
+-- up key by key: a join with the view leadergroup.terms would read both tables completely, and compare each key with
+-- every row.
 select l.key, l.group_id, l.session, l.token, l.grant_id, l.holder_uid, l.holder_namespace, l.holder_name,
        l.confirmed_token > 0 and l.confirmed_token = l.token as confirmed,
        l.tombstone, l.protocol, (extract(epoch from l.lock_timestamp) * 1000000)::bigint as lock_timestamp_us,

@@ -1,4 +1,4 @@
--- How many there are of everything. Reads whole tables.
+-- Counts of everything. Reads whole tables.
 select (select count(*) from leadergroup.session where not dead) as living_sessions,
        (select count(*) from leadergroup.lock where not tombstone) as locks,
        (select count(*) from leadergroup.lock where holder_uid is not null) as held,

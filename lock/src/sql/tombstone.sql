@@ -1,7 +1,7 @@
--- $1 own session, $2 protocol, $3 keys, $4 groups, $5 floors. The group is gone; the row stays with its token. A key
--- that no living session has claimed is as good as one of the own session: the group's end must not wait for a claim. A row that was
--- lost is made again, so that the next user of the key continues above the floor. Open fenced transactions do not delay it: the
--- next grant waits for them.
+-- $1 own session, $2 protocol, $3 keys, $4 groups, $5 floors. Marks keys whose group was deleted; the row stays with
+-- its token. A key that no living session has claimed is treated like the caller's own: the deletion of a group must
+-- not wait for a claim. A row that was lost is created again, so that the next user of the key continues above the
+-- floor. Open fenced transactions do not delay it: the next grant waits for them.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share

@@ -1,4 +1,4 @@
--- $1 own session, $2 protocol, $3 keys. Others may claim them; holders and tokens stay.
+-- $1 own session, $2 protocol, $3 keys. Gives up claims, so that others may claim the keys; holders and tokens stay.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share

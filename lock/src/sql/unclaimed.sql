@@ -1,4 +1,5 @@
--- $1 after this key ('' to begin), $2 limit. A session that is not in its table any more is as dead as a marked one.
+-- $1 start after this key ('' to begin), $2 limit. Keys that no living session has claimed. A session without a row
+-- counts as dead.
 select l.key, l.group_id
 from leadergroup.lock as l
 left join leadergroup.session as s on s.id = l.session

@@ -1,5 +1,5 @@
--- $1 own session, $2 protocol, $3 keys, $4 tokens, $5 grant ids, $6 reasons. Nobody holds the key any more; the token
--- stays. FOR NO KEY UPDATE: the old holder's open fenced transactions do not delay it; the next grant waits for them.
+-- $1 own session, $2 protocol, $3 keys, $4 tokens, $5 grant ids, $6 reasons. Removes the holder; the token stays. FOR
+-- NO KEY UPDATE: the old holder's open fenced transactions do not delay it; the next grant waits for them.
 with own as materialized (
     select s.id from leadergroup.session as s where s.id = $1 and not s.dead
     for key share

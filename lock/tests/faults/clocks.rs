@@ -1,5 +1,5 @@
-//! Clocks jump, by up to a day: the server's, and that of a program that holds a lock. Such time is for information; nobody
-//! lives or dies by it.
+//! Clocks jump, by up to a day: the server's, and that of a program that holds a lock. Wall-clock times are for
+//! information; no session is judged by them.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::cast::key;
 use crate::pauses::{Holder, with_a_table};
 use crate::postgres::{DEADLINE, Database, Server, eventually};
 
-/// The writer's own time of the latest write.
+/// The time of the latest write, by the writer's clock.
 const LAST_WRITE: &str = "select coalesce((select at from public.work order by id desc limit 1), 0)";
 
 const DAY: i64 = 24 * 3600;
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(200);
 struct Clock(tempfile::TempDir);
 
 impl Clock {
-    /// Right at first.
+    /// A clock that is right at first.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -31,7 +31,7 @@ impl Clock {
         clock
     }
 
-    /// What the process has to find in its environment.
+    /// The variables that the process needs in its environment.
     fn environment(&self) -> [(&'static str, String); 4] {
         let library = std::fs::read_dir("/usr/lib")
             .unwrap()
@@ -47,7 +47,7 @@ impl Clock {
         ]
     }
 
-    /// Makes the clock differ from the true time by so many seconds.
+    /// Makes the clock differ from the true time by this many seconds.
     fn set(&self, offset: i64) {
         let (new, file) = (self.0.path().join("new"), self.0.path().join("offset"));
         std::fs::write(&new, format!("{offset:+}\n")).unwrap();
@@ -90,12 +90,12 @@ impl Timed {
 
 impl Drop for Timed {
     fn drop(&mut self) {
-        // In good order, so that the library leaves nothing behind in shared memory.
+        // Stops it in order, so that the library leaves nothing behind in shared memory.
         self.server.stop();
     }
 }
 
-/// One of those who watch each other, as replicas of the operator do.
+/// A session that watches others, as replicas of the operator do.
 struct Watcher {
     store: Store,
     own: SessionId,
@@ -109,7 +109,7 @@ impl Watcher {
         Self { store, own, observer: FailureDetector::new(RETRY) }
     }
 
-    /// Whom it takes for dead.
+    /// How many sessions it considers dead.
     async fn look(&mut self) -> usize {
         let sent = monotonic();
         let beat = self.store.beat(self.own, &[]).await.unwrap();
@@ -143,7 +143,7 @@ async fn a_clock_that_jumps_ends_nobody_and_a_real_death_is_noticed() {
     });
     for (number, offset) in [DAY, -DAY, 3600, 0, -3600, 30, 0].into_iter().enumerate() {
         timed.jump(&database, offset).await;
-        // It has seen nothing of what was before the jump.
+        // A client that has seen nothing from before the jump.
         let fresh = client(&database, &format!("fresh-{number}")).await;
         let before = (beats(&database, "holder").await, beats(&database, "observer").await);
         eventually("all looked at all others several times", async || {
@@ -158,7 +158,7 @@ async fn a_clock_that_jumps_ends_nobody_and_a_real_death_is_noticed() {
         assert!(!waiting.is_finished());
         fresh.shutdown().await.unwrap();
     }
-    // The clock goes back, so by the database's time the last heartbeat has not been yet.
+    // The clock goes back, so by the database's time the last heartbeat is in the future.
     drop(holder);
     timed.jump(&database, -DAY).await;
     let next = waiting.await.unwrap();
@@ -185,7 +185,7 @@ async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
         timed.clock.set(offset);
         timed.server.launch();
         timed.jump(&database, offset).await;
-        // One who has just come, and one of those whom nobody has heard of for the longest time.
+        // A watcher that has just started, and those that had no answer for the longest time.
         watchers.push(Watcher::new(&database).await);
         for watcher in watchers.iter_mut().rev() {
             assert_eq!(watcher.look().await, 0, "after {offset:+} s without the database");
@@ -193,7 +193,7 @@ async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
     }
 }
 
-/// A real process, whose own clock jumps while it holds a lock, and another one waits for it to die.
+/// A real process, whose own clock jumps while it holds a lock and another process waits for the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_own_clock_jumps_holds_on() {
     let database = with_a_table().await;

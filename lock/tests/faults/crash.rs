@@ -1,4 +1,5 @@
-//! A server that crashes right after an answer, and comes back: what it had answered holds, places in queues aside.
+//! A server that crashes right after an answer, and restarts: everything that it answered is kept, except places in
+//! queues.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Released, Store, To
 use crate::cast::{key, row};
 use crate::postgres::{Database, Server, eventually};
 
-/// A server on which only a commit that waits for the disk is there after a crash: nothing else brings it there soon.
+/// A server on which only a commit that waits for the disk survives a crash: nothing else writes it to the disk soon.
 async fn server() -> (Server, Database, Store) {
     server_with(("wal_writer_delay", "10s")).await
 }
@@ -27,14 +28,14 @@ async fn client(store: &Store, name: &str) -> Client {
     Client::connect(store.clone(), config).await.unwrap()
 }
 
-/// That the log's writer comes by at the very moment is not likely; five times in a row it does not.
+/// The WAL writer might write at this very moment, but not five times in a row.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_released_before_a_crash_is_released_afterwards() {
     let (server, _database, store) = server().await;
     let client = client(&store, "holder").await;
     for number in 1..=5 {
         let guard = client.try_lock(&key("a")).await.unwrap().unwrap();
-        assert_eq!(guard.token(), Token::new(number), "what was granted is there after every crash");
+        assert_eq!(guard.token(), Token::new(number), "every grant survives the crash");
         assert_eq!(guard.release().await.unwrap(), Released::Done);
         server.kill();
         server.launch();
@@ -75,8 +76,8 @@ async fn a_place_in_a_queue_that_a_crash_took_away_is_asked_for_again() {
     }
 }
 
-/// On a server whose commits wait for nothing. What a program believes in must not be gone afterwards: nothing would tell it,
-/// and the next one would get the same token.
+/// On a server whose commits wait for nothing. A grant that a program relies on must survive: otherwise nothing would
+/// show the loss, and the next holder would get the same token.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_granted_before_a_crash_is_held_afterwards_whatever_the_server_s_setting() {
     let (server, _database, store) = server_with(("synchronous_commit", "off")).await;
@@ -88,6 +89,9 @@ async fn what_was_granted_before_a_crash_is_held_afterwards_whatever_the_server_
         server.launch();
         let rows = store.read(&[key(&name)]).await.unwrap();
         let token = rows.first().map(|row| row.token);
-        assert!(!guard.is_lost() && token == Some(guard.token()), "{token:?}, believed: {guard:?}");
+        assert!(
+            !guard.is_lost() && token == Some(guard.token()),
+            "{token:?} in the database, {guard:?} in the program"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Every operation, broken off at every statement that it sends, in every way: repeating it does what it would have done.
+//! Every operation, interrupted at every statement that it sends, in every way: repeating it has the effect of one.
 
 use std::time::Duration;
 
@@ -26,22 +26,23 @@ async fn connections(database: &Database) -> i64 {
         .await
 }
 
-/// What each of the operations is broken off by, and where.
+/// How the operations are interrupted.
 struct Stage<'a> {
     database: &'a Database,
-    /// Leads to the database without a fault.
+    /// A store that reaches the database without a fault.
     direct: Store,
     backend: Backend,
-    /// Leads to the backend.
+    /// The URL of the backend.
     url: String,
     fault: Fault,
     limit: Duration,
-    /// Whether the connection was in use before. What breaks together with such a one is repeated by the store itself.
+    /// Whether the connection was in use before. The store itself repeats a statement that breaks together with such a
+    /// connection.
     idle: bool,
 }
 
 impl Stage<'_> {
-    /// All at the same time; and by itself, in any case, what changes the tokens of all.
+    /// Interrupts all operations at the same time; an operation that changes the tokens of all keys runs by itself.
     async fn break_off(&self, operations: &[Operation]) {
         let others = operations.iter().filter(|operation| **operation != BeatInANewEra);
         join_all(others.map(|&operation| self.break_one_off(operation))).await;
@@ -51,7 +52,7 @@ impl Stage<'_> {
         assert_eq!(self.database.number(twice).await, 0, "a token was used twice");
     }
 
-    /// At its first, second, third ... statement, until there are no more.
+    /// Interrupts it at its first, second, third ... statement, until there are no more.
     async fn break_one_off(&self, operation: Operation) {
         let fault = self.fault;
         let proxy = Proxy::before(self.backend.clone()).await;
@@ -75,10 +76,10 @@ impl Stage<'_> {
             let answer = operation.act(&store, &scene).await;
             let fired = proxy.disarm();
             match &answer {
-                // The store may have repeated it by itself.
+                // The store may have repeated it.
                 Ok(answer) if self.idle && is_under_way(answer) => assert!(fired, "{context}: {answer}"),
                 Ok(answer) => assert_eq!(answer, expected, "{context}"),
-                // Where the time is short it may be over without a fault.
+                // If the time limit is short, it may expire without a fault.
                 Err(error) => {
                     assert!((fired || fault == Fault::Hang) && error.is_temporary(), "{context}: {error}");
                 }
@@ -92,17 +93,17 @@ impl Stage<'_> {
             match answer {
                 _ if fired => broken += 1,
                 Ok(_) => break,
-                // The time was over before it came so far: the same again, with another key.
+                // The time was over before it came this far: the same again, with another key.
                 Err(_) => slow += 1,
             }
             assert!(slow < 20, "{context}: the time is always too short");
         }
-        assert!(broken > 0, "{operation:?} was not broken off at all");
+        assert!(broken > 0, "{operation:?} was never interrupted");
     }
 }
 
 async fn directly(fault: Fault, limit: Duration) {
-    // An answer that never comes is the same on both.
+    // An answer that never comes has the same effect on both.
     for idle in [false, true].into_iter().take(if fault == Fault::Hang { 1 } else { 2 }) {
         let (database, direct) = migrated().await;
         let (url, backend) = (database.url(), Backend::of(shared()));
@@ -123,7 +124,7 @@ async fn an_operation_that_is_cut_off_can_be_repeated() {
     directly(Fault::Cut, GENEROUS).await;
 }
 
-/// The COMMIT is carried out, and nobody is told: with an autocommitted statement its answer is the COMMIT's.
+/// The COMMIT is carried out, and its answer is lost: for an autocommitted statement, both have the same answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_whose_answer_is_lost_can_be_repeated() {
     directly(Fault::AnswerLost, GENEROUS).await;
@@ -134,7 +135,7 @@ async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated(
     directly(Fault::Hang, Duration::from_secs(2)).await;
 }
 
-/// The store repeats it by itself then, and is told that somebody is about to take the key.
+/// The store then repeats it, and is answered that another request is about to take the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     let (database, direct) = migrated().await;
@@ -143,7 +144,7 @@ async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     let ttl = Duration::from_hours(1);
     let config_of_client = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
     let client = Client::connect(Store::new(&config).unwrap(), config_of_client).await.unwrap();
-    // From now on there is a connection that was in use, and a row.
+    // From here on there is a connection that was in use, and a row.
     client.try_lock(&key("a")).await.unwrap().unwrap().release().await.unwrap();
     let mut gate = Gate::close(&database).await;
     proxy.arm(Fault::Cut, 0);
@@ -160,8 +161,8 @@ async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     .await;
 }
 
-/// A question without an answer leaves open what comes of it. It must not cost what a later answer grants, and if it has an
-/// effect after that, nobody wants it.
+/// A request without an answer may or may not take effect. It must not undo a later grant, and if it takes effect after
+/// that, it is no longer wanted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
     let (database, direct) = migrated().await;
@@ -180,7 +181,7 @@ async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
         let client = client.clone();
         async move { client.lock(&key("a"), ttl).await.unwrap() }
     });
-    // The store repeats it on a new connection if this one was in use before.
+    // The store repeats it on a new connection if the connection was in use before.
     let mut cut_off = 0;
     for _ in 0..2 {
         let waiting = format!(
@@ -198,7 +199,7 @@ async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
     let guard = waiting.await.unwrap();
     assert_eq!(guard.token(), Token::new(2));
 
-    // What was asked first is void by then, and has been given up if anything of it was there.
+    // The first request is void by then, and has been given up in case it had taken effect.
     let beats =
         async || database.number("select max(beat) from leadergroup.session where name = 'unnamed'").await;
     let before = beats().await;
@@ -208,14 +209,14 @@ async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
     assert!(!guard.is_lost());
     assert_eq!(guard.release().await.unwrap(), Released::Done);
     assert_eq!(row(&direct, &key("a")).await.holder, None);
-    // As if a copy of the question had been on its way until now.
+    // As if a copy of the request had been delayed until now.
     let copy = AcquireRequest { grant: seen.grant.unwrap(), ..wish };
     let answer = direct.acquire(seen.session.unwrap(), &copy, Wait::No).await.unwrap();
     assert_eq!(answer.outcome, Acquired::Granted { token: Token::new(3) });
     eventually("it is given up", async || row(&direct, &key("a")).await.holder.is_none()).await;
 }
 
-/// Each change of the ttl counts as a heartbeat, and by these a question becomes void.
+/// Each change of the ttl counts as a heartbeat, and heartbeats make a request void.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_is_not_void_because_the_ttl_was_changed_often() {
     let (database, _direct) = migrated().await;
@@ -229,8 +230,8 @@ async fn a_question_is_not_void_because_the_ttl_was_changed_often() {
     assert!(client.try_lock(&key("a")).await.unwrap().is_some());
 }
 
-/// A statement that broke together with a connection that had been idle is repeated once. Where that cannot be, nobody knows
-/// whether it took effect; the error must not sound as if it had not been sent.
+/// A statement that broke together with a connection that had been idle is repeated once. If that fails, it is unknown
+/// whether the statement took effect; the error must not suggest that it was not sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reached_any_more() {
     let (database, _direct) = migrated().await;
@@ -251,7 +252,7 @@ async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reac
     assert_eq!(store.grant(own, &wanted).await.unwrap(), [granted], "it had taken effect");
 }
 
-/// Through a pooler each operation is a transaction of three steps, BEGIN and COMMIT among them.
+/// Through a pooler, each operation is a transaction of three steps, including BEGIN and COMMIT.
 #[tokio::test(flavor = "multi_thread")]
 async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeated() {
     let pooler = PgBouncer::start(shared(), "auth_type = trust");
@@ -267,7 +268,7 @@ async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeate
     }
 }
 
-/// Either the schema is what it should be, or nothing was changed; migrating again makes it so.
+/// Either the schema is complete, or nothing was changed; migrating again completes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migration_that_is_broken_off_can_be_repeated() {
     let database = crate::postgres::database().await;

@@ -1,4 +1,5 @@
-//! A full disk: changes are refused with the server's words, nothing is half done, and all goes on once there is room.
+//! A full disk: changes are refused with the server's error, nothing is half done, and everything continues once there
+//! is room.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -15,11 +16,11 @@ use tokio::time::timeout;
 use crate::cast::{grant, key, session, take};
 use crate::postgres::{DEADLINE, ROLE, Server, eventually, unprivileged};
 
-/// The user that servers run as, where disks can be made that fill up.
+/// The user that servers run as, if small disks can be mounted.
 fn if_root() -> Option<u32> {
     let uid = unprivileged();
     if uid.is_none() {
-        eprintln!("not root: no disk can be made to fill up; left out");
+        eprintln!("not root: no small disk can be mounted; skipped");
     }
     uid
 }
@@ -58,7 +59,7 @@ async fn a_full_disk_refuses_changes_and_loses_none() {
         assert_eq!(code, "53100", "{filled}");
     }
 
-    // There may be some room left in the pages that the table has.
+    // The table's pages may have some room left.
     let mut token = 0;
     let refused = loop {
         match store.grant(own, &[grant(&key("a"), token, "p0")]).await {
@@ -79,11 +80,11 @@ async fn a_full_disk_refuses_changes_and_loses_none() {
     let granted = store.grant(own, &[grant(&key("a"), token, "p1")]).await.unwrap();
     assert_eq!(granted, [Granted::Granted { token: Token::new(token + 1) }]);
     let terms = database.number("select count(distinct token) from leadergroup.terms").await;
-    assert_eq!(terms, token + 1, "each term is there, and none of what was refused");
+    assert_eq!(terms, token + 1, "each term is there, and no refused one");
 }
 
-/// A disk of its own for the write-ahead log, in memory: in a mount namespace that outlives the server's crashes, and ends
-/// with this process.
+/// A disk of its own for the write-ahead log, in memory: in a mount namespace that outlives the server's crashes, and
+/// ends with this process.
 struct LogDisk {
     namespace: Child,
     filler: PathBuf,
@@ -116,7 +117,7 @@ impl LogDisk {
         let mounts = format!("--mount=/proc/{}/ns/mnt", namespace.id());
         server.wrap(&["nsenter", &mounts, "--wd=/", "--"]);
         server.launch();
-        // As the server's processes see it.
+        // The path as the server's processes see it.
         let filler = PathBuf::from(format!("/proc/{}/root", namespace.id()))
             .join(disk.strip_prefix("/").unwrap())
             .join("filler");
@@ -141,7 +142,8 @@ impl Drop for LogDisk {
     }
 }
 
-/// PostgreSQL gives up when it cannot write its log, and starts again once there is room. Whatever it had answered is there.
+/// PostgreSQL gives up when it cannot write its log, and starts again once there is room. Everything that it had
+/// answered is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     const HOUR: Duration = Duration::from_hours(1);
@@ -163,7 +165,7 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     disk.fill();
     let mut admin = database.admin().await;
     admin.execute("create table public.filler (stuff text); alter table public.filler alter stuff set storage plain").await.unwrap();
-    // What is left of the log's last file is used up by others up to a little, and then by the lock.
+    // The rest of the log's last file is used up almost completely by others, and then by the lock.
     let left = "select (16777216 - (pg_current_wal_insert_lsn() - '0/0') % 16777216)::bigint";
     let fill = "insert into public.filler select repeat('x', 7000) from generate_series(1, 5)";
     let mut token = 0;
@@ -175,7 +177,7 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
             }
             Ok::<_, sqlx::Error>(())
         };
-        // The server may end at this moment; then the lock hears of it as well.
+        // The server may end at this moment; the lock then notices it as well.
         let _ = used_up(&mut admin).await;
         match store.grant(own, std::slice::from_ref(&wanted)).await {
             Ok(granted) => {
@@ -189,21 +191,21 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     };
     assert!(refused.is_temporary(), "{refused}");
     assert!(token > 0);
-    timeout(DEADLINE, held.lost()).await.expect("without a word from anybody");
-    assert!(!waiting.is_finished(), "nobody gets anything while there is no room");
+    timeout(DEADLINE, held.lost()).await.expect("without any notification");
+    assert!(!waiting.is_finished(), "no request is granted while there is no room");
     let log = server.log();
     assert!(log.contains("PANIC") && log.contains("No space left on device"), "{log}");
 
     disk.make_room();
-    // It has ended by itself, as a rule.
+    // It has usually ended by itself.
     server.kill();
     server.launch();
-    // Whether it took effect or not: this is the same wish.
+    // Whether it took effect or not: this is the same request.
     token += 1;
     let granted = store.grant(own, &[wanted]).await.unwrap();
     assert_eq!(granted, [Granted::Granted { token: Token::new(token) }]);
     let next = waiting.await.unwrap();
-    // Its own session may have ended as well, with a term that it was given as soon as the server was back.
+    // Its own session may have ended as well, with a term that was granted as soon as the server was back.
     assert!(next.token() > held.token());
     assert!(held.is_lost() && !next.is_lost());
     let history = "select count(*) from leadergroup.terms where key = 'a' and token between 1 and";

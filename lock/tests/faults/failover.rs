@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use crate::cast::{TTL, end_quarantine, grant, grant_one, granted, holder, key, row, session, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
-/// By so much the first token of a new era is larger than the last one that the database knows.
+/// By at least this much, the first token of a new era is larger than the last one in the database.
 const JUMP: i64 = 1_000_000;
-/// By so much at most: the tokens must last for ever.
+/// By at most this much: tokens must never run out.
 const LONGEST_JUMP: i64 = 1_000 * JUMP;
 
 /// Whether this is the first token in the era after the one that began the present term.
@@ -61,7 +61,8 @@ fn keep(name: &str, ttl: Duration) -> ClientConfig {
     ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() }
 }
 
-/// A server and a copy of it that lacks the last three grants of key `a`, which is promoted. `primary_dies`: before that.
+/// Promotes a copy of a server that lacks the last three grants of key `a`. `primary_dies`: the server is killed before
+/// that.
 async fn failover(primary_dies: bool) {
     let primary = Server::start(&[]);
     let before = primary.database().await;
@@ -76,7 +77,7 @@ async fn failover(primary_dies: bool) {
     assert_eq!(store.acquire(own, &free, Wait::No).await.unwrap().outcome, one);
     assert_eq!(store.release(own, &key("free"), Token::new(1), "done").await.unwrap(), Changed::Done);
     let standby = primary.standby();
-    // It never gets to hear of what is granted from now on.
+    // It receives no later grants.
     standby.set("primary_conninfo", "");
     for token in 1..4 {
         assert_eq!(grant_one(&store, own, grant(&key("a"), token, "lost")).await, granted(token + 1));
@@ -92,7 +93,7 @@ async fn failover(primary_dies: bool) {
     let first_era = beat.era;
 
     let read_only = after.store();
-    assert_eq!(read_only.beat(own, &[]).await.unwrap_err(), LockError::ReadOnly, "a standby decides nothing");
+    assert_eq!(read_only.beat(own, &[]).await.unwrap_err(), LockError::ReadOnly, "a standby grants nothing");
     let wish = AcquireRequest::new(key("held"), holder("p"), "test");
     assert_eq!(
         read_only.acquire(own, &wish, Wait::No).await.map(|attempt| attempt.outcome).unwrap_err(),
@@ -115,14 +116,14 @@ async fn failover(primary_dies: bool) {
     .await;
     assert_eq!(timeline(&after).await, 2);
     let beat = moving.beat(own, &[]).await.unwrap();
-    assert!(beat.alive, "sessions that the new primary knows live on");
+    assert!(beat.alive, "sessions that the new primary has live on");
     assert_eq!(beat.quarantine, Some(TTL), "no longer than the longest ttl of all sessions");
     let seen = row(&moving, &key("a")).await;
     assert_eq!(seen.token, Token::new(1), "the last three grants are lost");
     let next = Grant { expected: seen.token, ..grant(&key("a"), 1, "p1") };
     grant_with_a_jump(&moving, own, next).await;
     grant_with_a_jump(&moving, own, grant(&key("fresh"), 0, "p1")).await;
-    // A connection that was open all the time learns it, too.
+    // A connection that was open all the time shows the new era as well.
     assert_eq!(read_only.beat(own, &[]).await.unwrap().era, beat.era);
 
     if !primary_dies {
@@ -134,7 +135,7 @@ async fn failover(primary_dies: bool) {
         assert!((8..JUMP).contains(&before.number(tokens).await));
         let late = "select min(token) from leadergroup.terms where holder_name = 'p1'";
         assert!(after.number(late).await > JUMP);
-        assert_eq!(store.beat(own, &[]).await.unwrap().era, first_era, "the old one knows nothing of it");
+        assert_eq!(store.beat(own, &[]).await.unwrap().era, first_era, "the old one is still in its era");
     }
 }
 
@@ -165,7 +166,7 @@ async fn the_new_primary_is_found_by_a_url_that_names_both() {
         store.check().await.unwrap();
     }
     let sessions = "select count(*) from leadergroup.session";
-    eventually("the standby knows the session", async || after.number(sessions).await == 1).await;
+    eventually("the standby has the session", async || after.number(sessions).await == 1).await;
     primary.kill();
     for store in &stores {
         let error = store.beat(own, &[]).await.unwrap_err();
@@ -185,8 +186,8 @@ async fn the_new_primary_is_found_by_a_url_that_names_both() {
     assert_eq!(timeline(&after).await, 2);
 }
 
-/// Programs that hold a lock when the database fails over: of the one the session was lost, with the grant, of the other the
-/// grant only.
+/// Two programs hold a lock when the database fails over. The new primary lacks the session and the grant of one of
+/// them, and only the grant of the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     let primary = Server::start(&[]);
@@ -222,7 +223,7 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
     let other = Client::connect(after.store(), impatient).await.unwrap();
     assert!(
         other.try_lock(&key("a")).await.unwrap().is_none(),
-        "for as long as somebody may believe in a lost grant"
+        "for as long as a program may rely on a lost grant"
     );
     end_quarantine(&after).await;
     for name in ["a", "b"] {
@@ -232,10 +233,11 @@ async fn a_holder_whose_term_was_lost_learns_it_and_the_next_token_is_larger() {
         assert_eq!(next.release().await.unwrap(), Released::Done);
     }
     assert!(lost.iter().all(leadergroup_lock::Guard::is_lost));
-    assert!(!kept.is_lost(), "what the standby had heard of costs nothing");
+    assert!(!kept.is_lost(), "a grant that the standby had received is kept");
 }
 
-/// The holder's grant was lost, and it is cut off, so that it cannot know: it stops believing before the next one begins.
+/// The holder's grant was lost, and the holder is cut off, so that it cannot notice: its lease ends before the next
+/// holder begins.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_by_a_lost_grant_stops_before_the_next_one_begins() {
     let primary = Server::start(&[]);
@@ -249,16 +251,16 @@ async fn a_holder_by_a_lost_grant_stops_before_the_next_one_begins() {
     standby.set("primary_conninfo", "");
     standby.launch();
     let held = cut_off.lock(&key("a"), DEADLINE).await.unwrap();
-    // Its URL leads nowhere from now on.
+    // From now on its URL leads nowhere.
     primary.kill();
     standby.psql("select pg_promote()");
     let after = standby.database_called(&before.name);
     let other = Client::connect(after.store(), keep("other")).await.unwrap();
     let next = other.lock(&key("a"), DEADLINE).await.unwrap();
-    assert!(held.is_lost(), "two believe");
-    timeout(DEADLINE, held.lost()).await.expect("it says so");
+    assert!(held.is_lost(), "two hold the lock");
+    timeout(DEADLINE, held.lost()).await.expect("the guard is lost");
     assert!(has_jumped(next.token(), 0) && !next.is_lost());
-    // When it finds the new primary nothing of the old term is left.
+    // When it finds the new primary, nothing remains of the old term.
     url.leads_to(&after);
     let again = tokio::spawn(async move { cut_off.lock(&key("a"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
@@ -270,7 +272,7 @@ async fn a_holder_by_a_lost_grant_stops_before_the_next_one_begins() {
     assert_eq!(again.await.unwrap().token(), Token::new(last + 1), "one jump for each era");
 }
 
-/// One program finds that the quarantine is over. The others need not ask for that.
+/// One program notices that the quarantine is over. The others are woken.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_quarantine_wakes_those_who_wait() {
     let (database, store) = migrated().await;
@@ -287,8 +289,8 @@ async fn the_end_of_a_quarantine_wakes_those_who_wait() {
     assert_eq!(timeout(DEADLINE, waiting).await.expect("it is woken").unwrap(), Token::new(1));
 }
 
-/// The same server, put back to an old state of its files: nothing in them tells. A person who knows a larger token says so, by
-/// the floor of a grant, or for all keys at once.
+/// The same server, restored to an old state of its files: nothing in them shows it. A person who has a larger token
+/// sets it, as the floor of a grant, or for all keys at once.
 #[tokio::test]
 async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let server = Server::start(&[]);
@@ -296,7 +298,7 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let (own, era) = store.register("replica", TTL, None).await.unwrap();
     take(&store, own, &key("a")).await;
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
-    // In turns: what one holds the next one gets after a release.
+    // In turns: after each release, the next one gets the key.
     let hold = async || {
         let wish = AcquireRequest::new(key("b"), holder("p"), "test");
         let Acquired::Granted { token } = store.acquire(own, &wish, Wait::No).await.unwrap().outcome else {
@@ -324,7 +326,7 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let seen = row(&store, &key("a")).await;
     let next = Grant { expected: seen.token, floor: Token::new(2), ..grant(&key("a"), 1, "p1") };
     assert_eq!(grant_one(&store, own, next).await, granted(3));
-    // As docs/database-faults.md tells people to.
+    // As docs/database-faults.md says.
     database.sql("select leadergroup.begin_era()").await;
     let beat = store.beat(own, &[]).await.unwrap();
     assert!(beat.alive && beat.era != era && beat.quarantine == Some(TTL));

@@ -1,5 +1,6 @@
-//! Every operation, the server's process for it ended in the middle of each of its statements: before each change of a row, and
-//! when all is done but the COMMIT. Nothing of it is there then, and repeating it does what it would have done.
+//! Every operation, while the server's process for it is killed in the middle of each of its statements: before each
+//! change of a row, and when only the COMMIT remains. Nothing of it takes effect, and repeating it has the effect of
+//! one.
 
 use std::cell::Cell;
 
@@ -44,7 +45,7 @@ async fn set_traps(database: &Database) -> PgConnection {
 /// A program whose processes are killed.
 struct Victim<'a> {
     database: &'a Database,
-    /// Leads to the database without a trap.
+    /// A store that reaches the database without a trap.
     direct: &'a Store,
     admin: PgConnection,
     operation: Operation,
@@ -60,7 +61,7 @@ impl<'a> Victim<'a> {
         Self { database, direct, admin: database.admin().await, operation, name }
     }
 
-    /// It is killed at this change of the ones that come next.
+    /// Sets the trap to this one of the next changes.
     async fn arm(&mut self, place: i64) {
         sqlx::query(
             "with counted as (select setval(('leadergroup.' || $1)::regclass, 1, false)) \
@@ -73,7 +74,7 @@ impl<'a> Victim<'a> {
         .unwrap();
     }
 
-    /// Kills it as soon as it is caught. `false` if the operation was over without that.
+    /// Kills the process as soon as it is caught. `false` if the operation ended without being caught.
     async fn kill(&mut self, over: &Cell<bool>) -> bool {
         let start = std::time::Instant::now();
         while !over.get() {
@@ -95,8 +96,8 @@ impl<'a> Victim<'a> {
         false
     }
 
-    /// At its first, second, third ... change, until there are no more. `idle`: on a connection that was in use before; what
-    /// breaks together with such a one is repeated by the store itself.
+    /// Kills it at its first, second, third ... change, until there are no more. `idle`: on a connection that was in
+    /// use before; the store itself repeats a statement that breaks together with such a connection.
     async fn kill_everywhere(mut self, idle: bool) {
         let config = DatabaseConfig {
             url: format!("{}?application_name={}", self.database.url(), self.name).into(),
@@ -122,7 +123,7 @@ impl<'a> Victim<'a> {
             };
             let (answer, killed) = tokio::join!(act, self.kill(&over));
             match &answer {
-                // The store may have repeated it by itself.
+                // The store may have repeated it.
                 Ok(answer) if idle && is_under_way(answer) => assert!(killed, "{context}: {answer}"),
                 Ok(answer) => assert_eq!(answer, expected, "{context}"),
                 Err(error) => {
@@ -155,7 +156,7 @@ async fn killed_everywhere(idle: bool) {
         Victim::new(&database, &direct, operation).await.kill_everywhere(idle).await;
     }))
     .await;
-    // By itself: it changes the tokens of all.
+    // This operation runs by itself, because it changes the tokens of all keys.
     Victim::new(&database, &direct, Operation::BeatInANewEra).await.kill_everywhere(idle).await;
     let twice =
         "select count(*) from (select from leadergroup.terms group by key, token having count(*) > 1) as t";

@@ -1,4 +1,5 @@
-//! A database that is a long way off: everything works, more slowly; and one so far off that heartbeats come too late.
+//! A database with a high latency: everything works, more slowly; and one with such a latency that heartbeats come too
+//! late.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ async fn beats(database: &Database, name: &str) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_a_long_way_keys_are_kept_and_handed_over() {
-    // Longer than the machine may stand still, and than the slowest of what is done here: connecting.
+    // Longer than any pause of the machine, and than the slowest operation here, which is connecting.
     const TTL: Duration = Duration::from_secs(10);
     let (database, _store) = migrated().await;
     let proxy = Proxy::before(Backend::of(shared())).await;
@@ -45,7 +46,7 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
     let third = waits(&three);
     eventually("the third one waits", async || waiters().await == 2).await;
     let before = (beats(&database, "one").await, beats(&database, "two").await);
-    eventually("for longer than a ttl they look at each other", async || {
+    eventually("they watch each other for longer than a ttl", async || {
         beats(&database, "one").await >= before.0 + 20 && beats(&database, "two").await >= before.1 + 20
     })
     .await;
@@ -61,8 +62,8 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
     assert!(!second.is_lost());
 }
 
-/// Its heartbeats arrive, and count for others, but its own belief counts from when they were sent: it must be over before
-/// anybody else has the key.
+/// Its heartbeats arrive, and count for others, but its own lease counts from when they were sent: it must end before
+/// another holder has the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_is_too_far_off_knows_it_before_others_have_the_lock() {
     const TTL: Duration = Duration::from_secs(2);
@@ -70,15 +71,15 @@ async fn a_holder_that_is_too_far_off_knows_it_before_others_have_the_lock() {
     let proxy = Proxy::before(Backend::of(shared())).await;
     let far = client(&database, proxy.url(&database.url()), "far", TTL).await;
     let near = client(&database, database.url(), "near", TTL).await;
-    // The one way alone is longer than the ttl; then only both ways together are.
+    // First one way alone takes longer than the ttl, then only both ways together do.
     for one_way in [TTL * 2, TTL * 2 / 3] {
         let held = taken(&far).await;
         proxy.slow_down(one_way);
         let next = taken(&near).await;
-        assert!(held.is_lost(), "two believe");
+        assert!(held.is_lost(), "two hold the lock");
         assert!(next.token() > held.token());
-        timeout(DEADLINE, held.lost()).await.expect("it says so");
-        // What it sent before, and what it sends now, changes nothing.
+        timeout(DEADLINE, held.lost()).await.expect("the guard is lost");
+        // Its earlier and later statements change nothing.
         assert_eq!(held.release().await.unwrap(), Released::WasLost);
         assert!(!next.is_lost());
         proxy.slow_down(Duration::ZERO);

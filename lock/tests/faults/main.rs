@@ -1,6 +1,7 @@
-//! The lock while its database, the network, or the clocks fail: what each fault does, one file for each subject. The table
-//! in docs/database-faults.md names the tests.
+//! The lock while its database, the network or the clocks fail, one file for each subject. The tables in
+//! docs/database-faults.md name the tests.
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 #[path = "../lock/cast.rs"]

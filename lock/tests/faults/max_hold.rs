@@ -1,4 +1,4 @@
-//! A holder that does not let go: its time is over, and the key is free.
+//! A holder that does not release its key in time: the key becomes free.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::cast::{key, row};
 use crate::postgres::{DEADLINE, eventually, migrated};
 
-/// Whether it looks at its guard, waits for the loss, drops the guard at that moment, or does nothing.
+/// It does not matter whether it checks its guard, waits for the loss, drops the guard at that moment, or does nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_held_for_as_long_as_it_may_be_is_free_whatever_the_holder_does() {
     let (database, store) = migrated().await;

@@ -1,5 +1,5 @@
-//! A client whose network to the database is cut, while others still reach it; and connections that are ended again and
-//! again.
+//! A client that is cut off from the database, while others still reach it; and connections that are terminated
+//! repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -48,11 +48,11 @@ async fn a_holder_that_is_cut_off_knows_it_before_others_have_the_lock() {
         assert_eq!(held.token(), Token::new(expected));
         proxy.freeze(true);
         let next = taken(&other).await;
-        assert!(held.is_lost(), "two believe");
+        assert!(held.is_lost(), "two hold the lock");
         assert_eq!(next.token(), Token::new(expected + 1));
-        timeout(DEADLINE, held.lost()).await.expect("it says so");
+        timeout(DEADLINE, held.lost()).await.expect("the guard is lost");
         proxy.freeze(false);
-        // What it sent before, and what it sends now, arrives late and changes nothing.
+        // Its earlier and later statements arrive late and change nothing.
         assert_eq!(held.release().await.unwrap(), Released::WasLost);
         assert!(!next.is_lost());
         assert_eq!(next.release().await.unwrap(), Released::Done);
@@ -67,8 +67,8 @@ async fn a_holder_that_is_cut_off_knows_it_before_others_have_the_lock() {
     .await;
 }
 
-/// A client that stands still and does not read its answers keeps no row from others: the answer to the largest batch fits into
-/// what lies on the way, so that the server is done with the transaction.
+/// A client that stops and does not read its answers keeps no row locked: the answer to the largest batch fits into the
+/// buffers on the way, so that the server completes the transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
     let (database, store) = migrated().await;
@@ -84,7 +84,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
     let mut gate = Gate::close(&database).await;
     let asked = grants(0);
     let asking = tokio::spawn(async move { frozen.grant(own, &asked).await });
-    // They go in two statements, by two connections.
+    // They go in two statements, on two connections.
     eventually("both wait at the gate", async || database.waiting().await == 2).await;
     proxy.freeze(true);
     gate.open().await;
@@ -99,7 +99,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
     asking.abort();
 }
 
-/// Every connection of every program is ended, again and again, while they take turns.
+/// Every connection of every program is terminated repeatedly, while the programs take turns.
 #[tokio::test(flavor = "multi_thread")]
 async fn terminated_connections_never_make_two_holders() {
     let (database, _store) = migrated().await;
@@ -143,10 +143,10 @@ async fn terminated_connections_never_make_two_holders() {
         let all = "select pg_terminate_backend(pid) from pg_stat_activity \
                    where datname = current_database() and usename = 'app'";
         admin.execute(AssertSqlSafe(all)).await.unwrap();
-        eventually("somebody has its turn", async || last.load(Ordering::SeqCst) > before).await;
+        eventually("a program gets its turn", async || last.load(Ordering::SeqCst) > before).await;
     }
     ended.store(true, Ordering::SeqCst);
     for program in programs {
-        assert!(program.await.unwrap() > 0, "each has its turn");
+        assert!(program.await.unwrap() > 0, "each gets its turn");
     }
 }

@@ -1,4 +1,4 @@
-//! The operations that are broken off in every way: what each begins with, answers, and leaves.
+//! The operations that the tests interrupt: the initial state, the answer and the outcome of each.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use sqlx::postgres::PgConnection;
 use crate::cast::{GROUP, TTL, claim, dead_session, grant, holder, key, session, take, tombstone, vacate};
 use crate::postgres::Database;
 
-/// Each operation by its name, and all of them.
+/// Declares the operations and a list of all of them.
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +54,10 @@ operations![
 #[allow(clippy::enum_glob_use, reason = "all of them, without a second list")]
 use Operation::*;
 
-/// How many keys are asked for at the same time.
+/// How many keys are requested at the same time.
 const TOGETHER: i64 = 6;
 
-/// What an operation works on.
+/// The objects that an operation works on.
 pub struct Scene {
     own: SessionId,
     other: SessionId,
@@ -65,7 +65,7 @@ pub struct Scene {
     /// The era before.
     era: EraId,
     request: AcquireRequest,
-    /// What is asked at the same time.
+    /// The requests that are made at the same time.
     requests: Vec<AcquireRequest>,
     grant: leadergroup_lock::Grant,
     vacate: leadergroup_lock::Vacate,
@@ -146,7 +146,7 @@ impl Operation {
         Scene { own, other, key, era, request: mine, requests, grant, vacate }
     }
 
-    /// In words, so that answers can be compared.
+    /// Runs the operation. The answer is text, so that answers can be compared.
     pub async fn act(self, store: &Store, scene: &Scene) -> Result<String, LockError> {
         let Scene { own, other, key, request, requests, .. } = scene;
         let changed = |changed: Changed| match changed {
@@ -212,7 +212,7 @@ impl Operation {
         })
     }
 
-    /// The answer, however often it is asked.
+    /// The answer, however often the operation is repeated.
     pub fn answer(self) -> &'static str {
         match self {
             Register => "registered",
@@ -230,7 +230,7 @@ impl Operation {
         }
     }
 
-    /// What has to be there afterwards.
+    /// The state that has to be there afterwards.
     pub fn outcome(self) -> Outcome {
         match self {
             Register | Beat | BeatInANewEra | MarkDead | Close | Unclaim | LeaveTombstone | SetTtl => {
@@ -248,7 +248,7 @@ impl Operation {
     }
 }
 
-/// Terms of the keys, those of them that have ended, waiters, keys that are held, and keys of living sessions.
+/// The numbers of terms of the keys, of ended terms, of waiters, of held keys, and of keys of living sessions.
 pub type Outcome = (i64, i64, i64, i64, i64);
 
 pub async fn outcome(admin: &mut PgConnection, key: &Key) -> Outcome {
@@ -266,25 +266,25 @@ pub async fn outcome(admin: &mut PgConnection, key: &Key) -> Outcome {
     .unwrap()
 }
 
-/// All of them, whatever becomes of one: an error does not break the others off.
+/// Waits for all of them: an error does not stop the others.
 async fn all_of<T>(
     asked: impl Iterator<Item = impl Future<Output = Result<T, LockError>>>,
 ) -> Result<Vec<T>, LockError> {
     join_all(asked).await.into_iter().collect()
 }
 
-/// The answer that all were given, or all that there were.
+/// The common answer, or all answers if they differ.
 fn one_answer(answers: impl Iterator<Item = String>) -> String {
     let answers: BTreeSet<_> = answers.collect();
     answers.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the answer says that the first try has not ended: something is locked still.
+/// Whether the answer shows that the first try has not ended, because something is still locked.
 pub fn is_under_way(answer: &str) -> bool {
     ["Busy", "Refused(Busy)", "dead false"].contains(&answer)
 }
 
-/// Until the first try is over, the server may say that it is still under way.
+/// Repeats the operation. Until the first try has ended, the answer may be that it is still under way.
 pub async fn repeated(operation: Operation, store: &Store, scene: &Scene) -> String {
     let start = std::time::Instant::now();
     loop {

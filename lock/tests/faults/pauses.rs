@@ -1,5 +1,5 @@
-//! Real processes that hold a lock and are stopped for three times its ttl: of two, never more than one believes, and
-//! what the other still tries to write is refused.
+//! Real processes that hold a lock and are stopped for three times its ttl: never do two of them hold it, and later
+//! writes of the stopped one are refused.
 
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant, SystemTime};
@@ -21,14 +21,14 @@ const STEP_BY_STEP: &str = "FAULTS_HOLDER_STEP_BY_STEP";
 pub struct Holder(Program);
 
 impl Holder {
-    /// With these in its environment.
+    /// Starts it with these variables in its environment.
     pub fn start(database: &Database, environment: &[(&str, String)]) -> Self {
         let all = environment.iter().cloned().chain([(URL, database.url())]);
         Self(Program::start("pauses::the_program_that_is_paused", all))
     }
 
-    /// One that waits for an order before it looks whether it still holds the lock, and before it writes. It has the lock,
-    /// and has written once.
+    /// A holder that waits for an order before it checks whether it still holds the lock, and before it writes. It has
+    /// the lock, and has written once.
     async fn step_by_step(database: &Database) -> Self {
         let mut holder = Self::start(database, &[(STEP_BY_STEP, "yes".to_owned())]);
         for word in ["held 1", "looks 1", "believes 1"] {
@@ -60,14 +60,14 @@ impl DerefMut for Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         self.kill();
-        // What libfaketime, if it was there, had no time to remove.
+        // If libfaketime was used, it had no time to remove these.
         for name in ["sem.faketime_sem_", "faketime_shm_"] {
             let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", self.id()));
         }
     }
 }
 
-/// A process of its own, started by the tests below: holds the lock as often as it can, and writes as long as it holds it.
+/// A separate process, started by the tests below: it holds the lock as often as it can, and writes while it holds it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it is the program that the other tests start"]
 async fn the_program_that_is_paused() {
@@ -104,7 +104,7 @@ async fn the_program_that_is_paused() {
                     say(&format!("refused {token}"));
                     break;
                 }
-                // Its transaction was ended, because others waited for it.
+                // Its transaction was terminated, because others waited for it.
                 Err(error) => {
                     say(&format!("failed {token}: {error}"));
                     break;
@@ -140,13 +140,13 @@ async fn written(database: &Database, token: i64) -> i64 {
     database.number(&format!("select count(*) from public.work where token = {token}")).await
 }
 
-/// Waits until it has written something, and goes on to.
+/// Waits until the holder has written something, and continues to write.
 async fn writes(database: &Database, token: i64) {
     let before = written(database, token).await;
     eventually("it writes", async || written(database, token).await > before).await;
 }
 
-/// Stops it until another one has held the lock and three times the ttl is over.
+/// Stops the process until another one has held the lock and three times the ttl has passed.
 async fn pause(paused: &Holder, database: &Database, other: &Holder, next: i64) {
     paused.signal(Signal::STOP);
     let stopped = Instant::now();
@@ -172,7 +172,7 @@ async fn a_process_that_was_paused_finds_its_lock_lost_before_it_does_anything()
     assert_eq!(database.number(mixed).await, 0, "a write of an old term after one of a later term");
 }
 
-/// It looked, found that it holds the lock, and was stopped between that and its write. Only the fence can help.
+/// It checked that it holds the lock, and was stopped between that and its write. Only the fence can help.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_paused_just_before_its_write_is_refused() {
     let database = with_a_table().await;

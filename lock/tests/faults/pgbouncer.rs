@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::postgres::{DEADLINE, Database, PASSWORD, ROLE, Server, unprivileged};
 
-/// Ends when it is dropped, and with the test's thread.
+/// A PgBouncer process. It ends when this is dropped, or with the test's thread.
 pub struct PgBouncer {
     port: u16,
     process: Child,
@@ -15,7 +15,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// With more lines for its settings. At most two connections to each database.
+    /// Starts it with these additional settings. It makes at most two connections to each database.
     pub fn start(server: &Server, settings: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -1,5 +1,5 @@
-//! Through PgBouncer in transaction mode: everything works, by polling, and nothing is left behind on the server's
-//! connections, which others use in the next moment.
+//! Through PgBouncer in transaction mode: everything works by polling, and nothing is left behind on the server's
+//! connections, which others use next.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use crate::cast::{grant, grant_one, granted, key, session, take};
 use crate::pgbouncer::PgBouncer;
 use crate::postgres::{DEADLINE, Database, Server, database, eventually, shared};
 
-/// What PgBouncer's users write into its settings for programs that set things when they connect: it then drops them.
+/// The PgBouncer setting for programs that send settings when they connect: PgBouncer then drops those settings.
 const DROPS: &str = "ignore_startup_parameters = extra_float_digits,options";
 
 /// How often clients poll and beat.
@@ -34,7 +34,7 @@ async fn client(config: &DatabaseConfig, name: &str, retry_interval: Duration) -
 async fn found_by_strangers(pooler: &PgBouncer, database: &Database) -> Vec<String> {
     let options: PgConnectOptions = pooler.url(database).parse().unwrap();
     let mut found = Vec::new();
-    // Each of these is a transaction; there are two connections to be given.
+    // Each of these is a transaction; there are two connections.
     for _ in 0..6 {
         let mut stranger =
             PgConnection::connect_with(&options.clone().extra_float_digits(None)).await.unwrap();
@@ -71,7 +71,7 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
         assert_eq!(grant_one(&store, own, grant(&key("group"), 0, "p0")).await, granted(1));
         assert!(store.beat(own, &[]).await.unwrap().alive);
 
-        // No notification comes; the next one gets the key all the same.
+        // No notification arrives, but the next holder gets the key anyway.
         let (one, two) = (client(&config, "one", OFTEN).await, client(&config, "two", OFTEN).await);
         let held = one.lock(&key("a"), DEADLINE).await.unwrap();
         let next = tokio::spawn(async move { (two.lock(&key("a"), DEADLINE).await.unwrap(), two) });
@@ -82,7 +82,7 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
         assert_eq!(next.token(), Token::new(2));
         assert_eq!(next.release().await.unwrap(), Released::Done);
 
-        // A listener would hear nothing, so nobody listens.
+        // A listener would receive nothing, so there is none.
         let mut hints = Box::pin(store.listen());
         for _ in 0..3 {
             let closed = session(&store).await;
@@ -96,7 +96,7 @@ async fn everything_works_by_polling_and_nothing_is_left_behind() {
     }
 }
 
-/// Many programs on two connections of the server, transactions interleaved as they come.
+/// Many programs on two connections of the server, with interleaved transactions.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_programs_share_two_connections_and_never_a_lock() {
     const PROGRAMS: usize = 12;
@@ -171,15 +171,15 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
     take(&straight, own, &key("a")).await;
     server.psql("alter system set synchronous_standby_names = 'nobody'");
     server.psql("select pg_reload_conf()");
-    // The first change that has to wait for the standby shows that the setting has arrived.
+    // The first change that has to wait for the standby shows that the setting is in effect.
     let hangs = async |store: &Store| {
         let grants = [grant(&key("a"), 0, "p0")];
         matches!(store.grant(own, &grants).await, Err(LockError::Timeout { .. }))
     };
-    eventually("the server goes by the new setting", async || hangs(&straight).await).await;
+    eventually("the new setting is in effect", async || hangs(&straight).await).await;
     eventually("through the pooler, too", async || hangs(&pooled).await).await;
     for store in [&straight, &pooled] {
-        // Not at the first attempt where the machine is so busy that even connecting takes too long.
+        // Repeated, because even connecting may take too long on a busy machine.
         eventually("a heartbeat gets through", async || {
             store.beat(own, &[]).await.is_ok_and(|beat| beat.alive)
         })
@@ -187,7 +187,7 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
     }
 }
 
-/// A pooler that goes away and comes back is used again, and costs nobody a lock.
+/// A pooler that goes away and comes back is used again, and no lock is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_loses_its_connections_costs_no_lock() {
     let server = Server::start(&[]);
@@ -209,7 +209,8 @@ async fn a_pooler_that_loses_its_connections_costs_no_lock() {
     assert_eq!(held.release().await.unwrap(), Released::Done);
 }
 
-/// Nothing could be locked through it: each operation is refused, with the remedy, whether it drops settings or refuses them.
+/// Nothing could be locked through such a pooler: each operation is refused, with the remedy, whether the pooler drops
+/// settings or refuses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_works_by_the_statement_is_refused() {
     for settings in ["", DROPS] {

@@ -1,5 +1,5 @@
-//! A proxy between a program and PostgreSQL that understands the protocol well enough to break it at a chosen message, and
-//! that can be as slow as a long way.
+//! A proxy between a program and PostgreSQL that understands the protocol well enough to break it at a chosen message,
+//! and that can add latency.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,27 +17,27 @@ use crate::postgres::Server;
 /// What happens to one statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection breaks before the server hears of it.
+    /// The connection breaks before the server receives the statement.
     RequestLost,
     /// The connection breaks while the server works on it.
     Cut,
-    /// The server has carried it out and committed, and the connection breaks before it can tell.
+    /// The server has executed and committed it, and the connection breaks before the answer is sent.
     AnswerLost,
     /// The answer does not come, and the connection stays open.
     Hang,
 }
 
-/// What the proxy stands before.
+/// The server behind the proxy.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// A port of loopback.
+    /// A port on loopback.
     Port(u16),
-    /// PostgreSQL's socket. It asks nobody there for a password, which would take longer than anything else here.
+    /// PostgreSQL's socket, where no password is needed. Checking one would take longer than anything else here.
     Socket(PathBuf),
 }
 
 impl Backend {
-    /// By its socket.
+    /// The server's socket.
     pub fn of(server: &Server) -> Self {
         Self::Socket(server.socket().join(format!(".s.PGSQL.{}", server.port())))
     }
@@ -58,7 +58,7 @@ impl Backend {
     }
 }
 
-/// Listens on loopback until it is dropped.
+/// A proxy. It listens on loopback until it is dropped.
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
@@ -76,12 +76,12 @@ struct Shared {
 
 struct Armed {
     fault: Fault,
-    /// So many statements are let through first.
+    /// How many statements are let through first.
     skip: usize,
 }
 
 impl Proxy {
-    /// In front of this.
+    /// Starts a proxy in front of this server.
     pub async fn before(to: Backend) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own = listener.local_addr().unwrap().port();
@@ -105,7 +105,7 @@ impl Proxy {
         Self { port: own, shared, accepting }
     }
 
-    /// The URL that leads through the proxy instead.
+    /// The same URL, through the proxy.
     pub fn url(&self, url: &str) -> String {
         let direct: PgConnectOptions = url.parse().unwrap();
         url.replace(&format!(":{}/", direct.get_port()), &format!(":{}/", self.port))
@@ -117,23 +117,23 @@ impl Proxy {
         *self.shared.armed.lock().unwrap() = Some(Armed { fault, skip });
     }
 
-    /// Nothing is broken any more. Returns whether something was since the proxy was armed.
+    /// Ends the fault. Returns whether it was used since the proxy was armed.
     pub fn disarm(&self) -> bool {
         *self.shared.armed.lock().unwrap() = None;
         self.shared.fired.load(Ordering::SeqCst)
     }
 
-    /// From now on nothing gets through in either direction, as if a cable were cut; or everything again.
+    /// Stops all traffic in both directions, as if a cable was cut, or lets it through again.
     pub fn freeze(&self, frozen: bool) {
         self.shared.frozen.send_replace(frozen);
     }
 
-    /// From now on new connections are closed at once; or not any more.
+    /// Makes the proxy close new connections at once, or accept them again.
     pub fn refuse(&self, refuses: bool) {
         self.shared.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// From now on everything takes so long in each direction, also what is on its way already.
+    /// Sets the latency in each direction, also for messages that are already on their way.
     pub fn slow_down(&self, latency: Duration) {
         self.shared.latency.send_replace(latency);
     }
@@ -146,7 +146,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// The fault for the statement that is to be sent now.
+    /// The fault for the next statement.
     fn next(&self) -> Option<Fault> {
         let mut armed = self.armed.lock().unwrap();
         match armed.as_mut()? {
@@ -167,7 +167,7 @@ impl Shared {
         self.frozen.subscribe().wait_for(|frozen| !frozen).await.unwrap();
     }
 
-    /// Until that which came at this time has gone its way.
+    /// Waits until the messages that arrived at this time have been passed on.
     async fn gone_its_way(&self, came: Instant) {
         let mut latency = self.latency.subscribe();
         loop {
@@ -196,7 +196,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// Passes requests on, in batches: messages up to the one that the server answers upon.
+/// Passes requests on in batches: all messages up to the one that makes the server answer.
 async fn requests(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -217,7 +217,7 @@ async fn requests(
         batch.extend(from.read_u32().await?.to_be_bytes());
         read_rest_after(&mut from, &mut batch, start + 1).await?;
         executes |= matches!(kind, b'E' | b'Q');
-        // Parse, Bind, Describe, Execute and Close wait for their Sync.
+        // The server answers Parse, Bind, Describe, Execute and Close only after a Sync.
         if matches!(kind, b'P' | b'B' | b'D' | b'E' | b'C') {
             continue;
         }
@@ -241,7 +241,7 @@ async fn read_rest(from: &mut (impl AsyncRead + Unpin), message: &mut Vec<u8>) -
     read_rest_after(from, message, 0).await
 }
 
-/// Reads what the length, which stands at this place of the message, announces.
+/// Reads the rest of a message, whose length is at this position.
 async fn read_rest_after(
     from: &mut (impl AsyncRead + Unpin),
     message: &mut Vec<u8>,
@@ -252,7 +252,7 @@ async fn read_rest_after(
     from.read_exact(&mut message[place + 4..]).await.map(drop)
 }
 
-/// Passes answers on, or swallows the one that a fault is meant for: all messages up to "ready for the next".
+/// Passes answers on, or drops the one that the fault is for: all messages up to `ReadyForQuery`.
 async fn answers(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -262,7 +262,7 @@ async fn answers(
     let mut from = BufReader::new(from);
     let mut came = Instant::now();
     loop {
-        // Messages that the server sends together go their way together.
+        // Messages that the server sends together are passed on together.
         let together = !from.buffer().is_empty();
         let kind = from.read_u8().await?;
         if !together {

@@ -1,5 +1,5 @@
-//! A synchronous standby that is away: each COMMIT hangs where no timeout of the server reaches it, and takes effect when the
-//! standby is given up.
+//! A synchronous standby that is away: each COMMIT hangs where no timeout of the server applies, and takes effect when
+//! the standby is given up.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
     let limit = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
     let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
     let client = Client::connect(Store::new(&limit).unwrap(), config).await.unwrap();
-    // Through another client, which is patient where the machine is slow.
+    // Through another client, with longer time limits for a slow machine.
     let patient = Client::connect(database.store(), ClientConfig::default()).await.unwrap();
     for name in ["tried before", "waited for before"] {
         patient.try_lock(&key(name)).await.unwrap().unwrap().release().await.unwrap();
@@ -36,8 +36,8 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
     let hanging = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
     for name in ["tried", "tried before", "waited for", "waited for before"] {
         let before = database.number(hanging).await;
-        // Not the first time where the server does not go by the new setting yet, or the machine is so busy that the time
-        // is up before the request is sent.
+        // Repeated, because the new setting may not be in effect yet, or the time may be over before the request is
+        // sent on a busy machine.
         eventually(&format!("the commit of {name:?} hangs"), async || {
             let answer = match name {
                 "tried" | "tried before" => client.try_lock(&key(name)).await.map(drop),
@@ -52,7 +52,7 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
         })
         .await;
     }
-    // The questions are void by then, and have been given up.
+    // The requests are void by then, and have been given up.
     let before = beats(&database).await;
     eventually("a long time passes", async || beats(&database).await > before + 60).await;
     assert!(database.number(hanging).await >= 4);
@@ -71,7 +71,7 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
     }
 }
 
-/// The first statement of a new era, whatever it is, holds up no heartbeat.
+/// The first statement of a new era, whichever it is, delays no heartbeat.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_era_begins_while_commits_hang() {
     let server = Server::start(&[]);
@@ -91,13 +91,13 @@ async fn a_new_era_begins_while_commits_hang() {
         let granted = store.grant(own, &[grant(&key(name), 0, "p0")]).await;
         matches!(granted, Err(LockError::Timeout { .. }))
     };
-    eventually("the server goes by the new setting", async || hangs("a").await).await;
+    eventually("the new setting is in effect", async || hangs("a").await).await;
     let idle = Retention { idle_keys: Duration::ZERO, ..Retention::default() };
     let mut eras = vec![era];
     for first in ["a grant", "a request", "a question", "a pruning", "a registration"] {
         let another = "set synchronous_commit = local; update leadergroup.meta set history = 'another one'";
         database.sql(another).await;
-        // Changes of rows hang, as ever.
+        // Changes of rows still hang.
         match first {
             "a grant" => assert!(hangs("b").await),
             "a request" => drop(store.acquire(own, &wish("d"), Wait::InQueue).await),
@@ -105,7 +105,7 @@ async fn a_new_era_begins_while_commits_hang() {
             "a pruning" => drop(store.prune(idle).await),
             _ => drop(store.register("another", TTL, None).await),
         }
-        // Not at the first attempt where the machine is so busy that even connecting takes too long.
+        // Repeated, because even connecting may take too long on a busy machine.
         eventually(&format!("a heartbeat gets through after {first}"), async || {
             let beat = store.beat(own, &[]).await;
             beat.is_ok_and(|beat| beat.alive && beat.quarantine.is_some() && !eras.contains(&beat.era))

@@ -1,4 +1,4 @@
-//! Two versions of the program at once: one that was at work before the schema was changed goes on.
+//! Two versions of the program at once: one that was running before the schema was changed continues.
 
 use leadergroup_lock::{EraId, LockError, SessionId};
 use sqlx::postgres::PgConnection;
@@ -8,21 +8,21 @@ use tokio::time::timeout;
 use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
 use crate::postgres::{DEADLINE, database, eventually};
 
-/// What an earlier version of the program brought along.
+/// The migrations of an earlier version of the program.
 const EARLIER: [&str; 3] = [
     include_str!("../../src/migrations/0001_era.sql"),
     include_str!("../../src/migrations/0002_sessions.sql"),
     include_str!("../../src/migrations/0003_locks.sql"),
 ];
 
-/// What its `migrate` made first.
+/// What its `migrate` created first.
 const BEFORE: &str = "create schema leadergroup;
     create table leadergroup.schema_version (
         version integer primary key, works_with integer not null, applied_at timestamptz not null default now()
     );
     insert into leadergroup.schema_version (version, works_with) values (1, 1), (2, 1), (3, 1)";
 
-/// Makes the change of the schema one that changes the tables, too: it needs them for itself, from its first step on.
+/// Makes the migration change the tables as well: it needs them exclusively from its first step on.
 const NEEDS_THE_TABLES: &str =
     "create function public.lock_tables() returns event_trigger language plpgsql as $$
         begin
@@ -87,7 +87,7 @@ async fn a_program_of_an_earlier_version_goes_on_while_and_after_the_schema_is_c
             tokio::spawn(async move { store.migrate().await })
         })
         .collect();
-    // A backup reads the tables. The change waits for it, and heartbeats do not wait for the change.
+    // A backup reads the tables. The migration waits for it, and heartbeats do not wait for the migration.
     eventually("the change waits for the reader", async || database.waiting().await > 0).await;
     for _ in 0..3 {
         timeout(DEADLINE, beat(&mut old)).await.expect("heartbeats get through");
@@ -102,7 +102,7 @@ async fn a_program_of_an_earlier_version_goes_on_while_and_after_the_schema_is_c
     }
     beat(&mut old).await;
 
-    // The new program stays in the era that it found, sees the old session, and leaves its lock alone until that session
+    // The new program stays in the present era, sees the old session, and does not take its lock until that session
     // ends. The tokens then continue.
     let session = session(&new).await;
     assert!(new.unclaimed(None, 10).await.unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Keys that programs hold themselves: acquired at once or in order, released, given up.
+//! Keys that programs hold directly: acquiring them at once or in order, releasing them, giving requests up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +29,8 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
     let (one, two) = (session(&store).await, session(&store).await);
     let first = wish("p0");
     assert_eq!(acquire(&store, one, &first).await, granted(1));
-    assert_eq!(acquire(&store, one, &first).await, granted(1), "the same wish again");
-    assert_eq!(acquire(&store, one, &wish("p0")).await, Acquired::Held, "another wish of the same holder");
+    assert_eq!(acquire(&store, one, &first).await, granted(1), "the same request again");
+    assert_eq!(acquire(&store, one, &wish("p0")).await, Acquired::Held, "another request of the same holder");
     assert_eq!(acquire(&store, two, &wish("p1")).await, Acquired::Held);
     let held = row(&store, &key("a")).await;
     assert_eq!((held.holder, held.session, held.confirmed), (Some(holder("p0")), Some(one), true));
@@ -44,7 +44,7 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
     assert_eq!(acquire(&store, two, &wish("p1")).await, Acquired::Held);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(acquire(&store, two, &wish("p1")).await, granted(2));
-    assert_eq!(release(&store, one, 1).await, Changed::Done, "the same once more: its answer may be lost");
+    assert_eq!(release(&store, one, 1).await, Changed::Done, "a repetition: the first answer may be lost");
     let late = [
         store.release(one, &key("a"), Token::new(1), "for another reason").await.unwrap(),
         release(&store, two, 1).await,
@@ -77,7 +77,7 @@ async fn a_dead_session_holds_nothing_and_gets_nothing() {
     assert_eq!(release(&store, one, 1).await, Changed::Refused(Refusal::SessionDead));
     assert_eq!(acquire(&store, two, &wish("p1")).await, granted(2));
 
-    // Nor is it told to wait for a key that others hold: it would wait for ever.
+    // Nor is it asked to wait for a key that others hold: it would wait for ever.
     let (three, third) = (session(&store).await, wish("p2"));
     assert_eq!(queue(&store, three, &third).await, Acquired::Waiting);
     assert_eq!(store.mark_dead(&[(three, 1)]).await.unwrap(), [three]);
@@ -105,7 +105,7 @@ async fn those_who_wait_are_served_in_order_and_before_those_who_try() {
     for (place, wish) in wishes.iter().enumerate() {
         let token = i64::try_from(place).unwrap() + 1;
         assert_eq!(release(&store, sessions[place], token).await, Changed::Done);
-        // Handed over in the same moment: nobody else had a chance.
+        // The key was handed over with the release: no other request could take it.
         assert_eq!(row(&store, &key("a")).await.holder, Some(wish.holder.clone()));
         assert_eq!(acquire(&store, sessions[0], &self::wish("p9")).await, Acquired::Held);
         assert_eq!(queue(&store, sessions[place + 1], wish).await, granted(token + 1));
@@ -123,7 +123,7 @@ async fn the_dead_are_passed_over_and_removed() {
     assert_eq!(queue(&store, dying, &wish("p1")).await, Acquired::Waiting);
     assert_eq!(queue(&store, living, &first).await, Acquired::Waiting);
     assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
-    // The holder dies without a word: the first living one takes the key when it looks, and nobody else does.
+    // The holder dies without a release: the first living waiter takes the key when it asks, and no other.
     assert_eq!(store.mark_dead(&[(dying, 1), (holder, 1)]).await.unwrap().len(), 2);
     assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
     assert_eq!(acquire(&store, last, &wish("p4")).await, Acquired::Held, "others wait for it");
@@ -132,7 +132,7 @@ async fn the_dead_are_passed_over_and_removed() {
     assert_eq!(release(&store, living, 2).await, Changed::Done);
     assert_eq!(queue(&store, last, &second).await, granted(3));
 
-    // A place in the queue for a key that nobody asks for any more goes with its session.
+    // A place in the queue for a key that is no longer requested is removed with its session.
     let forgotten = dead_session(&store).await;
     database
         .sql(&format!(
@@ -157,7 +157,7 @@ async fn a_request_that_is_given_up_is_not_waited_for() {
     store.give_up(two, &key("a"), impatient.grant).await.unwrap();
     assert_eq!(waiters(&database).await, 2);
     assert_eq!(release(&store, one, 1).await, Changed::Done);
-    // Its turn came before it could say that it does not want it any more.
+    // The request was granted before it could be given up.
     assert_eq!(row(&store, &key("a")).await.holder, Some(unlucky.holder.clone()));
     store.give_up(two, &key("a"), unlucky.grant).await.unwrap();
     assert_eq!(queue(&store, three, &next).await, granted(3));
@@ -188,16 +188,12 @@ async fn tokens_of_programs_jump_with_the_database_s_history() {
     assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
     database.sql("update leadergroup.meta set history = 'elsewhere/00000001'").await;
     assert_eq!(release(&store, one, 1).await, Changed::Done);
-    assert_eq!(
-        queue(&store, two, &next).await,
-        Acquired::Quarantine,
-        "a program may believe in a lost grant"
-    );
+    assert_eq!(queue(&store, two, &next).await, Acquired::Quarantine, "a program may rely on a lost grant");
     end_quarantine(&database).await;
     assert_jumped(&database, 1, token_of(&queue(&store, two, &next).await)).await;
 }
 
-/// The next one holds the key only once the last one's fenced transactions have ended.
+/// The next holder gets the key only after the last holder's fenced transactions have ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn fenced_transactions_end_before_the_next_term() {
     for terminate in [false, true] {
@@ -212,7 +208,7 @@ async fn fenced_transactions_end_before_the_next_term() {
         begin(&mut bank, "repeatable read").await;
         run(&mut bank, "select leadergroup.fence('a', 1)").await.unwrap();
         assert_eq!(release(&store, one, 1).await, Changed::Done, "releasing does not wait");
-        assert_eq!(row(&store, &key("a")).await.holder, None, "but nobody follows yet");
+        assert_eq!(row(&store, &key("a")).await.holder, None, "but no one follows yet");
         let looked = store.acquire(two, &next, Wait::InQueue).await.unwrap();
         if terminate {
             assert_eq!(looked.outcome, granted(2));
@@ -228,7 +224,7 @@ async fn fenced_transactions_end_before_the_next_term() {
     }
 }
 
-/// Many that try at once would all wait for each other.
+/// Many simultaneous tries would otherwise all wait for each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_does_not_wait_for_another_one_that_is_under_way() {
     for known in [false, true] {
@@ -246,7 +242,10 @@ async fn a_try_does_not_wait_for_another_one_that_is_under_way() {
         gate.somebody_waits().await;
         let other = store.acquire(two, &wish("p2"), Wait::No).await.unwrap();
         assert_eq!(other.outcome, Acquired::Refused(Refusal::Busy), "known: {known}");
-        assert!(other.blockers.is_some_and(|who| who.contains("held exclusively")), "it says by whom");
+        assert!(
+            other.blockers.is_some_and(|who| who.contains("held exclusively")),
+            "the answer says by whom"
+        );
         assert_eq!(database.waiting().await, 1, "only the first one, at the gate");
         gate.open().await;
         assert_eq!(first.await.unwrap(), granted(1 + i64::from(known)));
@@ -258,7 +257,7 @@ async fn a_try_does_not_wait_for_another_one_that_is_under_way() {
 async fn only_the_next_one_is_woken() {
     let (database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
-    // Each session has a channel of its own; to all others nothing is said.
+    // Each session has its own channel; the other sessions are not notified.
     let mut listener = PgListener::connect(&database.url()).await.unwrap();
     let channel = |of: SessionId| format!("leadergroup_{}", of.as_uuid().simple());
     listener.listen_all([channel(one).as_str(), channel(two).as_str()]).await.unwrap();
@@ -269,19 +268,19 @@ async fn only_the_next_one_is_woken() {
     assert_eq!(release(&store, one, 1).await, Changed::Done);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
     for woken in [next, after] {
-        let heard = timeout(DEADLINE, listener.recv()).await.expect("nobody is woken").unwrap();
+        let heard = timeout(DEADLINE, listener.recv()).await.expect("no one is woken").unwrap();
         assert_eq!((heard.channel(), heard.payload()), (&*channel(two), &*woken.grant.to_string()));
     }
 }
 
-/// When a client asked, when it was told to wait, and which token it got in the end.
+/// When a client asked, when it was answered to wait, and which token it got in the end.
 struct Turn {
     asked: Instant,
     told_to_wait: Option<Instant>,
     token: Token,
 }
 
-/// 32 clients with sessions of their own, several times each.
+/// 32 clients with their own sessions, several times each.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_clients_one_holds_the_key_at_a_time_and_nobody_jumps_the_queue() {
     const CLIENTS: usize = 32;
@@ -336,7 +335,7 @@ async fn of_many_clients_one_holds_the_key_at_a_time_and_nobody_jumps_the_queue(
     for (place, later) in turns.iter().enumerate() {
         let jumped =
             turns[..place].iter().find(|earlier| later.told_to_wait.is_some_and(|told| told < earlier.asked));
-        assert!(jumped.is_none(), "somebody who asked later was served before");
+        assert!(jumped.is_none(), "a later request was served first");
     }
     assert_eq!(waiters(&database).await, 0);
     eventually("nothing is held", async || row(&store, &key("a")).await.holder.is_none()).await;

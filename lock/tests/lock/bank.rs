@@ -1,5 +1,5 @@
-//! A bank account that only the present holder may write to. Holders are paused in the middle of their transactions, lose
-//! the lock, wake up, and try to go on.
+//! A bank account that only the present holder may write to. Holders are paused in the middle of their transactions,
+//! lose the lock, resume, and try to continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,17 +19,17 @@ const TERMS: i64 = 6;
 /// How long a change of holder waits before it ends the old holder's transactions.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// What all holders share.
+/// The state that all holders share.
 #[derive(Clone)]
 struct Bank {
     application: Application,
     level: &'static str,
     fence: &'static str,
-    /// Holders with a smaller token than this go on from their pauses.
+    /// Holders with a smaller token than this continue after their pauses.
     awake: watch::Receiver<i64>,
-    /// Of the present holder.
+    /// The number of commits of the present holder.
     commits: Arc<AtomicUsize>,
-    /// The present holder has a transaction that is paused.
+    /// Whether the present holder has a transaction that is paused.
     paused: Arc<AtomicBool>,
     interrupted: Arc<AtomicUsize>,
 }
@@ -67,9 +67,9 @@ impl Bank {
     }
 
     /// A holder with two connections. Once it has written something, transactions on the first one are paused, each at
-    /// another place, until the next term.
+    /// a different place, until the next term.
     fn hold(&mut self, token: i64) -> [JoinHandle<()>; 2] {
-        // What holders before this one still commit is not counted.
+        // Commits of earlier holders are not counted.
         self.commits = Arc::default();
         self.paused = Arc::default();
         [true, false].map(|pauses| {
@@ -78,7 +78,7 @@ impl Bank {
         })
     }
 
-    /// Writes until it is refused.
+    /// Writes until the fence refuses it.
     async fn work(&self, token: i64, pauses: bool) {
         let mut connection = self.application.connect().await;
         for attempt in 0_usize.. {
@@ -91,7 +91,7 @@ impl Bank {
                 Err(state) if state == STALE => return,
                 Err(state) => {
                     self.interrupted.fetch_add(1, Ordering::Relaxed);
-                    // Serialization failure, deadlock, lock timeout: from the beginning. Else the connection is gone.
+                    // Serialization failure, deadlock, lock timeout: start again. Otherwise the connection is gone.
                     if !["40001", "40P01", "55P03"].contains(&state.as_str())
                         || run(&mut connection, "rollback").await.is_err()
                     {
@@ -130,7 +130,7 @@ impl Bank {
     }
 
     async fn in_full_swing(&self) {
-        // Then it has also written at least three times.
+        // By then it has also written at least three times.
         eventually("a transaction of the holder is paused", async || self.paused.load(Ordering::Relaxed))
             .await;
     }
@@ -142,17 +142,17 @@ async fn finish(holders: Vec<JoinHandle<()>>) {
     }
 }
 
-/// What the books must look like in any case.
+/// Checks what must hold for the books in any case.
 async fn audit(database: &Database, bank: &Bank) {
     let disorder = "select count(*) from (select token, lag(token) over (order by version) as before from bank.ledger) l \
                     where token < before";
     assert_eq!(database.number(disorder).await, 0, "{}: an old holder wrote after a new one", bank.level);
     let lost = "select (select balance from bank.account) - 10 * (select count(*) from bank.ledger)";
-    assert_eq!(database.number(lost).await, 0, "{}: money came or went", bank.level);
+    assert_eq!(database.number(lost).await, 0, "{}: money was lost or created", bank.level);
     assert_eq!(database.number("select count(distinct token) from bank.ledger").await, TERMS);
     assert!(
         bank.interrupted.load(Ordering::Relaxed) > 0,
-        "nobody was interrupted: the test has lost its point"
+        "no transaction was interrupted: the test shows nothing"
     );
 }
 
@@ -190,7 +190,7 @@ async fn count(books: &mut PgConnection, below: i64) -> i64 {
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(books).await.unwrap()
 }
 
-/// The lock is elsewhere, and says who holds it by numbers only.
+/// The lock is in another database, and the data's database sees only tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_the_lock_elsewhere_no_old_holder_writes_once_the_next_one_has_written() {
     for level in LEVELS {

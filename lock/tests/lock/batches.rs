@@ -1,4 +1,5 @@
-//! What tasks of a program ask at the same time goes to the server together, and each gets the answer that it would get alone.
+//! Requests that tasks of a program make at the same time go to the server together, and each gets the answer that it
+//! would get alone.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::cast::{GROUP, Gate, holder, key, session, take, tombstone};
 use crate::fence::{application, begin, run};
 use crate::postgres::{Database, eventually, migrated};
 
-/// In what state a key is found.
+/// The state in which a request finds a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Unknown,
@@ -73,7 +74,7 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let (database, store) = migrated().await;
-        // Now: the application's transaction will be in the way of any change to the table.
+        // Set up now: the application's transaction will block any change to the table.
         Gate::build(&database, "update of end_reason on leadergroup.lock").await;
         let (own, other, dead) = (session(&store).await, session(&store).await, session(&store).await);
         let mut open = Vec::new();
@@ -154,12 +155,12 @@ impl Scene {
         }
     }
 
-    /// Does all this while two other statements are under way, so that it has to wait for its turn.
+    /// Makes all these requests while two other statements are under way, so that they have to wait for a slot.
     async fn together<T>(&self, all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
         self.together_after("select", all).await
     }
 
-    /// The same; `change` is made while those two are under way.
+    /// Like [`together`](Self::together); `change` is made while the two are under way.
     async fn together_after<T>(
         &self,
         change: &str,
@@ -216,7 +217,7 @@ async fn a_wish_is_answered_together_with_others_as_it_is_alone() {
     }
 }
 
-/// As on a server that is promoted while the wishes wait for their turn.
+/// As on a server that is promoted while the requests wait for a slot.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_taken_together_in_a_new_history() {
     let scene = Scene::new().await;
@@ -239,7 +240,7 @@ async fn a_key_is_given_up_together_with_others_as_it_is_alone() {
             let key = &scene.wishes[place].key;
             let own = if place.is_multiple_of(2) { scene.own } else { scene.other };
             let changed = scene.store.release(own, key, Token::new(token), "done").await;
-            // The rows that come with some answers tell of other sessions and times.
+            // Some answers come with rows, which contain other sessions and times.
             let said = format!("{changed:?}");
             said.split("row").next().unwrap().to_owned()
         };
@@ -282,7 +283,7 @@ async fn a_row_that_somebody_has_locked_costs_the_others_nothing() {
         }
     };
     let (answers, ()) = tokio::join!(scene.together([stuck, free].map(ask)), async {
-        // The first answer can only be the other one's.
+        // The first answer can only be that of the other request.
         answered.notified().await;
         assert_eq!(run(&mut admin, "commit").await, Ok(()));
     });

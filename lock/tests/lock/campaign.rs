@@ -1,4 +1,4 @@
-//! Work that is done only while a key is held: once, or again and again.
+//! Work that is done only while a key is held: once, or repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ async fn client_of(store: Store, name: &str) -> Client {
     Client::connect(store, config).await.unwrap()
 }
 
-/// Notes that the work's future was dropped before its end.
+/// Records that the work's future was dropped before its end.
 struct Unfinished(Arc<AtomicBool>);
 
 impl Drop for Unfinished {
@@ -45,7 +45,7 @@ async fn work_is_done_while_the_key_is_held_and_then_it_is_free() {
             .await
             .unwrap();
         assert_eq!(done, Held::Done(Token::new(token * 2 - 1)));
-        // Released before that was said.
+        // The key is released before the call returns.
         let free = two.try_lock(&key("a")).await.unwrap().expect("it is free");
         free.release().await.unwrap();
     }
@@ -72,7 +72,7 @@ async fn work_is_broken_off_when_the_key_is_lost() {
     assert!(dropped.load(Ordering::SeqCst), "it goes on");
 }
 
-/// Tells of each term, and works until it is told to stop.
+/// Reports each term, and works until the test ends it.
 fn campaign(
     client: &Client,
     terms: mpsc::UnboundedSender<i64>,
@@ -93,7 +93,7 @@ fn campaign(
 struct Campaign {
     task: JoinHandle<ClientError>,
     terms: mpsc::UnboundedReceiver<i64>,
-    /// Each term from now on lasts until it is lost.
+    /// If set, each later term lasts until it is lost.
     lasts: Arc<AtomicBool>,
 }
 
@@ -125,7 +125,8 @@ async fn a_campaign_goes_on_after_work_that_is_done_and_after_a_loss() {
         last = token;
     }
     campaign.lasts.store(true, Ordering::SeqCst);
-    // The last one may last, too, or it is over before it is taken away; so may be the one that has begun meanwhile.
+    // The last term may last as well, or be over before it is taken away; the same applies to a term that has begun
+    // meanwhile.
     let taken_away = "select count(*) from leadergroup.term where end_reason = 'by hand'";
     loop {
         store.force_release(&key("a"), Token::new(last), "by hand").await.unwrap();
@@ -163,7 +164,7 @@ async fn a_campaign_outlives_a_restart_of_the_database() {
         campaign.next_term().await;
         server.stop();
         server.launch();
-        // One that was under way may have been counted.
+        // A term that was under way may have been counted.
         campaign.next_term().await;
     }
     campaign.next_term().await;
@@ -171,7 +172,7 @@ async fn a_campaign_outlives_a_restart_of_the_database() {
     campaign.task.abort();
 }
 
-/// A person may put right what keeps it from the key.
+/// It continues after errors that a person can correct.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_outlives_an_error_that_does_not_pass_by_itself() {
     let (database, _store) = migrated().await;

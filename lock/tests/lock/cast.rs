@@ -1,4 +1,4 @@
-//! What the lock's tests have in common: keys, holders, changes, and short ways to say them.
+//! Helpers of the lock's tests: keys, holders, changes, and short forms of them.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::postgres::{Database, eventually};
 
 pub const TTL: Duration = Duration::from_secs(5);
 pub const GROUP: &str = "group-1";
-/// By how much tokens grow for each number that the era's grows by.
+/// By how much tokens jump for each unit by which the era's number grows.
 pub const TOKEN_JUMP: i64 = 1_000_000;
 
 pub fn key(name: &str) -> Key {
     Key::new(name).unwrap()
 }
 
-/// `count` keys in the order that the database sorts them in.
+/// `count` keys, in the database's order.
 pub fn keys(count: usize) -> Vec<Key> {
     (0..count).map(|number| key(&format!("key-{number:05}"))).collect()
 }
@@ -60,7 +60,7 @@ pub fn token_of(answer: &Granted) -> Token {
     *token
 }
 
-/// The first token of a key in the present era, whose largest one before was `last`, has to be this large.
+/// Checks the first token of a key in the present era; `last` is the key's largest token before.
 pub async fn assert_jumped(database: &Database, last: i64, token: Token) {
     let era = database.number("select era from leadergroup.meta").await;
     let floor = (last + TOKEN_JUMP).max(era * TOKEN_JUMP);
@@ -111,13 +111,13 @@ impl<'a> Gate<'a> {
         Self::close_for(database, "update of token on leadergroup.lock").await
     }
 
-    /// Closed for whatever does this.
+    /// Closed for this event.
     pub async fn close_for(database: &'a Database, event: &str) -> Self {
         Self::build(database, event).await;
         Self::shut(database).await
     }
 
-    /// Puts one up that stands open.
+    /// Creates an open gate.
     pub async fn build(database: &Database, event: &str) {
         database
             .sql(&format!(
@@ -128,7 +128,7 @@ impl<'a> Gate<'a> {
             .await;
     }
 
-    /// Closes the one that was put up.
+    /// Closes the gate that was built.
     pub async fn shut(database: &'a Database) -> Self {
         let mut gate = Self { database, holder: database.admin().await };
         gate.close_again().await;
@@ -148,7 +148,7 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// As if the time had passed in which a program may believe in a grant that the database has lost.
+/// As if the time had passed in which a program may rely on a grant that the database has lost.
 pub async fn end_quarantine(database: &Database) {
     database.sql("update leadergroup.meta set quarantine = false").await;
 }

@@ -83,9 +83,9 @@ async fn another_group_s_row_is_foreign_unless_that_group_is_gone() {
     }
     store.close(other).await.unwrap();
     for claim in [&stranger, &wrong_successor] {
-        assert_eq!(claim_one(&store, own, claim.clone()).await, foreign, "nobody said that it is gone");
+        assert_eq!(claim_one(&store, own, claim.clone()).await, foreign, "the claim does not supersede it");
     }
-    assert_eq!(row(&store, &key).await, before, "nothing was touched");
+    assert_eq!(row(&store, &key).await, before, "nothing was changed");
 
     let Claimed::Ours(inherited) = claim_one(&store, own, successor).await else { panic!() };
     assert_eq!(
@@ -143,7 +143,7 @@ async fn a_row_that_a_hung_transaction_has_locked_is_skipped() {
             assert!(matches!(answer, Claimed::Ours(_)), "{key}: {answer:?}");
         }
     }
-    // An application's fence locks the row in this way; it does not keep the claim from changing.
+    // An application's fence locks the row in this way; it does not block a change of the claim.
     hung.rollback().await.unwrap();
     let mut fenced = admin.begin().await.unwrap();
     fenced.execute("select from leadergroup.lock where key = 'key-00011' for key share").await.unwrap();
@@ -157,7 +157,7 @@ async fn creating_rows_does_not_wait_for_another_creator_that_hangs() {
     let keys = keys(5);
     let mut admin = database.admin().await;
     let mut hung = admin.begin().await.unwrap();
-    // What a claim of another program does for a row that it creates.
+    // The lock that a claim of another program takes for a row that it creates.
     hung.execute(
         "select pg_advisory_xact_lock(1818577515, hashtext('key-00002'));
          insert into leadergroup.lock (key, group_id, protocol) values ('key-00002', 'group-1', 1)",
@@ -184,7 +184,7 @@ async fn claimants_at_once_share_the_rows_and_none_is_claimed_twice() {
         tokio::spawn(async move {
             let own = session(&store).await;
             let mut mine = HashSet::new();
-            // Rows that were busy with another claimant are asked for again, as at the next poll.
+            // Claims for rows that another claimant had locked are repeated, as at the next poll.
             let mut open: Vec<Claim> = claims.to_vec();
             while !open.is_empty() {
                 let answers = store.claim(own, &open).await.unwrap();
@@ -214,7 +214,7 @@ async fn claimants_at_once_share_the_rows_and_none_is_claimed_twice() {
     assert_eq!(store.unclaimed(None, 10).await.unwrap(), []);
 }
 
-/// The claimant's snapshot is older than the other's registration: to it the other session does not exist.
+/// The claimant's snapshot is older than the other session's registration, so it does not contain that session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_younger_than_the_snapshot_is_not_taken_for_a_dead_one() {
     let (database, store) = migrated().await;
@@ -246,7 +246,7 @@ async fn a_session_younger_than_the_snapshot_is_not_taken_for_a_dead_one() {
         .filter(|(_, answer)| matches!(answer, Claimed::Ours(_)))
         .map(|(session, _)| Some(session))
         .collect();
-    assert!(winners.len() <= 1, "both believe that they have the claim");
+    assert!(winners.len() <= 1, "both have the claim");
     let after = row(&store, &key).await.session;
     assert_eq!(after, winners.first().copied().flatten());
 }

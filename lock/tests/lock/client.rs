@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::cast::{Gate, claim_one, holder, key, row, session};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
-/// Long enough that nothing in a test happens because of a poll.
+/// So long that nothing in a test is caused by a poll.
 const NEVER: Duration = Duration::from_mins(10);
 
 async fn client(database: &Database, name: &str, ttl: Duration) -> Client {
@@ -52,7 +52,7 @@ async fn a_holder_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone
     eventually("a dropped guard releases", async || free(&store).await).await;
     assert_eq!(one.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(3));
     let error = one.try_lock(&key("b")).await.map(|guard| guard.is_some()).unwrap();
-    assert!(error, "another key is no concern of this one");
+    assert!(error, "the error is about another key");
 }
 
 /// Polls are ten minutes apart: a waiter that gets the key was woken.
@@ -68,7 +68,7 @@ async fn the_next_one_is_woken_at_once() {
         queue.push(tokio::spawn(async move { taken(&next).await }));
         eventually("it is in the queue", async || waiters(&database).await == place).await;
     }
-    // Each of them has to listen before the first word comes.
+    // Each of them has to listen before the first notification is sent.
     eventually("all listen", async || database.listening().await >= 5).await;
     for (token, next) in (2..).zip(queue) {
         assert_eq!(held.release().await.unwrap(), Released::Done);
@@ -104,7 +104,7 @@ async fn a_shutdown_frees_everything_at_once() {
     let two = client(&database, "two", NEVER).await;
     let held = taken(&one).await;
     one.shutdown().await.unwrap();
-    timeout(DEADLINE, held.lost()).await.expect("its guards know");
+    timeout(DEADLINE, held.lost()).await.expect("its guards are lost");
     assert_eq!(two.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(2));
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
 }
@@ -131,7 +131,7 @@ async fn after_a_shutdown_clones_get_an_error_at_once() {
     drop(held);
 }
 
-/// Without its client it is not kept alive any more, but it is held for what is left of the lease.
+/// Without its client, the session is no longer kept alive, but the key is held for the rest of the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_outlives_its_client_is_held_until_it_is_released() {
     let (database, _store) = migrated().await;
@@ -154,7 +154,7 @@ async fn a_guard_that_outlives_its_client_is_held_until_it_is_released() {
     }
 }
 
-/// The process is gone, or paused: nothing is said to anybody. Here its background tasks end.
+/// The process was killed, or is paused, and cannot notify others. Here its background tasks end.
 #[tokio::test(flavor = "multi_thread")]
 async fn when_a_holder_dies_the_next_one_follows_and_the_old_guard_knew_it_before() {
     const TTL: Duration = Duration::from_secs(4);
@@ -166,8 +166,8 @@ async fn when_a_holder_dies_the_next_one_follows_and_the_old_guard_knew_it_befor
     drop(one);
     let next = taken(&two).await;
     assert_eq!(next.token(), Token::new(2));
-    assert!(held.is_lost(), "two believe in the same lock");
-    timeout(DEADLINE, held.lost()).await.expect("it says so");
+    assert!(held.is_lost(), "two hold the same lock");
+    timeout(DEADLINE, held.lost()).await.expect("the guard is lost");
     assert!(!next.is_lost());
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     assert!(!next.is_lost(), "the old one's release changed nothing");
@@ -188,7 +188,7 @@ async fn a_session_that_others_marked_dead_is_replaced_and_its_guards_are_lost()
     assert!(!free(&store).await && !again.is_lost());
 }
 
-/// Its heartbeat is answered, but too late. The holder has as much time to stop as without an answer.
+/// Its heartbeat is answered, but too late. The holder has as much time to stop as if it were not answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_heartbeat_comes_too_late_has_time_to_stop() {
     const TTL: Duration = Duration::from_secs(5);
@@ -206,12 +206,12 @@ async fn a_holder_whose_heartbeat_comes_too_late_has_time_to_stop() {
         matches!(answer, Acquired::Granted { .. })
     })
     .await;
-    // The guard may have said so a little later than the lease ended.
+    // The guard may have reported the loss a little later than the lease ended.
     let time = lost.elapsed() + Duration::from_millis(100);
     assert!(time >= TTL / 5, "the next one has it {time:?} after the loss");
 }
 
-/// Whatever keeps a new session from beginning: that the old one is gone is known.
+/// The loss of the old session is reported even if no new one can begin.
 #[tokio::test(flavor = "multi_thread")]
 async fn guards_of_a_dead_session_are_lost_before_there_is_another_one() {
     let (database, _store) = migrated().await;
@@ -227,7 +227,7 @@ async fn guards_of_a_dead_session_are_lost_before_there_is_another_one() {
     assert_eq!(taken(&one).await.token(), Token::new(2));
 }
 
-/// Nobody can be told anything while the database is away. The guard ends by its own clock.
+/// While the database is away, no notification arrives. The guard is lost by its own clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_database_a_lock_is_lost_in_time_and_taken_again_later() {
     const TTL: Duration = Duration::from_secs(4);
@@ -237,9 +237,9 @@ async fn without_the_database_a_lock_is_lost_in_time_and_taken_again_later() {
     let one = client(&database, "one", TTL).await;
     let held = taken(&one).await;
     server.stop();
-    // The last heartbeat came before this.
+    // The last heartbeat was answered before this.
     let away = Instant::now();
-    timeout(DEADLINE, held.lost()).await.expect("lost without a word from anybody");
+    timeout(DEADLINE, held.lost()).await.expect("lost without any notification");
     assert!(away.elapsed() < TTL, "too late: {:?}", away.elapsed());
     let again = tokio::spawn(async move { taken(&one).await });
     server.launch();

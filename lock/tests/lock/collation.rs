@@ -1,5 +1,5 @@
-//! Text is compared byte by byte, whatever the database's own collation makes of it: an index in that one can miss rows after
-//! an upgrade of the library that sorts, and a second row for a key is a second holder.
+//! Text is compared byte by byte, whatever the database's own collation is: an index in that collation can miss rows
+//! after an upgrade of the collation library, and a second row for a key is a second holder.
 
 use leadergroup_lock::{
     AcquireRequest, Acquired, Changed, FENCE_SEEN_SQL, Key, Retention, Store, Token, Wait, WaiterInfo,
@@ -30,7 +30,7 @@ async fn every_column_of_text_that_is_stored_is_compared_byte_by_byte() {
     }
 }
 
-/// It was installed by an earlier version.
+/// The fence was installed by an earlier version.
 #[tokio::test]
 async fn marks_of_a_fence_that_were_made_in_another_collation_are_changed() {
     let database = database().await;
@@ -53,7 +53,7 @@ async fn marks_of_a_fence_that_were_made_in_another_collation_are_changed() {
     }
 }
 
-/// A database that sorts in this way, with the schema in it.
+/// A database with this collation and the schema.
 async fn sorted(name: &str, options: &str) -> (Database, Store) {
     shared()
         .psql(&format!("create database {name} owner {ROLE} template template0 encoding 'UTF8' {options}"));
@@ -63,7 +63,8 @@ async fn sorted(name: &str, options: &str) -> (Database, Store) {
     (database, store)
 }
 
-/// Differ by case, by accents, by how an accent is written, by what is often left out, and by width. In the order of bytes.
+/// Names that differ by case, by accents, by the encoding of an accent, by characters that are often ignored, and by
+/// width. In the order of their bytes.
 const NAMES: [&str; 14] = [
     "A-1",
     "B",
@@ -81,7 +82,7 @@ const NAMES: [&str; 14] = [
     "\u{ff21}",
 ];
 
-/// The collation sorts otherwise, so that the test means something.
+/// Whether the collation sorts by bytes. It must not, or the test shows nothing.
 async fn sorts_by_bytes(database: &Database) -> bool {
     let sorted = "select array(select unnest($1::text[]) as name order by name) = $1";
     sqlx::query_scalar(sorted).bind(&NAMES[..]).fetch_one(&mut database.admin().await).await.unwrap()
@@ -100,7 +101,7 @@ async fn all(store: &Store) -> Vec<String> {
 
 async fn keys_are_told_apart(store: &Store) {
     let (own, other) = (session(store).await, session(store).await);
-    // Not in their order.
+    // Not in the order of their bytes.
     let shuffled = || NAMES.iter().rev().step_by(2).chain(NAMES.iter().rev().skip(1).step_by(2));
     let waits = |name: &str| AcquireRequest::new(key(name), holder(&format!("waits for {name}")), "test");
     for name in shuffled() {
@@ -125,7 +126,7 @@ async fn keys_are_told_apart(store: &Store) {
         let holders: Vec<_> = history.iter().map(|term| term.term.holder.clone()).collect();
         assert_eq!(holders, [waits(name).holder, holder(name)]);
     }
-    // Also going through all of them page by page.
+    // This also reads all of them page by page.
     let pruned = store.prune(Retention { terms: 1, ..Retention::default() }).await.unwrap();
     assert_eq!((pruned.terms, pruned.keys), (0, 0));
     let claims: Vec<_> = NAMES.iter().map(|name| claim(&key(&format!("group's {name}")))).collect();
@@ -137,7 +138,7 @@ async fn keys_are_told_apart(store: &Store) {
     assert_eq!(holders, NAMES.map(|name| format!("uid-{name}")));
 }
 
-/// Where the server has no such collation there is nothing to test.
+/// If the server has no such collation, there is nothing to test.
 #[tokio::test]
 async fn keys_are_told_apart_in_databases_of_any_collation() {
     const CANDIDATES: [(&str, &str, &str); 4] = [

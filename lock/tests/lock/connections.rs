@@ -1,4 +1,4 @@
-//! Connections: what happens to them when calls are cancelled, time out or lose the server, and how many there are.
+//! Connections: their number, and what happens to them when calls are cancelled, time out or lose the server.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ async fn a_cancelled_call_gives_its_connection_up_and_the_server_gives_up_the_st
     let own = session(&patient).await;
     let key = key("a");
     take(&patient, own, &key).await;
-    // Two connections for work: if a cancelled call kept one, or put one back that is still at it, the rest would fail.
+    // Two connections for work: if a cancelled call kept one, or returned one that is still busy, the rest would fail.
     let config = DatabaseConfig {
         max_open_connections: 4,
         statement_timeout: Duration::from_secs(4),
@@ -39,10 +39,10 @@ async fn a_cancelled_call_gives_its_connection_up_and_the_server_gives_up_the_st
             answer = call => assert_eq!(answer, Granted::Refused(Refusal::Busy), "behind the cancelled one before"),
             () = gate.somebody_waits() => {}
         }
-        // No answer is left over from the cancelled statement.
+        // No answer of the cancelled statement remains on the connection.
         assert_eq!(store.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
     }
-    eventually("the server gave all cancelled statements up, though nobody opened the gate", async || {
+    eventually("the server gave up all cancelled statements, although the gate stayed closed", async || {
         database.waiting().await == 0
     })
     .await;
@@ -69,7 +69,7 @@ async fn a_statement_that_hangs_ends_in_time_and_the_next_one_works() {
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
 }
 
-/// A server that accepts connections and never says a word.
+/// A server that accepts connections and never answers.
 #[tokio::test]
 async fn a_silent_server_is_unreachable_in_time() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -126,7 +126,7 @@ async fn there_are_never_more_connections_than_allowed() {
                 where datname = current_database() and application_name = 'leadergroup'";
     let mut newest = None;
     let mut gate = Gate::close(&database).await;
-    // Those that go together come again together: what they use is not closed at once.
+    // Calls that run together will run together again: their connections are not closed at once.
     for keys in keys.chunks(20) {
         let calls: Vec<_> = keys
             .iter()
@@ -136,7 +136,7 @@ async fn there_are_never_more_connections_than_allowed() {
             })
             .collect();
         store.beat(own, &[]).await.unwrap();
-        eventually("all connections for work are at work", async || database.waiting().await == 4).await;
+        eventually("all connections for work are in use", async || database.waiting().await == 4).await;
         assert_eq!(connections(&database).await, 5, "one of the six is reserved for hints");
         let at_work = database.number(last).await;
         assert_eq!(*newest.get_or_insert(at_work), at_work, "another connection was made");
@@ -153,7 +153,7 @@ async fn there_are_never_more_connections_than_allowed() {
     .await;
 }
 
-/// One connection for work, and statements that take nearly as long as they may: a fourth call does not get it in time.
+/// One connection for work, and statements that take nearly as long as allowed: a fourth call does not get it in time.
 #[tokio::test]
 async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     let (database, store) = migrated().await;
@@ -177,10 +177,10 @@ async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     let (told, waited): (Vec<_>, Vec<_>) =
         answers.iter().partition(|answer| matches!(answer, Err(LockError::NoConnection { .. })));
     assert!(!told.is_empty(), "{answers:?}");
-    // Those that had it were kept by the gate.
+    // The calls that had the connection were stopped by the gate.
     let kept = |answer: &&Result<_, _>| matches!(answer, Err(LockError::Timeout { .. }));
     assert!(!waited.is_empty() && waited.iter().all(kept), "{answers:?}");
-    // The heartbeat does not wait for them, and nobody has to wait any more.
+    // The heartbeat does not wait for them, and no call has to wait any more.
     assert!(store.beat(own, &[]).await.unwrap().alive);
     gate.open().await;
     for key in &all {
@@ -288,14 +288,14 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
     assert_eq!(row(&store, &key).await.session, Some(own));
 }
 
-/// What the session must not do: keep rows locked because its program cannot read the answer.
+/// A program that cannot read its answers must not keep rows locked.
 #[tokio::test]
 async fn an_open_transaction_of_somebody_else_costs_one_key_and_ends_by_itself() {
     let (database, store) = migrated().await;
     let own: SessionId = store.register("replica", TTL, None).await.unwrap().0;
     let key = key("a");
     take(&store, own, &key).await;
-    // As a connection of the program would, if it ever left a transaction open.
+    // Like a connection of the program that left a transaction open.
     let url = format!("{}?options=-c%20idle_in_transaction_session_timeout%3D100", database.url());
     let mut forgetful = sqlx::postgres::PgConnection::connect(&url).await.unwrap();
     forgetful.execute("begin").await.unwrap();

@@ -1,4 +1,4 @@
-//! Many programs at once on the same keys, and what the history must look like afterwards.
+//! Many programs at once on the same keys, and checks of the history afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use crate::postgres::{Database, migrated};
 
 const CLIENTS: usize = 16;
 
-/// So many sessions are declared dead in a fight, at least.
+/// The least number of sessions that are marked dead in a fight.
 const DEATHS: usize = 3;
 
-/// All grants that clients were told of, and all that the history knows, in the order of the tokens.
+/// Compares all grants that clients were answered with all grants in the history, in the order of the tokens.
 async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Database) {
     let mut told: Vec<_> = told.into_iter().map(|(token, holder)| (token.get(), holder)).collect();
     told.sort();
@@ -24,9 +24,9 @@ async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Dat
             .fetch_all(&mut database.admin().await)
             .await
             .unwrap();
-    assert_eq!(told, recorded, "each grant that was told is in the history, and no other");
+    assert_eq!(told, recorded, "each grant that was answered is in the history, and no other");
     assert!(recorded.windows(2).all(|pair| pair[0].0 < pair[1].0), "a token was used twice");
-    // Each grant began after the one before it was committed, since it had to know that one's token.
+    // Each grant began after the previous one was committed, since it expected that one's token.
     let out_of_order = database
         .number(
             "select count(*) from (select token, lag(token) over (order by granted_at, token) as before \
@@ -39,7 +39,7 @@ async fn check_history(store: &Store, told: Vec<(Token, String)>, database: &Dat
     assert_eq!((row.token.get(), row.holder.unwrap().name), *last);
 }
 
-/// One program, many tasks: each expects the token that it has read last.
+/// One program, many tasks: each expects the token that it read last.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_session_s_tasks_never_grant_the_same_token_twice() {
     let (database, store) = migrated().await;
@@ -79,7 +79,7 @@ async fn one_session_s_tasks_never_grant_the_same_token_twice() {
     check_history(&store, told, &database).await;
 }
 
-/// Many programs that pass the claim of one key around and grant it each time; now and then one declares another dead.
+/// Many programs that pass the claim of one key around and grant it each time; now and then one marks another dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
     let (database, store) = migrated().await;
@@ -100,7 +100,7 @@ async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
         told.extend(mine);
         killed.extend(dead);
     }
-    assert!(killed.len() >= DEATHS, "nearly nobody was killed: the test has lost its point");
+    assert!(killed.len() >= DEATHS, "too few sessions were killed: the test shows nothing");
     for (victim, terms) in killed {
         let now = database.number(&terms_of(victim)).await;
         assert_eq!(now, terms, "a change of a session took effect after its death mark was answered");
@@ -108,10 +108,10 @@ async fn programs_that_fight_over_a_key_and_kill_each_other_leave_one_order() {
     check_history(&store, told, &database).await;
 }
 
-/// What has to happen before the fight may end.
+/// The state of a fight: what still has to happen before it may end.
 struct Left {
     grants: AtomicUsize,
-    /// Each once: two programs may be told of the same death.
+    /// Each session once: two programs may be answered that the same session is dead.
     dead: Mutex<HashSet<SessionId>>,
 }
 
@@ -129,8 +129,8 @@ fn terms_of(session: SessionId) -> String {
     format!("select count(*) from leadergroup.terms where starts_with(holder_name, '{session}')")
 }
 
-/// Grants and kills until all clients together have done enough of both. Returns what was told, and for each session killed
-/// how many terms it had granted by then.
+/// Grants and kills until all clients together have done enough of both. Returns the answers, and for each killed
+/// session how many terms it had granted by then.
 async fn fight(
     database: &Database,
     client: usize,

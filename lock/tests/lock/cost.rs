@@ -17,7 +17,8 @@ async fn count_statements(database: &Database) {
         .await;
 }
 
-/// How many there were. What a new connection is asked first does not count: how many are made is a matter of chance.
+/// How many statements there were. The first query on a new connection does not count, because the number of
+/// connections is random.
 async fn statements(database: &Database) -> i64 {
     database
         .number(
@@ -43,7 +44,7 @@ async fn many_keys_are_few_statements() {
     assert_eq!(
         statements(&database).await,
         2,
-        "each grant takes a lock of the server's: 500 in one statement"
+        "each grant needs an entry in the lock table: 500 in one statement"
     );
     assert_eq!(store.confirm(own, &terms).await.unwrap(), vec![Changed::Done; 1_000]);
     assert_eq!(statements(&database).await, 3, "a thousand in one");
@@ -59,8 +60,8 @@ async fn many_keys_are_few_statements() {
     assert_eq!(statements(&database).await, 9, "a thousand at most in one");
 }
 
-/// What is asked most costs one statement each: a key that is free is acquired, one that is held is not, one that is held is looked
-/// at again, and one that nobody waits for is released.
+/// The most frequent operations cost one statement each: a free key is acquired, a held one is not, a held one is
+/// checked again, and a key without waiters is released.
 #[tokio::test]
 async fn acquiring_looking_again_and_releasing_are_one_statement_each() {
     let (database, store) = migrated().await;
@@ -101,7 +102,8 @@ async fn a_heartbeat_is_one_statement_however_many_locks() {
     assert_eq!(statements(&database).await, 50);
 }
 
-/// Nor does a heartbeat. Only the end of a session does, as it leaves the index of the living ones. On a server of its own: a transaction of another test would keep old versions of rows alive, and so would autovacuum's.
+/// Nor does a heartbeat. Only the end of a session does, because it leaves the index of the living ones. Uses its own
+/// server: a transaction of another test, or autovacuum, would keep old versions of rows alive.
 #[tokio::test]
 async fn no_change_of_a_lock_touches_an_index() {
     let server = Server::start(&[("autovacuum", "off")]);
@@ -136,15 +138,15 @@ async fn no_change_of_a_lock_touches_an_index() {
         let in_place = updates(table, "n_tup_hot_upd").await;
         assert_eq!(in_place, all - others, "{table}: not all of the updates were heap-only");
     }
-    // Room is used again: the tables have not grown beyond what they need.
+    // Space is reused: the tables have not grown beyond what they need.
     assert!(database.number("select pg_relation_size('leadergroup.session')").await <= 2 * 8_192);
     assert!(database.number("select pg_relation_size('leadergroup.lock')").await <= 4 * 8_192);
     let indexes = "select count(*) from pg_index where indrelid = 'leadergroup.lock'::regclass";
     assert_eq!(database.number(indexes).await, 1);
 }
 
-/// A notification makes the commits of the whole server queue up for as long as its own takes: none is sent together with a
-/// change. What is told to others is in statements of its own.
+/// A notification makes the commits of the whole server queue up while it commits, so none is sent together with a
+/// change. Notifications are separate statements.
 #[tokio::test]
 async fn no_function_that_changes_anything_notifies() {
     let (database, _store) = migrated().await;
@@ -157,10 +159,10 @@ async fn no_function_that_changes_anything_notifies() {
     assert_eq!(database.number(&functions("notify|leadergroup.wake")).await, 0);
     let wake = "select count(*) from pg_proc where pronamespace = 'leadergroup'::regnamespace and proname like 'wake%'";
     assert_eq!(database.number(wake).await, 2, "one for a session, one for all: nothing else is left out");
-    assert!(database.number(&functions("leadergroup.lock")).await > 3, "it looks at their bodies");
+    assert!(database.number(&functions("leadergroup.lock")).await > 3, "the query reads their bodies");
 }
 
-/// The limits that bound what a hung client or network can do reach the server.
+/// The limits for a hung client or network are in effect on the server.
 #[tokio::test]
 async fn the_server_knows_the_limits() {
     let (database, store) = migrated().await;
@@ -170,7 +172,7 @@ async fn the_server_knows_the_limits() {
         ..database.config()
     };
     let store = leadergroup_lock::Store::new(&config).unwrap();
-    // The function runs inside the program's own connection and writes down what it finds there.
+    // The function runs inside the program's own connection and records the settings there.
     database
         .sql(
             "create table leadergroup.found (name text, setting text);
@@ -200,7 +202,7 @@ async fn the_server_knows_the_limits() {
     assert_eq!(found("client_connection_check_interval").await, ["300ms"]);
     assert_eq!(found("application_name").await, ["leadergroup"]);
     assert_eq!(found("transaction_isolation").await, ["read committed"]);
-    assert_eq!(found("synchronous_commit").await, ["on"], "what a session is known by is durable");
+    assert_eq!(found("synchronous_commit").await, ["on"], "a registration is durable");
     database.sql("truncate leadergroup.found").await;
     store.beat(own, &[]).await.unwrap();
     assert_eq!(found("synchronous_commit").await, ["local"]);

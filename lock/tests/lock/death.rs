@@ -115,7 +115,7 @@ impl Change {
                 {
                     Transfer::Done => return Outcome::Done,
                     Transfer::Refused(refusal) => Changed::Refused(refusal),
-                    Transfer::NotWaiting => panic!("{self:?}: nobody waits"),
+                    Transfer::NotWaiting => panic!("{self:?}: there is no waiter"),
                 }
             }
         };
@@ -131,8 +131,8 @@ async fn hold(store: &Store, own: SessionId, key: &Key) -> Acquired {
     acquire(store, own, &AcquireRequest::new(key.clone(), holder("holder"), "test")).await
 }
 
-/// The change was there first: its session is passed over until it is committed, so it cannot take effect after the mark.
-/// The mark does not wait for it.
+/// The change came first: its session is skipped until it is committed, so it cannot take effect after the mark. The
+/// mark does not wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
     let (database, store) = migrated().await;
@@ -158,7 +158,7 @@ async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
     }
 }
 
-/// The mark was there first, but is not committed yet: the change waits for it and finds itself dead.
+/// The mark came first, but is not committed yet: the change waits for it and finds its session dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_meets_a_death_mark_under_way_has_no_effect() {
     let (database, store) = migrated().await;
@@ -187,8 +187,8 @@ async fn a_change_that_meets_a_death_mark_under_way_has_no_effect() {
     }
 }
 
-/// To acquire a key that was given up, its own session is read and not locked: a mark that is set meanwhile counts as set right
-/// after it. What was acquired is a dead holder's then, like any other.
+/// To acquire a free key, the own session is read and not locked: a mark that is set meanwhile counts as set just after
+/// it. The key then belongs to a dead holder, like any other.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_acquired_while_its_session_is_marked_dead_is_a_dead_holders() {
     let delay = Duration::from_hours(1);

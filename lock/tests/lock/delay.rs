@@ -1,4 +1,4 @@
-//! After an unclean end nobody gets the key for as long as its holder had asked for.
+//! After an unclean end, no one gets the key for as long as its holder had asked for.
 
 use std::time::Duration;
 
@@ -37,10 +37,10 @@ async fn after_a_death_each_one_sits_the_delay_out_and_the_queue_keeps_its_order
         assert_eq!(queue(&store, second, &two).await, delayed(1), "it queues up meanwhile");
         assert_eq!(acquire(&store, second, &wish("p3", HOUR)).await, delayed(1));
     }
-    // Another term's delay is not this one's.
+    // The delay of another term does not count for this one.
     one.sat_out = Some(Token::new(0));
     assert_eq!(queue(&store, first, &one).await, delayed(1));
-    // The second one has sat it out, too; but it is not its turn.
+    // The second one has waited out the delay as well, but it is not its turn.
     two.sat_out = Some(Token::new(1));
     assert_eq!(queue(&store, second, &two).await, Acquired::Waiting);
     let rash = AcquireRequest { sat_out: Some(Token::new(1)), ..wish("p3", HOUR) };
@@ -72,7 +72,7 @@ async fn an_end_in_order_hands_over_at_once() {
     assert_eq!(acquire(&store, two, &wish("p1", HOUR)).await, granted(2));
     store.close(two).await.unwrap();
     assert_eq!(acquire(&store, three, &wish("p2", HOUR)).await, granted(3));
-    // A session that was removed by hand did not say that it ends.
+    // A session that was removed by hand did not end in order.
     database.sql(&format!("delete from leadergroup.session where id = '{three}'")).await;
     assert_eq!(acquire(&store, one, &wish("p3", HOUR)).await, delayed(3));
 }
@@ -83,7 +83,7 @@ async fn client(database: &Database, lock_delay: Duration) -> Client {
     Client::connect(database.store(), config).await.unwrap()
 }
 
-/// The task that keeps the session ends with the client; the guard stays.
+/// The heartbeat ends with the client; the guard stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_sits_out_what_others_have_asked_for() {
     let (database, _store) = migrated().await;
@@ -107,7 +107,8 @@ async fn a_client_sits_out_what_others_have_asked_for() {
     assert_eq!(database.number("select max(token) from leadergroup.lock where key = 'long'").await, 1);
 }
 
-/// It lost the key by silence, and lets go of it while its session still counts as alive: that is no end in order.
+/// The holder lost the key because its heartbeats failed, and drops its guard while its session still counts as alive:
+/// that is not an end in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_is_dropped_after_its_loss_does_not_skip_the_delay() {
     let (database, store) = migrated().await;

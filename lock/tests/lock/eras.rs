@@ -1,4 +1,4 @@
-//! Lost commits: when the database's history turns out to be another one, a new era begins, and no token is used twice.
+//! Lost commits: when the database's history has changed, a new era begins, and no token is used twice.
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ async fn tokens_jump_when_the_history_is_another_one() {
     let era = database.number("select era from leadergroup.meta").await;
     assert!((1..=1_000).contains(&era), "{era}");
     assert_eq!(store.beat(own, &[]).await.unwrap().era, after.era, "it has begun once");
-    // The other program was not the one to notice, yet it has to know.
+    // The other program did not notice it first, but its heartbeats show the era as well.
     assert_eq!(other.beat(own, &[]).await.unwrap().era, after.era);
     let (_, registered_in) = other.register("late", TTL, None).await.unwrap();
     assert_eq!(registered_in, after.era);
@@ -80,7 +80,7 @@ async fn a_grant_notices_by_itself_and_many_at_once_begin_one_era() {
     assert_eq!(database.number("select count(*) from leadergroup.begun").await, 1);
 }
 
-/// For files that were put back as they were: nothing in them tells that commits were lost.
+/// For files that were restored as they were: nothing in them shows that commits were lost.
 #[tokio::test]
 async fn an_era_that_a_person_begins_is_like_any_other() {
     let (database, store) = migrated().await;
@@ -96,13 +96,13 @@ async fn an_era_that_a_person_begins_is_like_any_other() {
     assert_ne!(after.era, before.era);
     assert_eq!(after.quarantine, Some(TTL));
     assert_jumped(&database, 1, token_of(&grant_one(&store, own, grant(&key("a"), 1, "p1")).await)).await;
-    // A row that was lost goes on above the floor.
+    // A lost row continues above the floor.
     let fresh = token_of(&grant_one(&store, own, grant(&key("b"), 0, "p0")).await);
     assert!(fresh > Token::new(7_000_000_000), "{fresh}");
 }
 
-/// A real one: the server goes back to an old state of itself and begins a new timeline, as a restored backup or a
-/// promoted standby does. What was granted in between is lost, and its tokens are not granted again.
+/// A real case: the server returns to an old state and begins a new timeline, as a restored backup or a promoted
+/// standby does. The grants in between are lost, and their tokens are not granted again.
 #[tokio::test]
 async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! The examples work as documented.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn waiters_are_served_in_order() {
     assert_eq!(fifo_waiters::run(&database.url()).await.unwrap(), ["eve", "ann", "bob"]);
 }
 
-/// The lines between the two marks are those of the README, but for the URL.
+/// The lines between the two marks are those of the README, except the URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_readme_s_example_works_as_printed() {
     #[rustfmt::skip]

@@ -1,5 +1,5 @@
-//! `leadergroup.fence`: what applications' transactions may rely on, at every isolation level, and that they cannot hold a
-//! change of holder off.
+//! `leadergroup.fence`: its guarantees for applications' transactions at every isolation level, and that these cannot
+//! prevent a change of holder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +18,12 @@ use crate::postgres::{DEADLINE, Database, PASSWORD, ROLE, Server, eventually, mi
 
 pub const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
-/// What SQLSTATE the fence itself raises.
+/// The SQLSTATE that the fence raises.
 pub const STALE: &str = "LG001";
 pub const SERIALIZATION_FAILURE: &str = "40001";
 
-/// The application's own role, which may do no more than call the function. The lock's role is a member of it, and may
-/// therefore end its transactions.
+/// The application's own role, which may only call the function. The lock's role is a member of it, and may therefore
+/// end its transactions.
 pub async fn application(database: &Database) -> Application {
     let role = format!("bank_{}", database.name);
     database
@@ -60,7 +60,7 @@ pub async fn begin(connection: &mut PgConnection, level: &str) {
     connection.execute(AssertSqlSafe(format!("begin isolation level {level}"))).await.unwrap();
 }
 
-/// The SQLSTATE that an error carries; `lost` for a connection that is gone.
+/// The SQLSTATE of an error; `lost` for a connection that is gone.
 pub fn state(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(inner) => inner.code().map(Into::into).unwrap_or_default(),
@@ -76,7 +76,7 @@ async fn fence(connection: &mut PgConnection, token: i64) -> Result<(), String> 
     run(connection, &format!("select leadergroup.fence('a', {token})")).await
 }
 
-/// A holder with token 1, and the policy to wait for its transactions for ever rather than end them.
+/// A holder with token 1, and the policy to wait for its transactions without terminating them.
 async fn held() -> (Database, Store, SessionId, Application) {
     let (database, store) = migrated().await;
     let own = session(&store).await;
@@ -113,13 +113,13 @@ async fn only_the_token_of_the_present_term_passes() {
     let error = bank.execute("select leadergroup.fence('a', 7)").await.unwrap_err();
     assert!(error.to_string().contains("token 7 is not the current one of key \"a\""), "{error}");
 
-    // After a release there is no holder any more, although no other token was granted yet.
+    // After a release there is no holder, although no other token was granted yet.
     assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
     assert_eq!(fence(&mut bank, 1).await, stale);
     assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
     assert_eq!(fence(&mut bank, 1).await, stale);
     assert_eq!(fence(&mut bank, 2).await, Ok(()));
-    // The end of the session that had claimed the key is no reason to stop the holder.
+    // The end of the session that had claimed the key does not stop the holder.
     store.close(own).await.unwrap();
     assert_eq!(fence(&mut bank, 2).await, Ok(()));
     let next = session(&store).await;
@@ -135,12 +135,12 @@ async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything
     let mut open = Vec::new();
     for level in LEVELS.iter().cycle().take(9) {
         let mut bank = application.begin(level).await;
-        // Nobody has ended yet: waiting for anybody would be for ever, which this turns into an error.
+        // No transaction has ended yet: waiting for one would last for ever, which this turns into an error.
         bank.execute("set lock_timeout = '5s'").await.unwrap();
         assert_eq!(fence(&mut bank, 1).await, Ok(()), "{level}");
         open.push(bank);
     }
-    // The claim may move, and the term be confirmed and ended, all the while.
+    // Meanwhile, the claim may move, and the term may be confirmed and ended.
     assert_eq!(store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap(), [Changed::Done]);
     store.close(own).await.unwrap();
     let next = session(&store).await;
@@ -163,7 +163,7 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
         assert_eq!(busy, [Granted::Refused(Refusal::Busy)], "{level}: the quick try does not wait");
         let change = take_over(&store, own, 1);
         eventually("the change waits", async || database.waiting().await > 0).await;
-        // A late one of the same holder comes too late: it waits for the change, and is refused.
+        // A later transaction of the same holder comes too late: it waits for the change, and is refused.
         let mut late = application.begin(level).await;
         let late = tokio::spawn(async move { fence(&mut late, 1).await });
         eventually("the late one waits, too", async || database.waiting().await == 2).await;
@@ -178,7 +178,7 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
     }
 }
 
-/// The snapshot of such a transaction says that the token is current; the fence must not believe it.
+/// In the snapshot of such a transaction, the token is current; the fence must not rely on it.
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     for level in ["repeatable read", "serializable"] {
@@ -195,7 +195,7 @@ async fn a_snapshot_from_before_the_change_does_not_help_the_old_holder() {
     }
 }
 
-/// The row has several versions between the snapshot and the change of holder, made by changes that do not conflict with a
+/// Between the snapshot and the change of holder, the row gets several versions, by changes that do not conflict with a
 /// fence.
 #[tokio::test]
 async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_either() {
@@ -274,7 +274,7 @@ async fn one_fenced_key_costs_its_batch_nothing() {
     assert_eq!(answers, vec![granted(1); 100]);
 }
 
-/// An older program, or a person, that knows nothing of fences.
+/// An older program, or a person, that ignores fences.
 #[tokio::test]
 async fn nobody_changes_the_token_past_a_fenced_transaction() {
     let (database, _store, _own, application) = held().await;
@@ -282,7 +282,7 @@ async fn nobody_changes_the_token_past_a_fenced_transaction() {
     person.execute("set lock_timeout = '50ms'").await.unwrap();
     let mut bank = application.begin("read committed").await;
     assert_eq!(fence(&mut bank, 1).await, Ok(()));
-    // As the program before this one did it, and therefore with a lock on the row.
+    // As an older program did it, with a lock on the row.
     let change = "with held as materialized (select key from leadergroup.lock where key = 'a' for update)
                   update leadergroup.lock l set token = 9 from held where l.key = held.key";
     assert_eq!(run(&mut person, change).await, Err("55P03".to_owned()));
@@ -330,7 +330,7 @@ async fn a_stream_of_fenced_transactions_does_not_keep_the_change_off() {
     }
 }
 
-/// Each of them takes a lock from the server's table while it changes hands.
+/// Each key needs an entry in the server's lock table while it changes hands.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
     let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);
@@ -352,7 +352,7 @@ async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
     }
 }
 
-/// Others have taken all locks that the server has: not even a new connection gets one.
+/// Others fill the server's lock table: not even a new connection can be made.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_is_busy_while_the_server_has_no_lock_left() {
     let server = Server::start(&[("max_connections", "20"), ("max_locks_per_transaction", "10")]);

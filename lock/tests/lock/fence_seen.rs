@@ -1,4 +1,4 @@
-//! `leadergroup.fence_seen`: the fence for data in a database that knows nothing of the lock.
+//! `leadergroup.fence_seen`: the fence for data in a database other than the lock's.
 
 use sqlx::Executor;
 use sqlx::postgres::PgConnection;
@@ -39,7 +39,7 @@ async fn tokens_below_the_largest_one_committed_are_refused() {
             assert_eq!(seen(&mut bank, token).await, expected, "{level}, token {token}");
             run(&mut bank, "commit").await.unwrap();
         }
-        // What was rolled back was not seen.
+        // A transaction that was rolled back does not count as seen.
         begin(&mut bank, level).await;
         assert_eq!(seen(&mut bank, first + 2).await, Ok(()));
         run(&mut bank, "rollback").await.unwrap();
@@ -52,7 +52,7 @@ async fn tokens_below_the_largest_one_committed_are_refused() {
     assert!(error.to_string().contains("token 1 of key \"a\" is outdated"), "{error}");
 }
 
-/// It gets along with the lock's own schema in the same database, whichever came first.
+/// It works beside the lock's own schema in the same database, whichever was installed first.
 #[tokio::test]
 async fn it_can_live_beside_the_lock() {
     let (database, store) = migrated().await;
@@ -72,7 +72,7 @@ async fn transactions_with_the_same_token_do_not_wait_for_each_other() {
     open(&application, "read committed", 1).await.execute("commit").await.unwrap();
     let mut all = Vec::new();
     for level in LEVELS.iter().cycle().take(9) {
-        // Waiting for anybody would be for ever.
+        // Waiting for any transaction would last for ever.
         all.push(open(&application, level, 1).await);
     }
     for mut bank in all {

@@ -1,5 +1,5 @@
-//! Acquiring a free key and releasing one that nobody waits for locks nothing but the key's row: what is changed at the same
-//! time has to show there.
+//! Acquiring a free key, and releasing one without waiters, locks nothing but the key's row: concurrent changes have to
+//! show there.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::fence::{LEVELS, SERIALIZATION_FAILURE, STALE, application, begin, run
 use crate::holders::{granted, release, wish};
 use crate::postgres::{Database, eventually, migrated};
 
-/// Does `action` while somebody queues up, as `leadergroup.acquire` does it, and has not committed yet.
+/// Does `action` while a waiter queues up, as `leadergroup.acquire` does it, and has not committed yet.
 async fn during<T>(database: &Database, waiter: SessionId, action: impl Future<Output = T>) -> T {
     let mut admin = database.admin().await;
     let mut queueing = admin.begin().await.unwrap();
@@ -46,7 +46,8 @@ async fn one_that_queues_up_while_the_key_is_released_gets_it() {
     assert_eq!((row.token, row.session), (Token::new(2), Some(waiter)), "the waiter was overlooked");
 }
 
-/// What is released takes effect then; were the holder marked dead meanwhile, the delay that it asked for would be forgotten.
+/// The release takes effect at that moment; if the holder could be marked dead meanwhile, the delay that it asked for
+/// would be ignored.
 #[tokio::test]
 async fn a_release_that_has_to_wait_for_the_row_keeps_the_death_mark_waiting() {
     let (database, store) = migrated().await;
@@ -92,19 +93,19 @@ async fn the_mark_that_somebody_waits_goes_with_the_queue() {
         (store.acquire(two, &next, Wait::InQueue).await.unwrap().outcome, awaited().await),
         (granted(2), 1)
     );
-    // Giving up leaves the mark; the next release finds that nobody is there.
+    // Giving up leaves the mark; the next release finds no waiter.
     store.give_up(three, &key("a"), impatient.grant).await.unwrap();
     assert_eq!(awaited().await, 1);
     assert_eq!(release(&store, two, 2).await, Changed::Done);
     assert_eq!(awaited().await, 0);
-    // The last of the queue takes the mark with it.
+    // When the last waiter gets the key, the mark is cleared.
     assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(3));
     assert_eq!(store.acquire(two, &wish("p1"), Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     assert_eq!(release(&store, one, 3).await, Changed::Done);
     assert_eq!(awaited().await, 0);
 }
 
-/// The snapshot of such a transaction says that the token is current; the fence must not believe it.
+/// In the snapshot of such a transaction, the token is current; the fence must not rely on it.
 #[tokio::test]
 async fn a_snapshot_from_before_the_change_does_not_help_a_holder_that_has_released_the_key() {
     for level in ["repeatable read", "serializable"] {
@@ -122,7 +123,7 @@ async fn a_snapshot_from_before_the_change_does_not_help_a_holder_that_has_relea
     }
 }
 
-/// Its fence let it in while its holder had the key. The next holder waits for it, or terminates it.
+/// The fence admitted the transaction while its holder had the key. The next holder waits for it, or terminates it.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_takes_a_key_past_a_transaction_of_its_last_holder() {
     for level in LEVELS {
@@ -159,7 +160,7 @@ async fn the_history_says_how_each_term_ended_and_a_release_may_be_repeated() {
         assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(token));
         gives_up(one, token, why).await;
     }
-    // With the mark that somebody waits, true or not, the release looks for the next one.
+    // If the row is marked as awaited, correctly or not, the release looks for a waiter.
     database.sql("update leadergroup.lock set awaited = true").await;
     assert_eq!(store.acquire(one, &wish("p0"), Wait::No).await.unwrap().outcome, granted(3));
     let next = wish("p1");
@@ -186,7 +187,7 @@ async fn the_history_says_how_each_term_ended_and_a_release_may_be_repeated() {
         (6, one, "sixth"),
     ] {
         gives_up(own, token, why).await;
-        // The same words for another term, or of another session, or other words.
+        // The same reason for another term, or of another session, or another reason.
         let other = if own == one { two } else { one };
         for (own, token, why) in [(own, token, "again"), (other, token, why), (own, token % 6 + 1, why)] {
             let answer = store.release(own, &key("a"), Token::new(token), why).await.unwrap();
@@ -197,7 +198,7 @@ async fn the_history_says_how_each_term_ended_and_a_release_may_be_repeated() {
     assert!(store.info(&key("a")).await.unwrap().unwrap().holder.is_some(), "the present term lasts");
 }
 
-/// Somebody put old rows back. The history says which tokens were given.
+/// A person restored old rows. The history shows which tokens were granted.
 #[tokio::test]
 async fn a_row_with_an_old_token_does_not_bring_it_back() {
     let (database, store) = migrated().await;
@@ -209,12 +210,12 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     let back = "update leadergroup.lock set token = 1, confirmed_token = 1";
     let refused = sqlx::query(back).execute(&mut database.admin().await).await.unwrap_err();
     assert!(refused.to_string().contains("must not go back from 3 to 1"), "{refused}");
-    // Nor where a table is brought back from a dump, or replicated.
+    // Nor when a table is restored from a dump, or replicated.
     let replica = format!("set session_replication_role = replica; {back}");
     let refused =
         sqlx::raw_sql(AssertSqlSafe(replica)).execute(&mut database.admin().await).await.unwrap_err();
     assert!(refused.to_string().contains("must not go back from 3 to 1"), "{refused}");
-    // Past the guards it is the history that tells.
+    // If the triggers are disabled, the history prevents it.
     let past_the_guards = async |change: &str| {
         let table = "alter table leadergroup.lock";
         let change = format!(
@@ -231,10 +232,10 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     assert_eq!(
         store.acquire(own, &two, Wait::No).await.unwrap().outcome,
         granted(5),
-        "it goes on from there"
+        "it continues from there"
     );
     assert_eq!(release(&store, own, 5).await, Changed::Done);
-    // So old that the history does not know its next tokens any more.
+    // So old that the history no longer contains its next tokens.
     database
         .sql(
             "delete from leadergroup.term where token < 5;
@@ -246,13 +247,13 @@ async fn a_row_with_an_old_token_does_not_bring_it_back() {
     assert_eq!((database.number(token).await, database.number(floor).await), (5, 5));
     assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(6));
     assert_eq!(release(&store, own, 6).await, Changed::Done);
-    // Both: that old, and past the row's guards.
+    // Both: that old, and with the triggers disabled.
     database.sql("delete from leadergroup.term where token < 6").await;
     past_the_guards("update leadergroup.lock set token = 2, confirmed_token = 2").await;
     assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, granted(7));
 }
 
-/// Somebody put back a row with its holder, from a dump for instance. Its key is not stuck for that.
+/// A person restored a row with its holder, for instance from a dump. Its key is not stuck.
 #[tokio::test]
 async fn a_term_that_the_history_knows_already_can_end() {
     let (database, store) = migrated().await;

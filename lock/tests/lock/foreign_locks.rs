@@ -1,5 +1,5 @@
-//! Any role of the database may take an advisory lock of any number, also of a key's. That holds an acquisition up, but not
-//! for long, and it says who it is.
+//! Any role of the database may take any advisory lock, including that of a key. This delays an acquisition, but not
+//! for long, and the answer names the role.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::cast::{grant, grant_one, granted, holder, key, session, take};
 use crate::holders::{self, release, wish};
 use crate::postgres::{Database, PASSWORD, ROLE, migrated};
 
-/// Another program in the same database, with no right to anything of the lock's.
+/// Another program in the same database, without any privilege on the lock's schema.
 struct Stranger {
     connection: PgConnection,
     name: String,
@@ -52,7 +52,7 @@ impl Stranger {
     }
 }
 
-/// A statement that took longer than this would end with an error.
+/// A store whose statements fail if they take longer than this.
 fn impatient(database: &Database) -> Store {
     Store::new(&DatabaseConfig { statement_timeout: Duration::from_secs(3), ..database.config() }).unwrap()
 }
@@ -63,10 +63,10 @@ async fn an_exclusive_lock_of_another_role_makes_a_key_busy_and_is_not_ended() {
     let store = impatient(&database);
     let own = session(&store).await;
     let mut stranger = Stranger::connect(&database).await;
-    // It could be, but only what looks like a fenced transaction is.
+    // It could be terminated, but only what looks like a fenced transaction is.
     stranger.can_be_ended(&database).await;
     stranger.call(&database, "pg_advisory_lock").await;
-    // A key that nobody has used before, and one that was released.
+    // A key that was never used, and one that was released.
     for token in 1..=2 {
         for wait in [Wait::No, Wait::InQueue] {
             let attempt = store.acquire(own, &wish("p0"), wait).await.unwrap();
@@ -75,18 +75,18 @@ async fn an_exclusive_lock_of_another_role_makes_a_key_busy_and_is_not_ended() {
             assert!(stranger.is_named_by(&blockers) && blockers.contains("held exclusively"), "{blockers}");
         }
         stranger.lives().await;
-        // Other keys are not concerned.
+        // Other keys are not affected.
         let other = AcquireRequest::new(key(&format!("b{token}")), holder("p0"), "test");
         assert_eq!(store.acquire(own, &other, Wait::No).await.unwrap().outcome, holders::granted(1));
         stranger.call(&database, "pg_advisory_unlock").await;
         assert_eq!(store.acquire(own, &wish("p0"), Wait::No).await.unwrap().outcome, holders::granted(token));
-        // It does not keep the holder from its release.
+        // It does not prevent the holder from releasing.
         stranger.call(&database, "pg_advisory_lock").await;
         assert_eq!(release(&store, own, token).await, leadergroup_lock::Changed::Done);
     }
 }
 
-/// One that looks like a fenced transaction, of a role that this one may not end.
+/// A lock that looks like a fenced transaction, of a role whose connections this role may not terminate.
 #[tokio::test]
 async fn a_shared_lock_of_another_role_makes_a_key_busy_and_is_named() {
     let (database, _store) = migrated().await;

@@ -1,4 +1,4 @@
-//! Places in queues whose session is dead: removed by those that take the key, and by pruning, at the same time.
+//! Places in queues whose session is dead: removed by acquisitions and by pruning at the same time.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn hold(store: &Store, own: SessionId, name: &str) -> Token {
     }
 }
 
-/// Waiting for each other's rows, the two could do so in a circle.
+/// The two must not deadlock by waiting for each other's rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn pruning_passes_over_a_place_that_an_acquisition_is_removing() {
     let (database, store) = migrated().await;
@@ -58,14 +58,14 @@ async fn pruning_passes_over_a_place_that_an_acquisition_is_removing() {
     gate.somebody_waits().await;
     let config = DatabaseConfig { statement_timeout: Duration::from_secs(5), ..database.config() };
     let pruned = Store::new(&config).unwrap().prune(Retention::default()).await.unwrap();
-    assert_eq!(pruned.waiters, 1, "the one that nobody has locked");
+    assert_eq!(pruned.waiters, 1, "the one that is not locked");
     gate.open().await;
     assert_eq!(releasing.await.unwrap(), Changed::Done);
     assert_eq!(database.number("select count(*) from leadergroup.waiter").await, 0);
     assert_eq!(store.info(&key("a")).await.unwrap().unwrap().holder.unwrap().name, "next");
 }
 
-/// It would be an error of one of the two.
+/// A deadlock would be an error in one of the two.
 #[tokio::test(flavor = "multi_thread")]
 async fn pruning_and_acquisitions_never_meet_in_a_deadlock() {
     const KEYS: usize = 3;

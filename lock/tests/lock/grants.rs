@@ -1,4 +1,4 @@
-//! Granting, confirming, vacating, leaving tombstones: what is done, what is refused, and that repeating does no harm.
+//! Granting, confirming, vacating, leaving tombstones: effects, refusals, and repetitions without harm.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ async fn a_grant_is_refused_with_the_reason() {
     assert_eq!((seen.token, seen.holder.clone()), (Token::new(1), Some(holder("p0"))));
     assert_eq!(answers[1], Granted::Refused(Refusal::Unclaimed { session: Some(other) }));
     assert_eq!(answers[2], Granted::Refused(Refusal::Unclaimed { session: None }));
-    // A tombstone is claimed by nobody.
+    // A tombstone has no claim.
     assert_eq!(answers[3], Granted::Refused(Refusal::Unclaimed { session: None }));
     assert_eq!(answers[4], Granted::Refused(Refusal::ProtocolNewer { protocol: 99 }));
     assert_eq!(answers[5], Granted::Refused(Refusal::Missing));
@@ -130,13 +130,13 @@ async fn repeating_a_grant_answers_as_the_first_time() {
     assert_eq!(grant_one(&store, own, first.clone()).await, granted(1));
     assert!(row(&store, &key).await.confirmed);
 
-    // The id stands for the holder, too.
+    // The id is bound to the holder as well.
     let disguised = Grant { holder: holder("p9"), ..first.clone() };
     assert!(matches!(
         grant_one(&store, own, disguised).await,
         Granted::Refused(Refusal::TokenChanged { row: Some(_) })
     ));
-    // Another change came after it: the old one is over.
+    // Another change followed: the old grant no longer counts.
     assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, granted(2));
     assert!(matches!(
         grant_one(&store, own, first.clone()).await,
@@ -176,7 +176,7 @@ async fn confirm_and_vacate_are_bound_to_the_token() {
     assert_eq!(store.confirm(own, &[(nowhere.clone(), Token::new(1))]).await.unwrap(), missing);
     assert_eq!(store.vacate(own, &[vacate(&nowhere, 1)]).await.unwrap(), missing);
 
-    // A term without a holder cannot be confirmed any more.
+    // A term without a holder can no longer be confirmed.
     assert_eq!(store.vacate(own, &[vacate(&key, 2)]).await.unwrap(), [Changed::Done]);
     let late = store.confirm(own, &[(key.clone(), Token::new(2))]).await.unwrap();
     assert!(matches!(late[0], Changed::Refused(Refusal::TokenChanged { .. })), "{late:?}");
@@ -276,7 +276,7 @@ async fn a_row_in_another_transaction_is_busy_and_the_rest_is_done() {
     assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 20], "the same grants, repeated");
 }
 
-/// The answer to COMMIT is lost: the client gives up while the server is still at it.
+/// The answer to COMMIT is lost: the client gives up while the server is still working.
 #[tokio::test]
 async fn a_lost_answer_is_resolved_by_repeating_the_grant() {
     let (database, store) = migrated().await;

@@ -1,4 +1,4 @@
-//! What the contract says of locks that programs hold themselves, in memory: the model that the real ones are compared with.
+//! The contract of locks that programs hold directly, in memory: the model that the real ones are compared with.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leadergroup_lock::{AcquireRequest, Acquired, GrantId, Holder, Refusal, Sessi
 
 use crate::cast::TOKEN_JUMP;
 
-/// Why terms end, besides what holders and people say.
+/// Why terms end, besides the reasons that holders and people give.
 pub const SESSION_ENDED: &str = "its session ended";
 pub const NOT_WANTED: &str = "no longer wanted";
 
@@ -17,7 +17,7 @@ pub enum Life {
     Closed,
 }
 
-/// A wish in the queue, or that was granted.
+/// A request in the queue, or a granted one.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub session: SessionId,
@@ -32,34 +32,34 @@ pub struct Ran {
     pub token: i64,
     pub session: SessionId,
     pub holder: Holder,
-    /// Why it ended. That of a session that ended lasts until the next one begins.
+    /// Why it ended. The term of a session that ended lasts until the next term begins.
     pub ended: Option<String>,
 }
 
 /// One key.
 #[derive(Debug, Default)]
 pub struct Lock {
-    /// There is a row once somebody has asked.
+    /// Whether there is a row: it is created by the first request.
     pub row: bool,
     pub token: i64,
-    /// Of its last term.
+    /// The era of its last term.
     era: i64,
     pub holder: Option<Asked>,
     pub queue: Vec<Asked>,
     pub terms: Vec<Ran>,
-    /// A fenced transaction is under way.
+    /// Whether a fenced transaction is under way.
     pub fenced: bool,
 }
 
 impl Lock {
-    /// The term that lasts, if any, ends.
+    /// Ends the present term, if any.
     fn end_term(&mut self, reason: &str) {
         if let Some(term) = self.terms.last_mut() {
             term.ended.get_or_insert_with(|| reason.to_owned());
         }
     }
 
-    /// Whether the history knows that the term ended for this reason. Of this session's, if one is given.
+    /// Whether the term ended for this reason according to the history; only terms of this session, if one is given.
     fn ended_so(&self, token: i64, session: Option<SessionId>, reason: &str) -> bool {
         self.terms.iter().any(|term| {
             term.token == token
@@ -69,7 +69,7 @@ impl Lock {
     }
 }
 
-/// What is to become of an attempt to end a term.
+/// The outcome of an attempt to end a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivingUp {
     Now,
@@ -78,7 +78,7 @@ pub enum GivingUp {
     Refused(&'static str),
 }
 
-/// All of it.
+/// The whole model.
 #[derive(Debug)]
 pub struct Contract {
     lives: Vec<(SessionId, Life)>,
@@ -148,7 +148,7 @@ impl Contract {
         let delayed = !delay.is_zero() && wish.sat_out != Some(token);
         let told = match () {
             () if held => Acquired::Waiting,
-            // It may be held by one that the database has forgotten.
+            // It may be held by a grant that the database has lost.
             () if self.quarantine => Acquired::Quarantine,
             () if delayed => Acquired::Delayed { token, delay },
             () => Acquired::Waiting,
@@ -174,7 +174,7 @@ impl Contract {
         told
     }
 
-    /// The key is free, or goes to the first one that waits.
+    /// The key becomes free, or goes to the first waiter.
     pub fn let_go(&mut self, key: usize, reason: &str) {
         let first = self.locks[key].queue.iter().position(|waiter| self.lives(waiter.session));
         let next = first.filter(|_| !self.quarantine && !self.locks[key].fenced);
@@ -186,7 +186,7 @@ impl Contract {
         }
     }
 
-    /// The key goes to the one of this name; nothing changes if it does not wait.
+    /// The key goes to the waiter of this name; nothing changes if there is none.
     pub fn transfer(&mut self, key: usize, to: &str, reason: &str) -> Result<bool, &'static str> {
         let lock = &self.locks[key];
         if lock.fenced {
@@ -204,7 +204,7 @@ impl Contract {
         Ok(true)
     }
 
-    /// What a session that wants to give the key up is told.
+    /// The answer to a session that releases the key.
     pub fn check(&self, own: SessionId, key: usize, token: i64, reason: &str) -> GivingUp {
         let lock = &self.locks[key];
         let holds = token == lock.token && lock.holder.as_ref().is_some_and(|holder| holder.session == own);
@@ -217,7 +217,7 @@ impl Contract {
         }
     }
 
-    /// What a person is told that takes the key away.
+    /// The answer to a person who releases the key by force.
     pub fn check_force(&self, key: usize, token: i64, reason: &str) -> GivingUp {
         let lock = &self.locks[key];
         match () {
@@ -228,8 +228,8 @@ impl Contract {
         }
     }
 
-    /// What is left once the history was cut down to one ended term a key, and sessions and places in queues to those of the
-    /// living. Of a session that is gone nobody knows that it ended in order.
+    /// Prunes the history to one ended term for each key, and sessions and places in queues to the living ones. For a
+    /// session that was removed, it is no longer known that it ended in order.
     pub fn prune(&mut self) {
         self.lives.retain(|(_, life)| *life == Life::Lives);
         let lives = self.lives.clone();

@@ -1,4 +1,4 @@
-//! Random sequences of what programs do with locks, on a real server, compared step by step with a small model in memory.
+//! Random sequences of programs' operations on a real server, compared step by step with a small model in memory.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const SESSIONS: usize = 3;
 const KEYS: [&str; 2] = ["a", "b"];
 const DELAY: Duration = Duration::from_mins(1);
 
-/// The reasons that are given for the end of a term. A repetition is recognised by its reason.
+/// Reasons for the end of a term. A repetition is recognised by its reason.
 const RELEASED: &str = "released";
 const TRANSFERRED: &str = "transferred";
 const FORCED: &str = "by force";
@@ -27,7 +27,7 @@ const FORCED: &str = "by force";
 /// One operation. Sessions are numbered by slot; the one that acts may be dead.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A new wish, or the slot's last one again.
+    /// A new request, or the slot's last one again.
     Ask {
         by: usize,
         key: usize,
@@ -38,7 +38,7 @@ enum Step {
     },
     Release {
         by: usize,
-        /// By the slot that has it, if any.
+        /// Whether the slot that holds the key acts, if there is one.
         holder: bool,
         key: usize,
         behind: i64,
@@ -107,7 +107,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The real thing beside the model.
+/// The real database beside the model.
 struct Stage {
     database: Database,
     store: Store,
@@ -116,7 +116,7 @@ struct Stage {
     applications: [PgConnection; KEYS.len()],
     contract: Contract,
     slots: Vec<SessionId>,
-    /// Each slot's last wish for each key.
+    /// Each slot's last request for each key.
     last: Vec<[Option<AcquireRequest>; KEYS.len()]>,
 }
 
@@ -147,7 +147,7 @@ fn word(refusal: &Refusal) -> &'static str {
 impl Stage {
     async fn new() -> Self {
         let (database, store) = migrated().await;
-        // Nobody is ended by force: a fenced transaction holds everything off for as long as it likes.
+        // No transaction is terminated: a fenced transaction blocks other holders for as long as it lasts.
         let policy = FencePolicy { patience: Duration::from_millis(2), overrun: Overrun::Wait };
         let applications = [database.admin().await, database.admin().await];
         Self {
@@ -161,7 +161,7 @@ impl Stage {
         }
     }
 
-    /// As if nothing had happened yet.
+    /// Resets everything to the initial state.
     async fn clear(&mut self) {
         for application in &mut self.applications {
             sql(application, "rollback").await.unwrap();
@@ -181,7 +181,7 @@ impl Stage {
         let session = self.store.register("model", TTL, None).await.unwrap().0;
         self.contract.begin(session);
         self.slots[slot] = session;
-        // Requests are not taken from one session to the next.
+        // Requests are not carried over from one session to the next.
         self.last[slot] = [const { None }; KEYS.len()];
     }
 
@@ -303,7 +303,7 @@ impl Stage {
         assert_eq!(found, expected, "{step:?}");
     }
 
-    /// Refused unless somebody holds the key by this token, dead or alive.
+    /// Refused unless the key has a holder with this token, dead or alive.
     async fn fence(&mut self, key: usize, behind: i64, isolation: &str) {
         let token = self.token(key, behind);
         let lock = &mut self.contract.locks[key];
@@ -324,7 +324,7 @@ impl Stage {
         }
     }
 
-    /// Rows, queues and history are the model's.
+    /// Compares rows, queues and history with the model.
     async fn compare(&self) {
         for (key, lock) in self.keys.iter().zip(&self.contract.locks) {
             let row = self.store.read(std::slice::from_ref(key)).await.unwrap().pop();

@@ -1,4 +1,4 @@
-//! Programs that hold the key `a` themselves: what they ask, and what they are answered.
+//! Programs that hold the key `a` directly: their requests and the answers.
 
 use leadergroup_lock::{AcquireRequest, Acquired, Changed, SessionId, Store, Token, Wait};
 
@@ -18,12 +18,12 @@ pub fn token_of(answer: &Acquired) -> Token {
     *token
 }
 
-/// Acquires the key, or does not.
+/// Tries to acquire the key.
 pub async fn acquire(store: &Store, own: SessionId, request: &AcquireRequest) -> Acquired {
     store.acquire(own, request, Wait::No).await.unwrap().outcome
 }
 
-/// Acquires the key, or queues up for it; repeated, it looks whether it is the request's turn.
+/// Acquires the key, or queues up for it; a repetition checks whether the request has been granted.
 pub async fn queue(store: &Store, own: SessionId, request: &AcquireRequest) -> Acquired {
     store.acquire(own, request, Wait::InQueue).await.unwrap().outcome
 }

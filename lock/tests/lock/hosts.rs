@@ -1,4 +1,4 @@
-//! Several hosts in the URL: the one that takes writes is found, and found again after a failover.
+//! Several hosts in the URL: the one that accepts writes is found, and found again after a failover.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn store(like: &Database, url: &str) -> Store {
     Store::new(&DatabaseConfig { url: url.into(), ..like.config() }).unwrap()
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 const NOBODY: &str = "127.0.0.1:1";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,7 +45,7 @@ async fn the_host_that_takes_writes_is_found_in_any_order() {
         eventually("all connections are closed", async || connections(&primary).await == 0).await;
     }
 
-    // The first host that answers is good enough for `any`; it is for one host, too.
+    // For `any`, the first host that answers is used; the same applies to a single host.
     for url in [standby.url_with(&primary) + "?target_session_attrs=any", standby.url()] {
         let store = store(&primary, &url);
         assert!(!store.check().await.unwrap().writable);
@@ -54,7 +54,7 @@ async fn the_host_that_takes_writes_is_found_in_any_order() {
     let only = store(&primary, &(standby.url() + "?target_session_attrs=read-write"));
     assert_eq!(only.check().await.unwrap_err(), LockError::ReadOnly);
 
-    // Nobody fits: the error says why, for each of them.
+    // No host is suitable: the error says why, for each of them.
     server.stop();
     let none = store(&primary, &primary.url_with(&standby));
     for error in [none.check().await.unwrap_err(), none.migrate().await.unwrap_err()] {
@@ -64,7 +64,7 @@ async fn the_host_that_takes_writes_is_found_in_any_order() {
         let (away, read_only) = text.split_once("; ").unwrap();
         assert!(away.contains(&format!("127.0.0.1:{first}/{name}: ")) && away.contains("refused"), "{text}");
         assert!(
-            read_only.contains(&format!("127.0.0.1:{second}/{name}: it takes no writes (a standby, ")),
+            read_only.contains(&format!("127.0.0.1:{second}/{name}: it accepts no writes (a standby, ")),
             "{text}"
         );
         assert!(!format!("{text} {error:?} {none:?}").contains(PASSWORD), "{text} {error:?} {none:?}");
@@ -81,7 +81,7 @@ async fn a_login_that_no_host_takes_is_told_without_the_password() {
     assert!(!format!("{error} {error:?}").contains("wrong-secret"), "{error:?}");
 }
 
-/// It takes its share of the time once; from then on the host that worked comes first.
+/// The silent host takes its share of the time once; from then on, the host that worked comes first.
 #[tokio::test]
 async fn a_host_that_hangs_delays_the_first_connection_only() {
     let (database, _) = migrated().await;
@@ -94,10 +94,10 @@ async fn a_host_that_hangs_delays_the_first_connection_only() {
     assert!(store.beat(own, &[]).await.unwrap().alive);
     silent.set_nonblocking(true).unwrap();
     assert!(silent.accept().is_ok(), "it was tried first");
-    assert!(silent.accept().is_err(), "and then no more");
+    assert!(silent.accept().is_err(), "and not again");
 }
 
-/// A server that is made read-only keeps its connections. After one of them was refused a write, none is used again.
+/// A server that is made read-only keeps its connections. After a write was refused on one of them, none is used again.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_to_a_server_that_takes_no_writes_any_more_are_given_up() {
     let server = Server::start(&[]);
@@ -129,7 +129,7 @@ async fn connections_to_a_server_that_takes_no_writes_any_more_are_given_up() {
     );
     assert_eq!(new.number("select right(history, 8)::bigint from leadergroup.meta").await, 2, "its timeline");
     assert_eq!(connections(&new).await, 2);
-    // Where there is no other, the error tells.
+    // If there is no other server, the error says so.
     eventually("a heartbeat is refused", async || store.beat(own, &[]).await == Err(LockError::ReadOnly))
         .await;
     assert!(matches!(store.beat(own, &[]).await, Err(LockError::NoHost { .. })));

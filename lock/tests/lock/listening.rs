@@ -9,7 +9,7 @@ use crate::cast::key;
 use crate::connections::connections;
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
-/// Polling comes too late for the test.
+/// A client whose polls come too late for the test.
 async fn client(database: &Database) -> Client {
     let (ttl, retry_interval) = (DEADLINE * 10, DEADLINE * 2);
     let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
@@ -26,28 +26,29 @@ async fn nobody_listens_while_nobody_waits() {
     let (database, _store) = migrated().await;
     let (one, two) = (client(&database).await, client(&database).await);
     let mut held = one.try_lock(&key("a")).await.unwrap().unwrap();
-    // Without another connection it cannot have listened in between.
+    // If no connection was made, it cannot have listened in between.
     let made = connections(&database).await;
     for _ in 0..20 {
         assert!(two.try_lock(&key("a")).await.unwrap().is_none());
         two.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
     }
     assert_eq!((connections(&database).await, database.listening().await), (made, 0));
-    // A second time it is as the first one.
+    // A second wait works like the first one.
     for token in [2, 3] {
-        eventually("nobody listens", async || database.listening().await == 0).await;
+        eventually("no connection listens", async || database.listening().await == 0).await;
         let next = waits(if token == 2 { &two } else { &one });
         eventually("one listens, which waits", async || database.listening().await == 1).await;
         let queued = "select count(*) from leadergroup.waiter";
         eventually("it is in the queue", async || database.number(queued).await == 1).await;
         held.release().await.unwrap();
-        held = timeout(DEADLINE, next).await.expect("it was told").unwrap();
+        held = timeout(DEADLINE, next).await.expect("it was notified").unwrap();
         assert_eq!(held.token(), Token::new(token));
     }
-    eventually("nobody listens", async || database.listening().await == 0).await;
+    eventually("no connection listens", async || database.listening().await == 0).await;
 }
 
-/// The holder learns it by the answer to its next heartbeat. Its own look at what it holds comes later than the test ends.
+/// The holder learns of it by the answer to its next heartbeat. Its regular comparison comes later than the end of the
+/// test.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_taken_away_by_force_is_lost_though_its_holder_does_not_listen() {
     let (database, store) = migrated().await;
@@ -64,7 +65,7 @@ async fn a_key_that_is_taken_away_by_force_is_lost_though_its_holder_does_not_li
         assert_eq!(database.listening().await, 0);
         let answer = store.force_release(&key("a"), held.token(), "by hand").await.unwrap();
         assert_eq!(answer, Changed::Done);
-        timeout(DEADLINE, held.lost()).await.expect("told by the heartbeat");
+        timeout(DEADLINE, held.lost()).await.expect("the heartbeat shows it");
         assert_eq!(database.listening().await, 0);
         assert!(!kept.is_lost());
     }

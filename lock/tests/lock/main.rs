@@ -1,5 +1,6 @@
 //! The lock on a real PostgreSQL, by subject.
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod acquire;

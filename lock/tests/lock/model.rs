@@ -17,7 +17,7 @@ const SESSIONS: usize = 3;
 const KEYS: usize = 2;
 const GROUPS: usize = 2;
 
-/// How many tokens there are in an era; after one a key goes on above as many that may have been lost.
+/// How many tokens an era has. In a new era, a key continues above as many tokens that may have been lost.
 const JUMP: i64 = 1_000_000;
 
 /// One operation. Sessions are numbered by slot; a slot's session is replaced when it is found dead.
@@ -60,7 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the contract says, for one key.
+/// The state of one key under the contract.
 #[derive(Debug, Clone, Default)]
 struct Row {
     group: usize,
@@ -77,13 +77,13 @@ struct Row {
 #[derive(Debug, Default)]
 struct Model {
     sessions: Vec<SessionId>,
-    /// Counter of each living session.
+    /// The counter of each living session.
     living: BTreeMap<SessionId, u64>,
     rows: BTreeMap<usize, Row>,
     last_grant: BTreeMap<usize, Grant>,
     era: i64,
     era_id: Option<EraId>,
-    /// A failover has been seen, and nobody has waited for its quarantine to end.
+    /// Whether a failover has been seen, and its quarantine has not been ended.
     quarantine: bool,
 }
 
@@ -107,7 +107,7 @@ impl Model {
         session.is_some_and(|session| self.living.contains_key(&session))
     }
 
-    /// What refuses a change by `own` before the row's content is looked at.
+    /// The refusal of a change by `own` that does not depend on the row's content.
     fn not_ours(&self, own: SessionId, key: usize) -> Option<Refusal> {
         if !self.lives(Some(own)) {
             return Some(Refusal::SessionDead);
@@ -224,14 +224,14 @@ impl Model {
     }
 }
 
-/// What the model says to a claim.
+/// The model's answer to a claim.
 enum Verdict {
     SessionDead,
     Ours,
     Other(Box<Claimed>),
 }
 
-/// The row that came with the refusal is looked at elsewhere.
+/// The refusal without its row, which is compared elsewhere.
 fn bare(refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::TokenChanged { .. } => Refusal::TokenChanged { row: None },
@@ -272,7 +272,7 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
         Step::Unclaim { by, key } => {
             let own = model.sessions[by];
             let refusal = match model.not_ours(own, key) {
-                // Nobody has claimed it: that is what was asked for.
+                // No session has claimed it, as requested.
                 Some(Refusal::Unclaimed { session: None }) => None,
                 None => {
                     model.rows.get_mut(&key).unwrap().session = None;
@@ -370,7 +370,7 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
         }
         Step::NewEra => {
             database.sql("update leadergroup.meta set history = 'lost'").await;
-            // The heartbeat or the next grant finds out; here somebody's heartbeat does.
+            // A heartbeat or the next grant notices it; here a heartbeat does.
             let beat = store.beat(SessionId::new(), &[]).await.unwrap();
             assert_ne!(Some(beat.era), model.era_id);
             let era = database.number("select era from leadergroup.meta").await;
@@ -381,7 +381,7 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
     }
 }
 
-/// The database's rows are the model's.
+/// Compares the database's rows with the model.
 async fn compare(store: &Store, model: &Model) {
     let keys: Vec<Key> = (0..KEYS).map(name_of).collect();
     let rows: BTreeMap<Key, LockRow> =

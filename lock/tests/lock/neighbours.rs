@@ -1,4 +1,4 @@
-//! A heartbeat shows a few other sessions, however many there are; no death stays unnoticed for that.
+//! A heartbeat returns only a few other sessions, however many there are; every death is still noticed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use leadergroup_lock::{Client, ClientConfig, SessionId, Store, Token};
 use crate::cast::{TTL, key, session};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
-/// Sessions that nobody keeps, and that nobody marks dead within a test.
+/// Adds sessions without a heartbeat, which are not marked dead within a test.
 async fn add_sessions(database: &Database, count: usize) {
     database
         .sql(&format!(
@@ -30,7 +30,7 @@ async fn living(store: &Store, database: &Database) -> BTreeSet<SessionId> {
 async fn the_answer_does_not_grow_with_the_sessions_and_each_one_is_watched_by_others() {
     let (database, store) = migrated().await;
     for (added, shown) in [(1, 0), (1, 1), (2, 3), (1, 3), (495, 3)] {
-        // The first one of all is alone.
+        // The very first session is alone.
         add_sessions(&database, added).await;
         let all = living(&store, &database).await;
         let mut watched = std::collections::BTreeMap::<_, usize>::new();
@@ -72,7 +72,7 @@ async fn client(database: &Database) -> Client {
     Client::connect(database.store(), config).await.unwrap()
 }
 
-/// Of many that die at the same moment most are neighbours of dead ones only.
+/// If many die at the same moment, most of them have only dead neighbours.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_many_dead_sessions_is_marked_dead_though_only_two_live() {
     let (database, store) = migrated().await;
@@ -85,7 +85,7 @@ async fn each_of_many_dead_sessions_is_marked_dead_though_only_two_live() {
     assert_eq!(store.summary().await.unwrap().living_sessions, 2);
 }
 
-/// A waiter watches the holder of what it waits for, wherever that is.
+/// A waiter watches the holder of its key, even if it is not a neighbour.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_notices_the_death_of_a_holder_that_is_no_neighbour() {
     let (database, store) = migrated().await;
@@ -97,7 +97,7 @@ async fn a_waiter_notices_the_death_of_a_holder_that_is_no_neighbour() {
     });
     eventually("it waits", async || store.waiters(&key("a"), 1).await.unwrap().len() == 1).await;
     let waiting = store.waiters(&key("a"), 1).await.unwrap()[0].session;
-    // Whatever ids the two have: these three are the waiter's neighbours, and nobody else beats.
+    // Whatever ids the two have: these three are the waiter's neighbours, and they send no heartbeats.
     for distance in 1..=3 {
         let id = uuid::Uuid::from_u128(waiting.as_uuid().as_u128().wrapping_add(distance));
         database

@@ -1,4 +1,4 @@
-//! What a program asks a server when it opens a connection, and what it does without when the server denies it.
+//! The queries on a new connection, and what happens when the server denies them.
 
 use leadergroup_lock::Store;
 
@@ -7,7 +7,7 @@ use crate::postgres::{Database, Server, database, migrated};
 
 const DENY: &str = "revoke execute on function pg_control_system() from public";
 
-/// Managed servers deny the function that tells their identifier; the timeline has to do.
+/// Managed servers deny the function that returns their identifier; the timeline alone has to suffice.
 #[tokio::test]
 async fn a_server_that_does_not_tell_its_identifier_is_used_without() {
     let database = database().await;
@@ -21,7 +21,7 @@ async fn a_server_that_does_not_tell_its_identifier_is_used_without() {
     assert_eq!(database.number(known).await, 1);
 }
 
-/// Denied only later, when another version of the server is rolled out, for instance: that may be a failover.
+/// Denied only later, for instance after an upgrade of the server: that may be a failover.
 #[tokio::test]
 async fn a_server_that_tells_its_identifier_no_longer_begins_an_era() {
     let (database, store) = migrated().await;
@@ -33,7 +33,7 @@ async fn a_server_that_tells_its_identifier_no_longer_begins_an_era() {
     register_and_beat(&store).await;
 }
 
-/// Notes for each session that is registered or beats which history its connection has cached.
+/// Records, for each registration and heartbeat, which history its connection has cached.
 async fn watch_histories(database: &Database) {
     database
         .sql(
@@ -48,7 +48,7 @@ async fn watch_histories(database: &Database) {
         .await;
 }
 
-/// How many connections noted the present history, and how many none.
+/// How many connections had cached the present history, and how many none.
 async fn noted(database: &Database) -> (i64, i64) {
     let present = "select count(distinct pid) from public.noted where history = leadergroup.read_history()";
     let none = "select count(distinct pid) from public.noted where coalesce(history, '') = ''";
@@ -72,7 +72,7 @@ async fn a_connection_caches_the_history_of_its_server() {
 async fn a_connection_that_may_not_read_the_history_works_without() {
     let (database, _) = migrated().await;
     watch_histories(&database).await;
-    // First the role may not call the function, then the function may not do what it does.
+    // First the role may not call the function, then the function itself lacks privileges.
     database.sql("revoke execute on function leadergroup.read_history() from public, app").await;
     let refused = database.store();
     refused.check().await.unwrap();
@@ -91,7 +91,7 @@ async fn a_connection_that_may_not_read_the_history_works_without() {
     }
 }
 
-/// The server may be promoted under the connection, and then has another history.
+/// The server may be promoted while the connection lives, and then has another history.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_made_during_recovery_caches_no_history() {
     let primary = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! Requests that take effect after they were given up: the key is not lost to the others for that.
+//! Requests that take effect after they were given up must not block the key for others.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::cast::{Gate, holder, key, row};
 use crate::connections::connections;
 use crate::postgres::{Database, eventually, migrated};
 
-/// How long a request may be on its way.
+/// How long a request may take to arrive.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Nobody beats for some of the sessions: with a shorter ttl the client would mark them dead.
+/// Some of the sessions send no heartbeats: with a shorter ttl, the client would mark them dead.
 const TTL: Duration = Duration::from_mins(10);
 
 async fn client(database: &Database) -> Client {
@@ -33,8 +33,8 @@ async fn session_of(store: &Store, held: &str) -> SessionId {
     store.info(&key(held)).await.unwrap().unwrap().session.unwrap().id
 }
 
-/// Counts how often something was given up, and stops each request just before it takes effect, with its id as the name of
-/// the connection.
+/// Counts how often a request was given up, and stops each request just before it takes effect, with its id as the name
+/// of the connection.
 async fn watch(database: &Database) {
     database
         .sql(
@@ -66,8 +66,8 @@ async fn given_up(database: &Database) -> i64 {
     database.number("select case when is_called then last_value else 0 end from public.given_up").await
 }
 
-/// A request that the client drops in the middle, so that it is not known what is still to come of it. It is given up, and
-/// everything is as if it had never been made.
+/// A request that the client drops in the middle, so that its outcome is unknown. It is given up, and the state is as
+/// if it had never been made.
 async fn dropped(database: &Database, client: Client, name: &str, wait: Wait) -> GrantId {
     let mut gate = Gate::shut(database).await;
     let key = key(name);
@@ -113,7 +113,7 @@ async fn what_comes_late_is_given_up_and_what_is_held_or_waited_for_stays() {
     let own = session_of(&store, "held").await;
     let late = dropped(&database, one.clone(), "late", Wait::No).await;
     let late_queue = dropped(&database, one.clone(), "late-queue", Wait::InQueue).await;
-    // Copies that were held up on their way, for almost as long as they may be.
+    // Copies that were delayed for almost as long as possible.
     let beats = "select beat from leadergroup.session where not dead and name <> 'other'";
     let void_after = Some(database.number(beats).await.unsigned_abs() + 10);
     let before = given_up(&database).await;
@@ -127,18 +127,18 @@ async fn what_comes_late_is_given_up_and_what_is_held_or_waited_for_stays() {
     eventually("the late grant is given up", async || row(&store, &key("late")).await.holder.is_none()).await;
     eventually("the late place is given up", async || waiters("late-queue").await == 0).await;
     assert!(given_up(&database).await >= before + 2, "each of them a second time");
-    // From then on nothing can come of them.
+    // From then on they can have no effect.
     for (copy, wait) in [(&late, Wait::No), (&late_queue, Wait::InQueue), (&late, Wait::InQueue)] {
         let answer = store.acquire(own, copy, wait).await;
         assert!(matches!(answer, Err(LockError::Timeout { .. })), "{answer:?}");
     }
     assert!(row(&store, &key("late")).await.holder.is_none() && waiters("late-queue").await == 0);
     assert!(!held.is_lost() && row(&store, &key("held")).await.holder.is_some());
-    assert_eq!(waiters("queue").await, 1, "who still waits keeps its place");
+    assert_eq!(waiters("queue").await, 1, "a request that still waits keeps its place");
     waiting.abort();
 }
 
-/// When it is dropped nobody can say yet what comes of it: the row is not to be seen before the commit.
+/// When the request is dropped, its outcome is still open: its row is not visible before the commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_request_for_a_key_that_is_dropped_in_the_middle_leaves_it_free() {
     let (database, store) = migrated().await;
@@ -160,7 +160,7 @@ async fn the_first_request_for_a_key_that_is_dropped_in_the_middle_leaves_it_fre
     eventually("it is free", taken).await;
 }
 
-/// What gives the request up ends, although no heartbeat tells from when on it is void.
+/// The task that gives the request up ends, although no heartbeat shows that the request is void.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_dropped_in_the_middle_of_a_request_leaves_no_connection() {
     let (database, store) = migrated().await;

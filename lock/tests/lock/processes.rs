@@ -1,6 +1,6 @@
-//! Four processes with eight clients each want the same key, and a fifth that is killed while it holds it. One client of
-//! each does not queue, but tries until it has it. What they tell is put together: one holder at a time, tokens that only
-//! grow, and nobody served before one that queued up earlier.
+//! Four processes with eight clients each want the same key, and a fifth process is killed while it holds it. One
+//! client of each process does not queue, but tries until it has the key. Their reports are combined: one holder at a
+//! time, tokens that only grow, and no request served before one that queued up earlier.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const PROCESSES: usize = 4;
 const CLIENTS: usize = 8;
 const TURNS: usize = 3;
 
-/// What a line of a process says.
+/// The meaning of a line that a process prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Word {
     what: What,
@@ -30,7 +30,7 @@ struct Word {
 enum What {
     Began,
     Ended,
-    /// Before its work was done, on a machine that was busy for longer than the ttl: its end was some time ago.
+    /// Lost before its work was done, on a machine that was busy for longer than the ttl: the term ended some time ago.
     Lost,
 }
 
@@ -49,7 +49,8 @@ fn understand(line: &str) -> Word {
     Word { what, token: token.parse().unwrap(), at: Duration::from_micros(at.parse().unwrap()) }
 }
 
-/// When the terms of a process began and ended, by their tokens. Those that it says nothing of lasted until it was killed.
+/// When the terms of a process began and ended, by their tokens. A term whose end it did not report lasted until the
+/// process was killed.
 fn terms(words: impl Iterator<Item = Word>, killed_at: Option<Duration>) -> BTreeMap<i64, Term> {
     let mut terms = BTreeMap::new();
     for word in words {
@@ -84,7 +85,7 @@ async fn process() {
     .unwrap();
     let mut turns = Vec::new();
     for number in 0..CLIENTS {
-        // It is to keep the key until it is killed, also on a machine that has no time for its heartbeats.
+        // It has to keep the key until it is killed, even on a machine that is too busy for its heartbeats.
         let ttl = Duration::from_secs(if stuck { 10 } else { 3 });
         let retry_interval = Duration::from_millis(300);
         let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
@@ -115,7 +116,7 @@ async fn take_turns(client: Client, queues: bool, stuck: bool) {
     }
 }
 
-/// Has no place in the queue, and gets the key only when nobody waits for it.
+/// Takes no place in the queue, and gets the key only when there are no waiters.
 async fn insist(client: &Client) -> Guard {
     loop {
         if let Some(guard) = client.try_lock(&key("a")).await.unwrap() {
@@ -139,7 +140,7 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
              'begin insert into public.queued values (new.id, new.grant_id); return new; end';
              create trigger note after insert on leadergroup.waiter for each row execute function note();
              create table jumped (token bigint);
-             -- The row is locked where a term begins: nobody can queue up at this moment.
+             -- The row is locked where a term begins: no request can queue up at this moment.
              create function watch() returns trigger language plpgsql security definer as
              'begin
                   if exists (
@@ -182,7 +183,7 @@ async fn of_many_processes_one_client_holds_the_key_at_a_time_in_the_order_of_th
     assert_eq!(
         database.number("select count(*) from jumped").await,
         0,
-        "somebody was served before one that queued up earlier"
+        "a request was served before one that queued up earlier"
     );
     let from_the_queue =
         "select count(*) from leadergroup.terms as t join queued as q on q.grant_id = t.grant_id";

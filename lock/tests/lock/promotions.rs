@@ -1,4 +1,4 @@
-//! Two copies of one server, both promoted, have one past and two futures: their eras are told apart, and so are the tokens.
+//! Two copies of one server, both promoted, have the same past: their eras differ, and so do their tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use crate::cast::{TTL, end_quarantine, grant, grant_one, holder, key, session, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 
-/// Tokens of another era differ by this at least.
+/// Tokens of two eras differ by at least this.
 const JUMP: i64 = 1_000_000;
 
-/// A server with a database, and two copies of it that have all that was committed until now.
+/// Two copies of a server with everything that was committed until now.
 fn copies(primary: &Server, name: &str) -> [(Server, Database); 2] {
     let [one, two] = [primary.standby(), primary.standby()];
     let copy = |server: Server| {
@@ -52,7 +52,8 @@ async fn two_promoted_copies_begin_eras_of_their_own_with_tokens_of_their_own() 
     grant_one(&store, own, grant(&key("a"), 0, "p0")).await;
     let past = new_session(&store).await;
     let [(_one, first), (_two, second)] = copies(&primary, &before.name);
-    // Each number grows by one of a thousand at random: that they are the same is rare, and that they are so twice rarer.
+    // Each number grows by one of a thousand amounts at random: the same amount twice is rare, and repeatedly rarer
+    // still.
     for _ in 0..4 {
         let (one, two) = (first.store(), second.store());
         let (era_one, era_two) = (new_session(&one).await, new_session(&two).await);
@@ -93,7 +94,7 @@ async fn the_number_of_an_era_grows_by_a_random_amount() {
     let mut steps = std::collections::BTreeSet::new();
     let (mut last, mut ids) = (0, std::collections::BTreeSet::new());
     for round in 0..30 {
-        // By a new history, and by hand.
+        // In turns by a new history and by hand.
         if round % 2 == 0 {
             database.sql("update leadergroup.meta set history = 'lost'").await;
         } else {
@@ -108,8 +109,8 @@ async fn the_number_of_an_era_grows_by_a_random_amount() {
     assert!(steps.len() > 15, "{steps:?}");
 }
 
-/// Tokens may be far beyond the range of their era's number. After a failover they grow with that number all the same: those
-/// that two copies grant differ, and none is one that was granted and lost.
+/// Tokens may be far beyond the range of their era's number. After a failover they still grow with that number: the
+/// tokens of two copies differ, and no token is granted that was granted and lost.
 #[tokio::test]
 async fn tokens_of_another_era_differ_however_large_they_were_before() {
     const LARGE: i64 = 5_000_000_000;
@@ -124,7 +125,7 @@ async fn tokens_of_another_era_differ_however_large_they_were_before() {
         store.release(own, &key(name), token, "done").await.unwrap();
         token.get()
     };
-    // A key with many terms, and one that is gone, above whose tokens new keys begin.
+    // A key with many terms, and a removed key, above whose tokens new keys begin.
     database
         .sql(&format!(
             "insert into leadergroup.lock (key, group_id, token)
@@ -146,7 +147,7 @@ async fn tokens_of_another_era_differ_however_large_they_were_before() {
         database.sql("update leadergroup.meta set quarantine = false").await;
         let steps = era(&database).await - number;
         number += steps;
-        // The first one's row is there, the second one's row was lost with the commits.
+        // The first key's row exists; the second key's row was lost with the commits.
         let (before, lost) = (old, new);
         old = take("old").await;
         new = take(&format!("new-{round}")).await;
@@ -154,7 +155,8 @@ async fn tokens_of_another_era_differ_however_large_they_were_before() {
     }
 }
 
-/// The URL led to one copy, and leads to the other one now. What was taken in the first is not held in the second.
+/// The URL led to one copy, and now leads to the other one. A key that was acquired in the first is not held in the
+/// second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_key_is_lost() {
     let primary = Server::start(&[]);
@@ -164,7 +166,7 @@ async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_
     leads_to(&before);
     let url_file = Some(file.path().into());
     let moving = Store::new(&DatabaseConfig { url: "".into(), url_file, ..before.config() }).unwrap();
-    // Only the answer to a heartbeat tells in time.
+    // Only the answer to a heartbeat shows it in time.
     let config = ClientConfig {
         name: "moving".into(),
         ttl: DEADLINE * 10,
@@ -187,15 +189,16 @@ async fn a_client_that_gets_from_one_promoted_copy_to_the_other_learns_that_its_
     let guard = taken.await.unwrap();
     assert!(!guard.is_lost() && !kept.is_lost());
     leads_to(&second);
-    timeout(DEADLINE, guard.lost()).await.expect("the second one does not know of it");
-    assert!(!kept.is_lost(), "both know of this one");
+    timeout(DEADLINE, guard.lost()).await.expect("the second one does not have the grant");
+    assert!(!kept.is_lost(), "both have this grant");
     let other = second.store();
     let own = session(&other).await;
     let request = AcquireRequest::new(key("a"), holder("other"), "test");
     assert_eq!(other.acquire(own, &request, Wait::No).await.unwrap().outcome, Acquired::Quarantine);
 }
 
-/// A name that leads to one server after the other, as in DNS. A connection stays with the server that it was made to.
+/// A name that leads first to one server and then to the other, as in DNS. A connection stays with the server to which
+/// it was made.
 struct Name {
     own: u16,
     leads_to: Arc<AtomicU16>,
@@ -272,8 +275,8 @@ impl Moving {
     }
 }
 
-/// Of its connections only the one for heartbeats was made again, and leads to the other server. What the first one still
-/// says is held is not, by the time that the other one gives it to somebody else.
+/// Only the connection for heartbeats was made again, and leads to the other server. A key that the first server still
+/// shows as held is lost before the other server grants it to another holder.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_held_is_looked_for_on_the_server_that_answers_the_heartbeats() {
     let moving = Moving::new().await;
@@ -282,10 +285,10 @@ async fn what_is_held_is_looked_for_on_the_server_that_answers_the_heartbeats() 
     let second = &moving.servers[1].1;
     let other = Client::connect(second.store(), Moving::config("other")).await.unwrap();
     let theirs = other.lock(&key("a"), DEADLINE).await.unwrap();
-    assert!(guard.is_lost(), "two believe in the same lock, {guard:?} and {theirs:?}");
+    assert!(guard.is_lost(), "two hold the same lock, {guard:?} and {theirs:?}");
 }
 
-/// The other way round: what the second one grants is worth nothing while the first one answers the heartbeats.
+/// The other way round: a grant by the second server does not count while the first one answers the heartbeats.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_is_worth_nothing_is_not_asked_for_without_end() {
     let moving = Moving::new().await;

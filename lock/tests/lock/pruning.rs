@@ -1,4 +1,5 @@
-//! What is removed, in statements of bounded size, and what never is: a key that comes back goes on above its old tokens.
+//! Pruning: what is removed, in statements of bounded size, and what is kept. A key that is used again continues above
+//! its old tokens.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ async fn many_terms_of_few_keys_are_removed_in_statements_of_bounded_size() {
     for name in ["a", "b", "c"] {
         use_once(&store, own, name).await;
     }
-    // Statement triggers see what one statement has removed.
+    // Statement triggers count what one statement has removed.
     database
         .sql(&format!(
             "insert into leadergroup.term
@@ -91,7 +92,7 @@ async fn idle_keys_are_removed_with_their_history_and_no_others() {
         store.acquire(other, &wish("awaited"), Wait::InQueue).await.unwrap().outcome,
         Acquired::Waiting
     );
-    // Free, while somebody waits: its release could not hand it on.
+    // Free, although there is a waiter: the release could not hand the key on.
     use_once(&store, own, "free and awaited").await;
     database
         .sql(&format!(
@@ -143,7 +144,7 @@ async fn a_key_that_comes_back_goes_on_above_its_old_tokens() {
     assert_eq!(grant_one(&store, own, grant(&key("group's"), 0, "p0")).await, granted(6));
 }
 
-/// Programs that end without a release, in order or not, leave keys behind that nobody holds.
+/// Programs that end without a release, in order or not, leave keys without a living holder behind.
 #[tokio::test]
 async fn keys_whose_holder_is_long_gone_are_removed_but_not_before_a_delay_that_it_asked_for() {
     let (database, store) = migrated().await;
@@ -159,7 +160,7 @@ async fn keys_whose_holder_is_long_gone_are_removed_but_not_before_a_delay_that_
         store.acquire(other, &wish("awaited"), Wait::InQueue).await.unwrap().outcome,
         Acquired::Waiting
     );
-    // A waiter that gave up has left its mark.
+    // A waiter that gave up has left the row marked as awaited.
     let gives_up = wish("killed");
     assert_eq!(store.acquire(other, &gives_up, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     store.give_up(other, &gives_up.key, gives_up.grant).await.unwrap();
@@ -169,7 +170,7 @@ async fn keys_whose_holder_is_long_gone_are_removed_but_not_before_a_delay_that_
     assert_eq!(store.prune(IDLE).await.unwrap(), Pruned::default(), "their sessions are still known");
     let all = Retention { dead_sessions: Duration::ZERO, ..IDLE };
     assert_eq!(store.prune(all).await.unwrap().sessions, 2);
-    // Taken by another one since.
+    // Acquired by another session since.
     assert_eq!(acquire(&store, own, "next").await, Token::new(2));
     assert_eq!(store.prune(Retention::default()).await.unwrap(), Pruned::default(), "not idle for long");
     assert_eq!(store.prune(all).await.unwrap(), Pruned { keys: 2, ..Pruned::default() });
@@ -180,7 +181,7 @@ async fn keys_whose_holder_is_long_gone_are_removed_but_not_before_a_delay_that_
     }
 }
 
-/// The deletion has locked the row and is not committed yet.
+/// The deletion has locked the row, and is not committed yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquisition_that_meets_the_deletion_of_its_key_gets_it_with_a_larger_token() {
     for wait in [Wait::No, Wait::InQueue] {
@@ -216,11 +217,11 @@ fn granted_with(token: i64) -> Acquired {
     Acquired::Granted { token: Token::new(token) }
 }
 
-/// What a gate before a deletion has to return, or nothing is deleted.
+/// A gate before a deletion has to return the old row, or nothing is deleted.
 const RETURNS_OLD: &str = "create or replace function leadergroup.gate() returns trigger language plpgsql as \
     'begin perform pg_catalog.pg_advisory_xact_lock(4711); return old; end'";
 
-/// A program does not see any of that.
+/// Programs are not affected by pruning.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_take_keys_while_these_are_removed() {
     const KEYS: usize = 3;
@@ -259,11 +260,11 @@ async fn clients_take_keys_while_these_are_removed() {
     let count = all.len();
     all.sort();
     all.dedup();
-    assert_eq!(all.len(), count, "a token was given out twice");
+    assert_eq!(all.len(), count, "a token was granted twice");
     assert!(removed > 0, "nothing was removed meanwhile");
 }
 
-/// The acquisition has the row locked and is not committed yet.
+/// The acquisition has locked the row, and is not committed yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_being_acquired_is_not_removed() {
     let (database, store) = migrated().await;

@@ -1,4 +1,4 @@
-//! The example in Python and the Rust client keep out of each other's way: they share nothing but the SQL protocol.
+//! The example in Python and the Rust client exclude each other: they share nothing but the SQL protocol.
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -35,7 +35,7 @@ impl Python {
         self.lines.next().expect("it says something").unwrap()
     }
 
-    /// The end of its input is the sign to release.
+    /// The end of its input makes it release the key.
     fn ends(mut self) -> Option<i32> {
         drop(self.input.take());
         self.child.wait().unwrap().code()
@@ -89,7 +89,7 @@ async fn the_key_of_one_that_was_killed_goes_to_the_other() {
     python.child.kill().unwrap();
     let guard = rust.lock(&key("a"), DEADLINE).await.unwrap();
     assert_eq!(guard.token(), Token::new(2));
-    // As if this process were killed: no release, and no more heartbeats.
+    // As if this process was killed: no release, and no more heartbeats.
     std::mem::forget(guard);
     drop(rust);
     let silent = "select count(*) from leadergroup.session

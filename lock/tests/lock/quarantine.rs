@@ -1,4 +1,4 @@
-//! After lost commits: keys that programs hold go to nobody new until no program can believe in a grant that was lost.
+//! After lost commits, programs' keys get no new holder until no program can rely on a lost grant.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn in_quarantine_only_its_holder_has_a_key() {
     assert_eq!(queue(&store, two, &next).await, Acquired::Waiting);
     database.sql(NEW_HISTORY).await;
 
-    // The first to notice is one that asks for a key that nobody seems to hold.
+    // The first call to notice it is a request for a key that seems to be free.
     let fresh = wish("fresh", "p1");
     assert_eq!(acquire(&store, two, &fresh).await, Acquired::Quarantine);
     assert_eq!(quarantine(&store, two).await, Some(TTL));
@@ -56,7 +56,7 @@ async fn in_quarantine_only_its_holder_has_a_key() {
     assert_eq!(acquire(&store, one, &first).await, granted(1), "the row says so");
     assert_eq!(queue(&store, two, &next).await, Acquired::Waiting, "its holder lives");
     assert_eq!(acquire(&store, two, &wish("a", "p2")).await, Acquired::Held);
-    // What looks like the present holder's release may be the repetition of one that was lost.
+    // A release that seems to be the present holder's may be the repetition of one that was lost.
     let successor =
         store.transfer(one, &key("a"), Token::new(1), Successor::Name("p1"), "your turn").await.unwrap();
     assert_eq!(successor, Transfer::Refused(Refusal::Busy));
@@ -67,7 +67,7 @@ async fn in_quarantine_only_its_holder_has_a_key() {
     for name in ["a", "b", "fresh"] {
         assert_eq!(row(&store, &key(name)).await.holder, None);
     }
-    // A controller decides by what it knows, not by what a program believes.
+    // A controller decides by its own evidence, not by a program's lease.
     take(&store, two, &key("pods")).await;
     let pods = grant_one(&store, two, grant(&key("pods"), 0, "p0")).await;
     assert_jumped(&database, 0, cast::token_of(&pods)).await;
@@ -88,14 +88,14 @@ async fn a_waiter_keeps_its_place_through_a_change_of_history() {
     assert_eq!(queue(&store, three, &second).await, Acquired::Waiting);
     store.close(one).await.unwrap();
     database.sql(NEW_HISTORY).await;
-    // It was its turn, and the history is found to be another one in the middle of that.
+    // It was its turn, and at that moment the history turns out to have changed.
     assert_eq!(queue(&store, two, &first).await, Acquired::Quarantine);
     end_quarantine(&database).await;
     assert_eq!(queue(&store, three, &second).await, Acquired::Waiting);
     assert_jumped(&database, 1, token_of(&queue(&store, two, &first).await)).await;
 }
 
-/// The key was given up in order, and nobody waits for it: otherwise the most ordinary thing.
+/// The key was released in order and has no waiters: without the quarantine, it would be granted at once.
 #[tokio::test]
 async fn a_free_key_is_acquired_in_a_new_history_only_after_its_quarantine() {
     let (database, store) = migrated().await;
@@ -134,7 +134,7 @@ async fn only_the_quarantine_of_the_era_that_was_watched_is_ended() {
     }
     store.end_quarantine(former.era).await.unwrap();
     assert_eq!(quarantine(&store, own).await, None, "too late to matter");
-    // The next era begins before the end of the quarantine arrives.
+    // The next era begins before the call to end the quarantine arrives.
     database.sql(NEW_ERA).await;
     let watched = store.beat(own, &[]).await.unwrap();
     database.sql(NEW_HISTORY).await;
@@ -142,7 +142,7 @@ async fn only_the_quarantine_of_the_era_that_was_watched_is_ended() {
     assert_eq!(quarantine(&store, own).await, Some(TTL), "the history was another one already");
 }
 
-/// The longest ttl of all living sessions counts: any of them may believe for as long as that.
+/// The longest ttl of all living sessions counts: any of them may rely on a grant for that long.
 #[tokio::test]
 async fn a_quarantine_lasts_for_the_longest_ttl_of_the_living() {
     let (database, store) = migrated().await;
@@ -156,7 +156,7 @@ async fn a_quarantine_lasts_for_the_longest_ttl_of_the_living() {
     assert_eq!(quarantine(&store, own).await, Some(long));
 }
 
-/// Two clients with nobody else there: keys can be had once they have ended the quarantine between themselves.
+/// Two clients alone: keys can be acquired again once one of the two has ended the quarantine.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_end_a_quarantine_by_themselves_and_go_on() {
     let (database, _store) = migrated().await;
@@ -174,7 +174,7 @@ async fn clients_end_a_quarantine_by_themselves_and_go_on() {
     assert!(one.try_lock(&key("a")).await.unwrap().is_some(), "at once, as ever");
 }
 
-/// A heartbeat gets through in the new era, but what is held cannot be looked at: it must not prolong the belief.
+/// A heartbeat is answered in the new era, but the held keys cannot be checked: it must not renew the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_era_s_heartbeats_count_only_once_what_is_held_was_looked_at() {
     let (database, _store) = migrated().await;
@@ -184,10 +184,10 @@ async fn a_new_era_s_heartbeats_count_only_once_what_is_held_was_looked_at() {
     database.sql(&format!("alter table leadergroup.lock rename to not_there; {NEW_ERA}")).await;
     let before = database.number(beats).await;
     eventually("heartbeats get through", async || database.number(beats).await > before + 1).await;
-    timeout(DEADLINE, held.lost()).await.expect("the belief is over");
+    timeout(DEADLINE, held.lost()).await.expect("the lease has ended");
 }
 
-/// The answer to a grant of the former era comes after the new one was seen and what is held was looked at.
+/// The answer to a grant of the former era arrives after the new era was seen and the held keys were checked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_of_the_former_era_that_comes_late_is_not_believed_in() {
     let (database, _store) = migrated().await;
@@ -201,5 +201,5 @@ async fn a_grant_of_the_former_era_that_comes_late_is_not_believed_in() {
     let before = database.number(beats).await;
     eventually("the new era was looked at", async || database.number(beats).await > before + 1).await;
     gate.open().await;
-    assert!(asked.await.unwrap().token().get() > TOKEN_JUMP, "it was asked for again");
+    assert!(asked.await.unwrap().token().get() > TOKEN_JUMP, "it was requested again");
 }

@@ -1,4 +1,4 @@
-//! What a waiter is told when its time is up: what stood in its way in the end, and what to do about it.
+//! The error of a waiter whose time is over: what prevented it in the end, and what to do about it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 async fn client(database: &Database, ttl: Duration, lock_delay: Duration) -> Client {
     let retry_interval = ttl / 20;
-    // So that the time is over when it should be.
+    // So that the wait ends at its deadline.
     let confirm_death = false;
     let config = ClientConfig { ttl, retry_interval, lock_delay, confirm_death, ..ClientConfig::default() };
     Client::connect(database.store(), config).await.unwrap()
@@ -25,9 +25,9 @@ async fn patient(database: &Database) -> Client {
     client(database, LONG, Duration::ZERO).await
 }
 
-/// Asks until the waiter had the time to meet it, and makes sure that what is to be done about it is said.
+/// Waits for the key until the expected reason is met, and checks that the error says what to do about it.
 async fn met(client: &Client, name: &str, expected: impl Fn(&Reason) -> bool, remedy: &str) {
-    eventually(&format!("the waiter for {name} says {remedy}"), async || {
+    eventually(&format!("the error for {name} says {remedy}"), async || {
         match client.lock(&key(name), PATIENCE).await.unwrap_err() {
             ClientError::Deadline { key, waited, reason } => {
                 assert_eq!((key.as_str(), waited), (name, PATIENCE));
@@ -59,7 +59,7 @@ async fn a_database_that_takes_no_writes() {
     let connections = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and usename = 'app'";
     database.sql(connections).await;
     let read_only = |reason: &Reason| *reason == Reason::Database(LockError::ReadOnly);
-    met(&one, "a", read_only, "let the URL lead to the primary").await;
+    met(&one, "a", read_only, "point the URL at the primary").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,13 +73,13 @@ async fn a_database_that_is_away() {
     met(&one, "a", away, "check the URL").await;
 }
 
-/// The question hangs for longer than the waiter has time for.
+/// The request hangs for longer than the wait lasts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_has_not_answered() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
     let mut gate = Gate::close(&database).await;
-    met(&one, "a", |reason| *reason == Reason::NoAnswer, "wait for longer").await;
+    met(&one, "a", |reason| *reason == Reason::NoAnswer, "wait longer").await;
     gate.open().await;
 }
 
@@ -97,20 +97,20 @@ async fn a_delay_after_an_unclean_end() {
     assert_eq!(why, Reason::Delay { delay: HOUR });
 }
 
-/// Nobody holds the key as far as anybody can see.
+/// According to the database, the key has no holder.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_era_in_quarantine() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
     database.sql("update leadergroup.meta set history = 'lost'").await;
     met(&one, "a", |reason| *reason == Reason::Quarantine, "failed over").await;
-    // One that comes when the others know of it already.
+    // A client that comes after the others have noticed it.
     let beating = client(&database, Duration::from_mins(1), Duration::ZERO).await;
     met(&beating, "b", |reason| *reason == Reason::Quarantine, "failed over").await;
     assert_eq!(beating.try_lock_or_why(&key("b")).await.unwrap().unwrap_err(), Reason::Quarantine);
 }
 
-/// It is free, but for a transaction of its last holder that may take as long as it wants.
+/// It is free, except for a transaction of its last holder that may take as long as it needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_of_the_last_holder() {
     let (database, store) = migrated().await;
@@ -122,7 +122,7 @@ async fn a_transaction_of_the_last_holder() {
     let mut application = database.admin().await;
     sqlx::raw_sql("begin; select leadergroup.fence('a', 1)").execute(&mut application).await.unwrap();
     held.release().await.unwrap();
-    // Who it is, so that somebody can do something about it.
+    // The error names the process, so that a person can act on it.
     let process: i32 =
         sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut application).await.unwrap();
     let blockers = format!("process {process} of role {SUPERUSER} (a fenced transaction)");
@@ -131,22 +131,22 @@ async fn a_transaction_of_the_last_holder() {
     met(&two, "a", |reason| *reason == busy, &blockers).await;
     assert_eq!(two.try_lock_or_why(&key("a")).await.unwrap().unwrap_err(), busy);
     sqlx::raw_sql("commit").execute(&mut application).await.unwrap();
-    // Waits that are over give their places up in the background.
+    // Waits that are over give up their places in the background.
     let waiting = "select count(*) from leadergroup.waiter";
-    eventually("nobody waits", async || database.number(waiting).await == 0).await;
+    eventually("there are no waiters", async || database.number(waiting).await == 0).await;
     drop(two.try_lock(&key("a")).await.unwrap().unwrap());
 }
 
-/// Its session was marked dead by others, and there is no other one before its next heartbeat.
+/// Its session was marked dead by others, and there is no new one before its next heartbeat.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_own_session_that_is_gone() {
     let (database, _store) = migrated().await;
     let one = patient(&database).await;
     database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
-    met(&one, "a", |reason| *reason == Reason::Session, "see why in the log").await;
+    met(&one, "a", |reason| *reason == Reason::Session, "see the log for the reason").await;
 }
 
-/// The last one counts, not the first.
+/// The last reason counts, not the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_waiter_met_in_the_end() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! Keys that are taken from a living session: its guards find out. The slow look at everything is too slow for these tests.
+//! Keys that a living session loses: its guards are lost. The regular comparison is too slow for these tests.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_holder_whose_key_is_taken_by_force_is_told_and_keeps_its_others() {
     let one = client(&database).await;
     let (held, other) = (taken(&one, "a").await, taken(&one, "b").await);
     assert_eq!(store.force_release(&key("a"), Token::new(1), "stuck").await.unwrap(), Changed::Done);
-    timeout(DEADLINE, held.lost()).await.expect("told with a heartbeat");
+    timeout(DEADLINE, held.lost()).await.expect("a heartbeat shows it");
     assert!(!other.is_lost());
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     let again = taken(&one, "a").await;

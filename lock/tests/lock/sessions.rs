@@ -1,4 +1,4 @@
-//! Sessions: heartbeats, the death mark and what it is bound to, the normal end, cleaning up.
+//! Sessions: heartbeats, the death mark and its conditions, the normal end, pruning.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn a_heartbeat_moves_the_own_counter_and_shows_others() {
     let beat = store.beat(other, &[]).await.unwrap();
     let name = "replica-1".to_owned();
     let own = SessionSeen { id: own, name, beat: 4, ttl, dead: false, peer: false };
-    assert_eq!(beat.sessions, [own], "its counter is what others watch");
+    assert_eq!(beat.sessions, [own], "others watch its counter");
 }
 
 #[tokio::test]
@@ -65,13 +65,13 @@ async fn the_death_mark_is_bound_to_the_observed_counter() {
     expected.sort();
     assert_eq!(dead, expected, "those that were dead before, or are gone altogether, count as well");
     assert!(!store.beat(victim, &[]).await.unwrap().alive);
-    assert_eq!(store.beat(own, &[]).await.unwrap().sessions, [], "of the dead nobody hears");
+    assert_eq!(store.beat(own, &[]).await.unwrap().sessions, [], "dead sessions are not returned");
     let watched = store.beat(own, &[victim, already, unknown]).await.unwrap();
     let dead: BTreeSet<_> = watched.sessions.iter().map(|seen| (seen.id, seen.dead)).collect();
-    assert_eq!(dead, [(victim, true), (already, true)].into(), "but for those who ask for them");
+    assert_eq!(dead, [(victim, true), (already, true)].into(), "unless they are asked for");
 }
 
-/// A change under way holds the death mark off until it is committed: it cannot take effect after the mark.
+/// A change under way delays the death mark until it is committed: it cannot take effect after the mark.
 #[tokio::test]
 async fn the_death_mark_passes_over_a_session_with_a_change_under_way() {
     let (database, store) = migrated().await;
@@ -148,7 +148,7 @@ async fn closing_frees_all_claims_without_a_look_at_a_single_row_of_them() {
     let impatient = DatabaseConfig { statement_timeout: Duration::from_secs(5), ..database.config() };
     let impatient = Store::new(&impatient).unwrap();
     for _ in 0..2 {
-        impatient.close(own).await.expect("it does not so much as read the table");
+        impatient.close(own).await.expect("it does not even read the table");
     }
     locked.rollback().await.unwrap();
     assert_eq!(database.number("select max(xmin::text::bigint) from leadergroup.lock").await, before);
@@ -168,7 +168,7 @@ async fn a_close_is_heard_by_those_who_listen() {
     assert_eq!(hints.next().await, Some(Hint::Missed), "listening from now on");
     let nothing = session(&store).await;
     store.close(nothing).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::Freed), "nobody looks what it had");
+    assert_eq!(hints.next().await, Some(Hint::Freed), "whether or not it held anything");
     store.close(nothing).await.unwrap();
     take(&store, own, &key("a")).await;
     store.close(own).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_close_is_heard_by_those_who_listen() {
     take(&store, lives, &key("b")).await;
     store.unclaim(lives, &[key("b")]).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Yielded));
-    // The connection is cut off behind its back.
+    // The connection is terminated on the server.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
     assert_eq!(hints.next().await, Some(Hint::Missed), "made again by itself");
     let again = session(&store).await;
@@ -218,9 +218,9 @@ async fn pruning_keeps_what_is_needed() {
         .into_iter()
         .map(SessionId::from)
         .collect();
-    assert_eq!(known, [own], "dead ones are gone, also one whose claim nobody has taken over");
+    assert_eq!(known, [own], "dead ones are gone, also one whose claim was not taken over");
     take(&store, own, &key("still-claimed")).await;
-    // Confirmed long ago and not since: everything after it is kept.
+    // The last confirmation is old: everything after it is kept.
     assert_eq!(grant_one(&store, own, grant(&busy, 10, "p1")).await, granted(11));
     assert_eq!(store.prune(keep(1, hour)).await.unwrap().terms, 3);
     assert_eq!(database.number("select count(*) from leadergroup.terms where key = 'busy'").await, 2);

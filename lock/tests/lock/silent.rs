@@ -1,5 +1,5 @@
-//! A holder that was killed cannot say that it has ended. Programs that only try, and that live for less than its ttl, free
-//! its key all the same; one that lives keeps it, however silent it looks.
+//! A holder that was killed cannot report its end. Programs that only try, and that live for less than its ttl, still
+//! free its key. A holder that is alive keeps its key, however silent it looks.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::program::{self, Program};
 
 const URL: &str = "LEADERGROUP_TEST_SILENT_URL";
 const TTL: Duration = Duration::from_secs(2);
-/// Less than that, and enough for an answer.
+/// Shorter than the ttl, and enough for an answer.
 const SHORT: Duration = Duration::from_secs(1);
 
 async fn connect(store: Store, confirm_death: bool) -> Client {
@@ -21,7 +21,7 @@ async fn connect(store: Store, confirm_death: bool) -> Client {
     Client::connect(store, config).await.unwrap()
 }
 
-/// A program that makes one try, and ends.
+/// A program that tries once, and ends.
 async fn try_once(database: &Database, confirm_death: bool) -> Result<Token, Reason> {
     let client = connect(database.store(), confirm_death).await;
     let token = client.try_lock_or_why(&key("a")).await.unwrap().map(|guard| guard.token());
@@ -29,16 +29,16 @@ async fn try_once(database: &Database, confirm_death: bool) -> Result<Token, Rea
     token
 }
 
-/// One that waits, but not for as long as it takes to be sure.
+/// A program that waits, but not long enough to be certain.
 async fn wait_shortly(database: &Database, confirm_death: bool) -> Result<Guard, ClientError> {
     connect(database.store(), confirm_death).await.lock(&key("a"), SHORT).await
 }
 
-/// As when its process was killed: the connections are closed, and the session is not.
+/// As if its process was killed: the connections are closed, and the session is not.
 async fn killed(database: &Database) {
     let client = connect(database.store(), true).await;
     let guard = client.try_lock(&key("a")).await.unwrap().unwrap();
-    // Its end would be a release.
+    // Dropping the guard would release the key.
     std::mem::forget(guard);
     drop(client);
 }
@@ -86,7 +86,7 @@ async fn programs_that_try_once_each_free_the_key_of_one_that_was_killed() {
     assert_eq!(try_once(&database, true).await, Ok(Token::new(3)), "it was released in order since");
 }
 
-/// A single one is enough once it is silent.
+/// A single try is enough once the holder is silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_takes_the_key_of_a_holder_that_has_been_silent_for_long() {
     let (database, _store) = migrated().await;
@@ -123,30 +123,30 @@ async fn without_confirming_deaths_a_program_is_told_that_the_holder_is_silent()
     }
     let holder = store.info(&key("a")).await.unwrap().unwrap();
     assert_eq!((holder.token, holder.session.unwrap().dead), (Token::new(1), false));
-    // One that confirms it puts an end to that.
+    // A try that confirms the death frees the key.
     assert_eq!(try_once(&database, true).await, Ok(Token::new(2)));
 }
 
-/// Nobody is there for long enough to end the quarantine by chance.
+/// No program runs long enough to end the quarantine by chance.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_that_try_once_each_end_a_quarantine() {
     let (database, _store) = migrated().await;
     assert_eq!(try_once(&database, true).await, Ok(Token::new(1)));
     let another_history = "update leadergroup.meta set history = 'another'";
     database.sql(another_history).await;
-    assert_eq!(try_once(&database, false).await, Err(Reason::Quarantine), "it does not wait for the end");
+    assert_eq!(try_once(&database, false).await, Err(Reason::Quarantine), "it does not wait until the end");
     assert!(wait_shortly(&database, true).await.unwrap().token() > Token::new(1));
     database.sql(another_history).await;
     assert!(try_once(&database, true).await.is_ok());
 }
 
-/// The database's clock may be wrong, or was set: what counts is that it beats.
+/// The database's clock may be wrong, or may have been set: only the holder's heartbeats count.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_only_looks_silent_keeps_its_key() {
     let (database, _store) = migrated().await;
     let holder = connect(database.store(), true).await;
     let guard = holder.try_lock(&key("a")).await.unwrap().unwrap();
-    // The only session so far.
+    // It is the only session so far.
     database
         .sql(
             "create function public.look_silent() returns trigger language plpgsql as

@@ -1,4 +1,4 @@
-//! What is counted, on a real server.
+//! The statistics, on a real server.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn grants_and_connections_are_counted() {
     assert_eq!((stats.pool.most, stats.pool.in_use, stats.pool.waiting), (most, 0, 0), "{stats:?}");
     assert!(stats.pool.idle >= 1, "{stats:?}");
 
-    // One grant more than there are connections, but for the heartbeats' one; each hangs.
+    // One grant more than there are connections for work; each of them hangs.
     let keys = keys(usize::try_from(most).unwrap());
     let claims: Vec<_> = keys.iter().map(claim).collect();
     store.claim(own, &claims).await.unwrap();

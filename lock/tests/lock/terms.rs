@@ -1,5 +1,5 @@
-//! How long a holder may believe in its term: for as long as it may be held, with a word before the end, and also while the
-//! program's own runtime does nothing else.
+//! How long a term lasts: at most as long as the key may be held, with a warning before the end, and also while the
+//! program's own runtime is blocked.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn a_key_is_held_for_as_long_as_it_may_be_and_then_it_is_another_ones() {
     assert_eq!(held.held_until(), None);
     let (token, began, _two, _guard) = timeout(DEADLINE, waiting).await.expect("free").unwrap();
     assert_eq!(token, Token::new(2));
-    assert!(began >= asked + MAX, "two believe in the same lock");
+    assert!(began >= asked + MAX, "two hold the same lock");
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
     let ended = store.history(&key("a"), 2).await.unwrap()[1].ended.clone().unwrap().1;
     assert_eq!(ended, "held for as long as it may be");
@@ -51,7 +51,7 @@ async fn a_key_is_held_for_as_long_as_it_may_be_and_then_it_is_another_ones() {
     assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
 }
 
-/// The end of a term that was released in time is nobody's end.
+/// The time limit of a term that was released in time affects no other term.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_term_that_was_released_concerns_no_later_one() {
     const MAX: Duration = Duration::from_secs(3);
@@ -64,7 +64,7 @@ async fn the_time_of_a_term_that_was_released_concerns_no_later_one() {
     assert!(again.held_until().unwrap() > ends, "its own time");
     assert_eq!(again.release().await.unwrap(), Released::Done);
     let others = two.try_lock(&key("a")).await.unwrap().unwrap();
-    // Another one's end, at a later time than the first two's.
+    // Another term, which ends later than the first two.
     let control = one.try_lock(&key("control")).await.unwrap().unwrap();
     timeout(DEADLINE, control.lost()).await.expect("it ends");
     assert!(monotonic() > ends && !others.is_lost());
@@ -81,14 +81,14 @@ async fn all_guards_of_a_term_end_together() {
     assert_eq!((first.token(), first.held_until()), (second.token(), second.held_until()));
     timeout(DEADLINE, second.lost()).await.expect("it ends");
     assert!(first.is_lost());
-    // Whichever of the guards, the background and this has noticed it first.
+    // It does not matter whether the guards, the background or this call notices it first.
     let third = one.lock(&key("a"), DEADLINE).await.unwrap();
     assert_eq!(third.token(), Token::new(2));
     drop((first, second));
     assert!(!third.is_lost());
 }
 
-/// The guard is gone as soon as it is lost, before anything else has noticed the end.
+/// The guard is dropped as soon as it is lost, before anything else has noticed the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_held_for_as_long_as_it_may_be_is_free_without_its_guard() {
     let (database, store) = migrated().await;
@@ -104,7 +104,7 @@ async fn a_key_that_was_held_for_as_long_as_it_may_be_is_free_without_its_guard(
         let ended = store.history(&a, 2).await.unwrap()[1].ended.clone();
         assert_eq!(ended.unwrap().1, "held for as long as it may be");
     }
-    // While nobody looks, too.
+    // Also while nothing checks the guard.
     let unwatched = one.try_lock(&key("a")).await.unwrap().unwrap();
     two.lock(&key("a"), DEADLINE).await.unwrap().release().await.unwrap();
     assert!(unwatched.is_lost());
@@ -135,7 +135,7 @@ async fn a_guard_is_in_jeopardy_before_it_is_lost_and_may_recover() {
     timeout(DEADLINE, held.lost()).await.expect("none gets through");
     timeout(DEADLINE, held.in_jeopardy()).await.expect("it is lost, too");
     heartbeats.open().await;
-    // What is lost stays lost, though its heartbeats get through again.
+    // A lost guard stays lost, although heartbeats succeed again.
     let other = one.lock(&key("b"), DEADLINE).await.unwrap();
     assert!(held.is_lost() && !other.is_lost());
 }
@@ -153,7 +153,7 @@ mod blocked {
         Client::connect(store, config).await.unwrap()
     }
 
-    /// Runs in a thread and a runtime of its own, and lets the caller's thread do nothing meanwhile.
+    /// Runs the work in its own thread and runtime, and blocks the caller's thread meanwhile.
     fn meanwhile<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -181,7 +181,7 @@ mod blocked {
         let held = one.try_lock(&key("a")).await.unwrap().unwrap();
         let until = held.held_until();
         let refused = meanwhile(async || {
-            // Three times the ttl, as far as heartbeats tell.
+            // Three times the ttl, counted in heartbeats.
             heartbeats(&database, 30).await;
             let other = client(database.store(), false).await;
             other.try_lock(&key("a")).await.unwrap().is_none()
@@ -227,7 +227,7 @@ mod blocked {
         assert_eq!(token, Ok(Token::new(2)));
     }
 
-    /// What the heartbeat finds out reaches the guards in the other thread.
+    /// A loss that the heartbeat notices reaches the guards in the other thread.
     #[tokio::test]
     async fn heartbeats_in_a_thread_of_their_own_tell_of_a_loss() {
         let (database, store) = migrated().await;
@@ -241,11 +241,11 @@ mod blocked {
         let held = one.try_lock(&key("a")).await.unwrap().unwrap();
         let other = one.try_lock(&key("b")).await.unwrap().unwrap();
         database.store().force_release(&key("a"), held.token(), "by hand").await.unwrap();
-        timeout(DEADLINE, held.lost()).await.expect("told by the heartbeat");
+        timeout(DEADLINE, held.lost()).await.expect("the heartbeat shows it");
         assert!(!other.is_lost());
-        // A session that is gone is followed by another one.
+        // A dead session is replaced by a new one.
         database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
-        timeout(DEADLINE, other.lost()).await.expect("told by the heartbeat");
+        timeout(DEADLINE, other.lost()).await.expect("the heartbeat shows it");
         let again = one.lock(&key("b"), DEADLINE).await.unwrap();
         assert_eq!(again.token(), Token::new(2));
         one.shutdown().await.unwrap();

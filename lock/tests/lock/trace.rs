@@ -1,4 +1,4 @@
-//! What a client does with a key shows in spans of `tracing`.
+//! The operations of a client on a key, as spans of `tracing`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::cast::key;
 use crate::postgres::{DEADLINE, Database, PASSWORD, eventually, migrated};
 
-/// A span that has ended: its name and what its fields were in the end.
+/// A span that has ended: its name and the final values of its fields.
 type Seen = (&'static str, BTreeMap<&'static str, String>);
 
 #[derive(Debug, Clone, Default)]
@@ -52,7 +52,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
 }
 
 impl Spans {
-    /// Of those of this name that have ended, these fields.
+    /// These fields of all ended spans with this name.
     fn of<const N: usize>(&self, name: &str, fields: [&str; N]) -> Vec<[String; N]> {
         let all = self.0.lock().unwrap();
         let named = all.iter().filter(|(seen, _)| *seen == name);
@@ -67,13 +67,13 @@ async fn client(database: &Database, name: &str) -> Client {
     Client::connect(database.store(), config).await.unwrap()
 }
 
-/// On one thread, so that also what is done in the background is seen.
+/// On one thread, so that background work is seen as well.
 #[tokio::test]
 async fn tries_waits_releases_and_transfers_are_spans() {
     let (database, _store) = migrated().await;
     let (one, two) = (client(&database, "one").await, client(&database, "two").await);
     let spans = Spans::default();
-    // With two of them, what one thread without any finds first does not decide for all.
+    // With two subscribers, a thread without one does not decide for all which spans are of interest.
     let (_other, seeing) = (
         Dispatch::new(tracing_subscriber::registry()),
         Dispatch::new(tracing_subscriber::registry().with(spans.clone())),
@@ -93,7 +93,7 @@ async fn tries_waits_releases_and_transfers_are_spans() {
     assert_eq!((outcome.as_str(), error), ("deadline", &late.to_string()));
     assert!(waited.parse::<u64>().unwrap() >= 50, "{waited}");
 
-    eventually("nobody waits any more", async || waiters().await == 0).await;
+    eventually("there are no waiters", async || waiters().await == 0).await;
     let next = {
         let two = two.clone();
         tokio::spawn(async move { two.lock(&key("a"), DEADLINE).await.unwrap() }.with_current_subscriber())

@@ -1,4 +1,4 @@
-//! How a key gets from one holder to the next: to a successor that is named, or by force; and how many may wait.
+//! How a key passes from one holder to the next: to a named successor, or by force; and how many may wait.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::fence::{application, begin, run};
 use crate::holders::{self, acquire, granted, token_of, wish};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
-/// Long enough that nothing in a test happens because of a poll.
+/// So long that nothing in a test is caused by a poll.
 const NEVER: Duration = Duration::from_mins(10);
 
 async fn queue(store: &Store, own: SessionId, names: &[&str]) -> Vec<AcquireRequest> {
@@ -36,7 +36,7 @@ async fn holder(store: &Store) -> String {
     row(store, &key("a")).await.holder.map_or_else(String::new, |holder| holder.name)
 }
 
-/// A death mark that is under way, and comes to nothing: its session is not waited for.
+/// A death mark that is under way, and is rolled back: the transfer does not wait for its session.
 #[tokio::test]
 async fn one_that_is_passed_over_for_a_moment_keeps_its_place() {
     let (database, store) = migrated().await;
@@ -75,7 +75,7 @@ async fn a_successor_goes_first_and_the_others_keep_their_places() {
     assert_eq!(holders::queue(&store, two, &waiting[2]).await, granted(2));
     assert_eq!(transfer(&store, two, 2, Successor::Uid("uid-p2")).await, Transfer::Done);
     assert_eq!(store.history(&key("a"), 10).await.unwrap()[1].ended.as_ref().unwrap().1, "your turn");
-    // Again in order.
+    // From now on in order.
     for (token, next) in [(3, "p1"), (4, "p4")] {
         store.release(two, &key("a"), Token::new(token), "done").await.unwrap();
         assert_eq!(holder(&store).await, next);
@@ -130,7 +130,7 @@ async fn a_guard_is_transferred_or_comes_back() {
     let (one, two) = (client(&database, "one").await, client(&database, "two").await);
     let held = one.try_lock(&key("a")).await.unwrap().unwrap();
     let Transferred::NotWaiting(held) = held.transfer_to(Successor::Name("two")).await.unwrap() else {
-        panic!("nobody waits")
+        panic!("there is no waiter")
     };
     let again = one.try_lock(&key("a")).await.unwrap().expect("still held, and the guard is counted");
     let Transferred::StillHeld(held) = held.transfer_to(Successor::Name("two")).await.unwrap() else {
@@ -174,9 +174,9 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     assert_eq!(store.history(&key("a"), 10).await.unwrap()[1].ended.as_ref().unwrap().1, "stuck (by ann)");
     let late = store.release(one, &key("a"), Token::new(1), "done").await.unwrap();
     assert!(matches!(late, Changed::Refused(Refusal::TokenChanged { .. })), "{late:?}");
-    // Nobody waits now, and its session is dead: the delay that it asked for is not kept.
+    // There are no waiters now, and the session is dead: its lock delay does not apply.
     assert_eq!(force(2).await, Changed::Done);
-    assert_eq!(force(2).await, Changed::Done, "nobody holds it");
+    assert_eq!(force(2).await, Changed::Done, "it has no holder");
     assert_eq!(acquire(&store, one, &holder).await, granted(3));
     assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
     assert_eq!(force(3).await, Changed::Done);
@@ -192,7 +192,8 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     assert_eq!(missing, Changed::Refused(Refusal::Missing));
 }
 
-/// Pruning locks sessions that ended long ago and then the rows that name them, a release by force the row first.
+/// Pruning locks sessions that ended long ago, and then the rows that name them; a release by force locks the row
+/// first.
 #[tokio::test]
 async fn a_release_by_force_does_not_wait_for_the_session_of_one_that_is_dead() {
     let (database, store) = migrated().await;
@@ -204,7 +205,7 @@ async fn a_release_by_force_does_not_wait_for_the_session_of_one_that_is_dead() 
     locked.execute("select from leadergroup.session for update").await.unwrap();
     let released =
         timeout(Duration::from_secs(5), store.force_release(&key("a"), Token::new(1), "stuck")).await;
-    assert_eq!(released.expect("it is told nothing any more").unwrap(), Changed::Done);
+    assert_eq!(released.expect("a dead session is not updated").unwrap(), Changed::Done);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,7 +224,7 @@ async fn a_queue_has_an_end_and_the_dead_make_room() {
     fill(MOST_WAITERS - 2, one).await;
     fill(1, dead).await;
     queue(&store, one, &["p1"]).await;
-    // Full, but for the dead one.
+    // Full, except for the dead waiter.
     let waiting = queue(&store, one, &["p2"]).await;
     assert_eq!(database.number("select count(*) from leadergroup.waiter").await, i64::from(MOST_WAITERS));
     assert_eq!(holders::queue(&store, one, &wish("p3")).await, Acquired::QueueFull);
@@ -244,13 +245,13 @@ async fn places_of_the_dead_are_pruned_even_where_nobody_asks() {
         store.prune(Retention { dead_sessions: Duration::ZERO, ..Retention::default() }).await.unwrap();
     assert_eq!((pruned.waiters, pruned.sessions), (1, 1));
     assert_eq!(database.number("select count(*) from leadergroup.waiter where holder_name = 'p2'").await, 1);
-    // The row still names the session that is gone, and is as free as with a dead one.
+    // The row still names the removed session, and is as free as with a dead one.
     assert_eq!(row(&store, &key("a")).await.session, Some(dead));
     assert_eq!(acquire(&store, one, &wish("p3")).await, Acquired::Held, "p2 waits for it");
     assert_eq!(holders::queue(&store, one, &last).await, granted(2));
 }
 
-/// The answer to the first time was lost, and nobody was told: the repetition has to say again whom it concerns.
+/// The first answer was lost, and the next holder was not woken: the repetition has to return it again.
 #[tokio::test]
 async fn a_release_by_force_that_is_repeated_tells_the_same() {
     let (database, store) = migrated().await;
@@ -267,7 +268,7 @@ async fn a_release_by_force_that_is_repeated_tells_the_same() {
         assert_eq!(
             store.beat(old, &[]).await.unwrap().revoked,
             1,
-            "time {time}: the old holder is told once"
+            "time {time}: the old holder's count grows once"
         );
     }
     assert_eq!(store.beat(new, &[]).await.unwrap().revoked, 0);

@@ -1,5 +1,4 @@
-//! What goes wrong between a program and its database: each case has an error of its own that says what to do and gives
-//! no secret away.
+//! Failures between a program and its database: each has its own error, which says what to do and reveals no secret.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -10,12 +9,12 @@ use leadergroup_lock::{DatabaseConfig, LockError, Store};
 use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
 use crate::postgres::{Database, PASSWORD, ROLE, Server, database, eventually, migrated, shared};
 
-/// A store for the shared server with the URL made from a pattern.
+/// A store for the shared server with a changed URL.
 fn store(database: &Database, change: impl Fn(String) -> String) -> Store {
     Store::new(&DatabaseConfig { url: change(database.url()).into(), ..DatabaseConfig::default() }).unwrap()
 }
 
-/// The error, after making sure that neither it nor the store gives the password away.
+/// The error, after a check that neither it nor the store reveals the password.
 async fn error(store: &Store) -> LockError {
     let error = store.check().await.unwrap_err();
     for text in [error.to_string(), format!("{error:?}"), format!("{store:?}")] {
@@ -190,7 +189,7 @@ async fn a_role_that_may_not_make_the_schema_is_told_so() {
     let verdict = store.migrate().await.unwrap_err();
     assert!(matches!(verdict, LockError::Privileges { .. }), "{verdict}");
     assert!(verdict.to_string().contains("CREATE on database"), "{verdict}");
-    // The administrator makes it for the role: that is enough.
+    // The administrator creates the schema for the role: that is enough.
     database.sql(&format!("create schema leadergroup authorization {ROLE}")).await;
     store.migrate().await.unwrap();
     store.register("replica", TTL, None).await.unwrap();
@@ -225,7 +224,7 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     assert_eq!(store.check().await.unwrap().verdict(), too_new);
     assert_eq!(store.migrate().await, too_new);
     assert_eq!(store.register("replica", TTL, None).await.map(|_| ()), too_new);
-    // A program that was already at work when the newer one changed the schema.
+    // A program that was already running when the newer one changed the schema.
     assert_eq!(store.beat(own, &[]).await.map(|_| ()), too_new);
 }
 
@@ -311,10 +310,10 @@ async fn tls_is_verified() {
     with("127.0.0.1", "?sslmode=verify-ca", Some(&ca)).check().await.unwrap();
     let refused = error(&with("127.0.0.1", "?sslmode=verify-full", Some(&ca))).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
-    // Nobody known signed it.
+    // No known CA has signed it.
     let refused = error(&with("localhost", "?sslmode=verify-full", None)).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
-    // Somebody else's CA.
+    // Another CA.
     let other = tempfile::tempdir().unwrap();
     let status = Command::new("openssl")
         .args([
@@ -335,7 +334,7 @@ async fn tls_is_verified() {
     assert!(status.status.success());
     let refused = error(&with("localhost", "", Some(&other.path().join("other.crt")))).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
-    // `require` with a CA means it.
+    // `require` with a CA verifies the certificate.
     let refused = error(&with("localhost", "?sslmode=require", Some(&other.path().join("other.crt")))).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
     let refused = error(&with("localhost", "", Some(&PathBuf::from("/no/such/file")))).await;

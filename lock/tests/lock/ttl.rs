@@ -40,7 +40,11 @@ async fn another_ttl_comes_with_another_count() {
     let beat = store.beat(other, &[own]).await.unwrap();
     let seen = beat.sessions.iter().find(|seen| seen.id == own).unwrap();
     assert_eq!((seen.ttl, seen.beat), (TTL * 2, 3), "and so others see it");
-    assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [], "by the older count nobody can mark it dead");
+    assert_eq!(
+        store.mark_dead(&[(own, 1)]).await.unwrap(),
+        [],
+        "it cannot be marked dead by the older count"
+    );
     for gone in [dead, SessionId::new()] {
         assert_eq!(store.set_ttl(gone, TTL).await.unwrap(), None);
     }
@@ -48,7 +52,7 @@ async fn another_ttl_comes_with_another_count() {
     assert_eq!(with_ttl(&database, TTL * 2).await, 1);
 }
 
-/// A packet that was held up on its way.
+/// A change of the ttl that arrives late.
 #[tokio::test]
 async fn a_change_that_comes_late_does_not_undo_a_later_one() {
     let (database, store) = migrated().await;
@@ -72,7 +76,8 @@ async fn a_change_that_comes_late_does_not_undo_a_later_one() {
     assert_eq!(with_ttl(&database, LONG).await, 1, "others would mark it dead before its holder expects it");
 }
 
-/// Both fall silent at the same time. The one with the longer ttl is not even suspected when the other one's death is certain.
+/// Both fall silent at the same time. The session with the longer ttl is not even suspected when the other one's death
+/// is certain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_longer_ttl_keeps_the_lock_of_one_that_is_silent() {
     let (database, _store) = migrated().await;
@@ -106,7 +111,7 @@ async fn a_shorter_ttl_lets_others_in_sooner_and_never_before_the_guard_knows() 
     assert!(!held.is_lost(), "it still beats");
     drop(one);
     assert_eq!(two.lock(&key("a"), DEADLINE).await.unwrap().token(), Token::new(2));
-    assert!(held.is_lost(), "two believe in the same lock");
+    assert!(held.is_lost(), "two hold the same lock");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,15 +125,15 @@ async fn without_the_database_guards_go_by_the_shorter_ttl_and_the_change_is_mad
     server.stop();
     shortened.set_ttl(SHORT).await.unwrap_err();
     lengthened.set_ttl(LONG).await.unwrap_err();
-    timeout(DEADLINE, one.lost()).await.expect("at once, for all that is known");
-    timeout(DEADLINE, two.lost()).await.expect("nobody has heard of the longer one");
+    timeout(DEADLINE, one.lost()).await.expect("at once, because the outcome is unknown");
+    timeout(DEADLINE, two.lost()).await.expect("the longer ttl was not stored");
     server.launch();
     for ttl in [SHORT, LONG] {
         eventually("the sessions that follow have it", async || with_ttl(&database, ttl).await >= 1).await;
     }
 }
 
-/// As after a failover to a replica that has not got the last commits.
+/// As after a failover to a replica that lacks the last commits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_got_lost_is_made_again() {
     let (database, _store) = migrated().await;
@@ -140,7 +145,7 @@ async fn a_change_that_got_lost_is_made_again() {
     assert!(!held.is_lost());
 }
 
-/// The same, while what repairs it is busy: nobody believes for longer than the row says.
+/// The same, while the repair has to wait: no lease lasts longer than the row allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_got_lost_shortens_the_lease_though_it_cannot_be_made_again_yet() {
     let (database, store) = migrated().await;
@@ -156,7 +161,7 @@ async fn a_change_that_got_lost_shortens_the_lease_though_it_cannot_be_made_agai
         tries += 1;
         assert!(
             tries < 30,
-            "it believes until {:?}",
+            "its lease lasts until {:?}",
             held.held_until().map(|until| until.saturating_sub(monotonic()))
         );
         tokio::time::sleep(Duration::from_millis(100)).await;

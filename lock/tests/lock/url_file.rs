@@ -1,4 +1,4 @@
-//! A URL in a file: what is wrong with it is told without its content, and it counts as soon as it is right or another.
+//! A URL in a file: errors do not contain its content, and a change applies at once.
 
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +36,7 @@ async fn a_url_in_a_file_counts_as_soon_as_it_is_right() {
             "unknown parameter \"sslmod\"",
             "write postgres://",
         ),
-        (Some(format!("{url}\n{url}\n").into()), "it has a line break", "write postgres://"),
+        (Some(format!("{url}\n{url}\n").into()), "it contains a line break", "write postgres://"),
         (Some(url.replacen("//app:", "//app:1?", 1).into()), "a / or ? before an @", "? as %3F"),
         (
             Some(format!("postgres://app:{PASSWORD}@127.0.0.1:x/a").into()),
@@ -53,7 +53,7 @@ async fn a_url_in_a_file_counts_as_soon_as_it_is_right() {
         assert!(text.starts_with(&format!("database.urlFile: cannot use {path}: ")), "{text}");
         assert!(text.contains(problem) && text.contains(remedy), "{text}");
     }
-    // What is said is said of where the URL leads now.
+    // The error is about the place to which the URL leads now.
     let port = shared().port().to_string();
     std::fs::write(&file, url.replace(&port, "1")).unwrap();
     let (_, text) = error().await;
@@ -75,7 +75,7 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
     let (to, second) = migrated().await;
     drop((first, second));
     let gone = async |database: &Database| {
-        eventually("nobody is connected", async || connections(database).await == 0).await;
+        eventually("there are no connections", async || connections(database).await == 0).await;
     };
     gone(&from).await;
     gone(&to).await;
@@ -113,12 +113,12 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
 
     std::fs::write(&file, to.url()).unwrap();
     eventually("the old connections are given up, that for work without any", async || {
-        // Once it leads elsewhere, nobody there knows this session.
+        // The other database does not have this session.
         let _ = store.beat(own, &[]).await;
         connections(&from).await == 1
     })
     .await;
-    // The one for hints follows with the next hint, or when there was none for a while.
+    // The connection for hints follows with the next hint, or when there was none for a while.
     from.sql("select pg_notify('leadergroup', '')").await;
     assert_eq!(hints.next().await, Some(Hint::Missed));
     gone(&from).await;

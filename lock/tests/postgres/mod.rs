@@ -1,7 +1,7 @@
 //! A throwaway PostgreSQL for tests: a real server from the installed binaries, in a temporary directory, on loopback.
 //!
-//! One server serves all tests of a binary ([`shared`]); each test gets a database of its own. A watcher process ends the
-//! server and removes its directory when the test process is gone, however that came about.
+//! One server serves all tests of a binary ([`shared`]); each test gets a database of its own. A watcher process stops
+//! the server and removes its directory when the test process has ended, for whatever reason.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test's support fails by panicking")]
@@ -19,7 +19,7 @@ use leadergroup_lock::{DatabaseConfig, Store};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-/// The superuser, for what tests do behind the program's back.
+/// The superuser, for actions of a test outside the program.
 pub const SUPERUSER: &str = "postgres";
 /// The role that programs under test log in as. It owns its databases and has no other privilege.
 pub const ROLE: &str = "app";
@@ -35,10 +35,10 @@ pub struct Server {
     port: u16,
     settings: Mutex<Vec<(String, String)>>,
     environment: Mutex<Vec<(String, String)>>,
-    /// A program with its arguments that starts the server in surroundings of its own.
+    /// A program, with its arguments, that starts the server in its own environment.
     wrapper: Mutex<Vec<String>>,
     process: Mutex<Option<Child>>,
-    /// Ends the server when its standard input is closed, which the end of this process does by itself.
+    /// Stops the server when its standard input is closed, which the end of this process causes.
     watcher: Child,
 }
 
@@ -47,7 +47,7 @@ pub struct Database {
     pub name: String,
     port: u16,
     socket: PathBuf,
-    /// A superuser's connection between two questions: a new one costs the server more than most questions do.
+    /// A superuser's connection that is kept between two queries: a new one costs the server more than most queries.
     idle: tokio::sync::Mutex<Option<PgConnection>>,
 }
 
@@ -88,14 +88,14 @@ impl Server {
         server
     }
 
-    /// A copy of this server, which has to run, as `pg_basebackup` makes it: an asynchronous standby once it is launched.
+    /// A copy of this server, which has to run, made by `pg_basebackup`: an asynchronous standby once it is launched.
     pub fn standby(&self) -> Self {
         let source = self.socket().display().to_string();
         let port = self.port.to_string();
         Self::prepare(&["-h", &source, "-p", &port, "-U", SUPERUSER, "-R", "-X", "stream", "-c", "fast"])
     }
 
-    /// The files of a server: a new one's, or a copy by `pg_basebackup` with these arguments.
+    /// Makes the files of a new server, or of a copy by `pg_basebackup` with these arguments.
     fn prepare(basebackup: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("leadergroup-pg-").tempdir().unwrap().keep();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -124,7 +124,7 @@ impl Server {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         Self {
             directory,
-            // Free now; nobody else on this machine asks for it in the next moments.
+            // Free now; no other process on this machine is expected to take it in the next moments.
             port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
             settings: Mutex::default(),
             environment: Mutex::default(),
@@ -134,17 +134,17 @@ impl Server {
         }
     }
 
-    /// A setting that counts from the next launch on.
+    /// Changes a setting from the next launch on.
     pub fn set(&self, name: &str, value: &str) {
         self.settings.lock().unwrap().push((name.to_owned(), value.to_owned()));
     }
 
-    /// A variable of the server's environment, from the next launch on.
+    /// Sets a variable in the server's environment, from the next launch on.
     pub fn set_environment(&self, name: &str, value: &str) {
         self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
     }
 
-    /// A program that is given the server's command line, and becomes it; from the next launch on.
+    /// Sets a program that gets the server's command line and executes it, from the next launch on.
     pub fn wrap(&self, program: &[&str]) {
         *self.wrapper.lock().unwrap() = program.iter().map(|&part| part.to_owned()).collect();
     }
@@ -158,7 +158,7 @@ impl Server {
         }
     }
 
-    /// Starts the server's process and waits until it takes connections. Nothing happens if it runs.
+    /// Starts the server and waits until it accepts connections. Does nothing if it runs.
     pub fn launch(&self) {
         let mut process = self.process.lock().unwrap();
         if process.is_some() {
@@ -177,7 +177,7 @@ impl Server {
             ("port", &self.port.to_string()),
             ("unix_socket_directories", &self.socket().display().to_string()),
             ("fsync", "off"),
-            // In the data directory, where it is removed with all else when the server is killed.
+            // In the data directory, so that it is removed with everything else when the server is killed.
             ("dynamic_shared_memory_type", "mmap"),
             ("max_connections", "200"),
             ("shared_preload_libraries", "pg_stat_statements"),
@@ -189,7 +189,7 @@ impl Server {
         }
         let log =
             std::fs::File::options().create(true).append(true).open(self.directory.join("log")).unwrap();
-        // A group of its own: Ctrl-C is the watcher's business.
+        // Its own process group: on Ctrl-C, the watcher stops the server.
         command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null()).process_group(0);
         let mut child = command.spawn().unwrap();
         let start = Instant::now();
@@ -211,7 +211,7 @@ impl Server {
         *process = Some(child);
     }
 
-    /// Stops the server at once, as a power cut would: no goodbye to clients beyond the end of their connections.
+    /// Stops the server at once, like a power cut: clients only notice the end of their connections.
     pub fn kill(&self) {
         if let Some(mut child) = self.process.lock().unwrap().take() {
             // `setpriv` replaces itself by the server, so the child's id is the server's.
@@ -220,7 +220,7 @@ impl Server {
         }
     }
 
-    /// Stops it in good order; connected clients are told.
+    /// Stops the server in order; connected clients are notified.
     pub fn stop(&self) {
         if let Some(mut child) = self.process.lock().unwrap().take() {
             signal(child.id(), "INT");
@@ -228,7 +228,7 @@ impl Server {
         }
     }
 
-    /// What the server wrote into its log.
+    /// The server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
@@ -265,7 +265,7 @@ impl Server {
         self.directory.join("server/data")
     }
 
-    /// Where its socket is.
+    /// The directory of its socket.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("server")
     }
@@ -297,16 +297,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its own child has to be waited for here: to the watcher it would look alive for ever.
+        // The child has to be waited for here: to the watcher, it would look alive for ever.
         self.kill();
         drop(self.watcher.stdin.take());
-        // It has removed everything when it ends.
+        // The watcher has removed everything when it ends.
         let _ = self.watcher.wait();
     }
 }
 
 impl Database {
-    /// The URL that [`ROLE`] logs in by, over TCP.
+    /// The URL with which [`ROLE`] logs in, over TCP.
     pub fn url(&self) -> String {
         format!("postgres://{ROLE}:{PASSWORD}@127.0.0.1:{}/{}", self.port, self.name)
     }
@@ -340,12 +340,13 @@ impl Database {
         self.admin().await.execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
     }
 
-    /// The single number that a query gives.
+    /// The single number that a query returns.
     pub async fn number(&self, sql: &str) -> i64 {
         let mut idle = self.idle.lock().await;
         if let Some(mut connection) = idle.take() {
             let asked = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await;
-            // Broken, if the server was restarted since. Nothing that is asked here changes anything.
+            // The connection is broken if the server was restarted. Queries here change nothing, so they may be
+            // repeated.
             if let Ok(number) = asked {
                 *idle = Some(connection);
                 return number;
@@ -384,7 +385,7 @@ impl Database {
     }
 }
 
-/// Ends the server and removes everything once this process is gone.
+/// Starts a process that stops the server and removes everything once this process has ended.
 fn watcher(directory: &Path) -> Child {
     const SCRIPT: &str = r#"
         cat > /dev/null
@@ -406,7 +407,7 @@ fn watcher(directory: &Path) -> Child {
         .unwrap()
 }
 
-/// PostgreSQL refuses to run as root; then it runs as the user that its package made.
+/// If the tests run as root, which PostgreSQL refuses: the user that its package created.
 pub fn unprivileged() -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -421,7 +422,7 @@ fn as_server(program: &str) -> Command {
     as_server_with(&[], program)
 }
 
-/// As `as_server`, with more variables in its environment, which programs that only start it do not get to see.
+/// Like `as_server`, with more variables in the environment of the program itself, but not of those that only start it.
 fn as_server_with(environment: &[(String, String)], program: &str) -> Command {
     let mut command = match unprivileged() {
         Some(uid) => {

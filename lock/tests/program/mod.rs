@@ -1,4 +1,4 @@
-//! A test as a process of its own: an ignored one of the same binary, which others start, listen to, stop and kill.
+//! A test as a separate process: an ignored test of the same binary, which other tests start, read from, stop and kill.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test's support fails by panicking")]
@@ -11,17 +11,17 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::postgres::DEADLINE;
 
-/// Before each word that is for the one who started the process.
+/// Marks each message to the process that started this one.
 const MARK: &str = "says: ";
 
-/// Ended with the test that started it, whatever comes.
+/// A process. It ends with the test that started it, however that ends.
 pub struct Program {
     child: Child,
     told: Receiver<String>,
     orders: ChildStdin,
 }
 
-/// In the process: tells whoever started it.
+/// In the process: sends a message to the process that started it.
 pub fn say(word: &str) {
     println!("{MARK}{word}");
 }
@@ -32,7 +32,7 @@ pub fn wait_for_order() {
 }
 
 impl Program {
-    /// Starts the ignored test of this path, with these in its environment.
+    /// Starts the ignored test of this path, with these variables in its environment.
     pub fn start<'a>(test: &str, environment: impl IntoIterator<Item = (&'a str, String)>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -45,7 +45,7 @@ impl Program {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                // The test harness has its own words, without a line end before ours.
+                // The test harness prints its own text, without a line end before the message.
                 if let Some((_, word)) = line.split_once(MARK)
                     && tell.send(word.to_owned()).is_err()
                 {
@@ -61,12 +61,12 @@ impl Program {
         self.told.recv_timeout(DEADLINE).expect("the process says something")
     }
 
-    /// Up to now it had nothing to say.
+    /// Checks that it has sent no message so far.
     pub fn says_nothing(&self) {
         assert_eq!(self.told.try_recv(), Err(TryRecvError::Empty));
     }
 
-    /// What it still says until its end.
+    /// Its remaining messages until its end.
     pub fn last_words(&self) -> impl Iterator<Item = String> {
         self.told.iter()
     }
@@ -83,7 +83,7 @@ impl Program {
         self.child.wait().unwrap()
     }
 
-    /// It has no time for anything. Nothing happens if it has ended.
+    /// Kills it with SIGKILL. Does nothing if it has ended.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

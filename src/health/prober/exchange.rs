@@ -1,4 +1,4 @@
-//! One probe on the wire: connect, ask, read a little, judge.
+//! The network part of one probe: connect, send the request, read the response.
 
 use std::{
     error::Error as _,
@@ -18,18 +18,18 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::super::{ProbeKind, ProbeOutcome, Refusal, ResolvedProbe};
+use super::super::probe::{ProbeKind, ProbeOutcome, Refusal, ResolvedProbe};
 use crate::api::ProbeScheme;
 
-/// How much of an answer's body is read, as the kubelet does: a page is part of the answer, a download is not.
+/// How much of the response's body is read, as in the kubelet. A longer body is not read to its end.
 const MAX_BODY: usize = 10 * 1024;
-/// How long the status line and headers may be in all.
+/// The maximum size of status line and headers.
 const MAX_HEAD: usize = 64 * 1024;
-/// How many headers an answer may have.
+/// The maximum number of headers in the response.
 const MAX_HEADERS: usize = 256;
 const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
 
-/// Opens the connection. The first poll makes the system call: an error from it is a local one, or at least a known one.
+/// Opens the connection. The first poll makes the system call, so local errors are returned from it.
 pub(super) async fn connect(ip: IpAddr, port: u16) -> io::Result<TcpStream> {
     let socket = if ip.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     let stream = socket.connect(SocketAddr::new(ip, port)).await?;
@@ -37,7 +37,7 @@ pub(super) async fn connect(ip: IpAddr, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Asks over an open connection.
+/// Runs the probe over an open connection.
 pub(super) async fn ask(
     stream: TcpStream,
     ip: IpAddr,
@@ -55,7 +55,7 @@ pub(super) async fn ask(
     }
 }
 
-/// What an error while connecting or talking says of the pod. What is not known to come from the other side is ours.
+/// The outcome for an I/O error. An error that does not certainly come from the other side counts as our own.
 pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
     use io::ErrorKind as Kind;
     match error.kind() {
@@ -105,13 +105,13 @@ async fn get(
         read_some(response.into_body()).await?;
         Ok::<_, hyper::Error>(status)
     };
-    // Both halves in one future: nothing outlives a probe that is given up.
+    // Both halves are polled in one future, so nothing keeps running after a probe is dropped.
     let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
     let answered = tokio::select! {
         biased;
         answered = &mut answer => answered,
         ended = &mut connection => match ended {
-            // The connection is done with its part; the rest of the answer is on its way to the other half.
+            // The connection has finished; the other half still has to read the rest of the response.
             Ok(()) => answer.await,
             Err(error) => Err(error),
         },

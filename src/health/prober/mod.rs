@@ -1,58 +1,28 @@
-//! The prober: asks the pods themselves, on time, and says what came of it.
+//! The prober: probes the pods on time and reports the outcomes.
 //!
-//! One light task per target; a fresh connection per probe, as the kubelet does; at most `limit` probes in flight in all.
-//! Redirects are not followed, certificates are not verified, and little of an answer is read: a tenant chooses the path
-//! and the port, so nothing of what comes back goes further than its [`ProbeOutcome`].
+//! There is one task per target and a new connection per probe, as in the kubelet, and at most `limit` probes are in
+//! flight. Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A
+//! tenant chooses the path and the port, so nothing of the response is used except for the [`ProbeOutcome`].
 //!
-//! The prober never says anything against a pod for a fault of its own: see [`ProbeOutcome::Void`] and [`stalls`].
+//! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`] and [`stalls`].
 
 mod exchange;
 mod stalls;
 mod task;
 mod tls;
 
-use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::{Semaphore, mpsc},
     task::AbortHandle,
 };
 
-use super::{Monotonic, ProbeOutcome, ResolvedProbe};
+use super::clock::Monotonic;
 use stalls::Stalls;
+use task::Shared;
 
-/// A pod to probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The pod's own address.
-    pub ip: IpAddr,
-    /// What to ask there.
-    pub probe: ResolvedProbe,
-    /// How often.
-    pub interval: Duration,
-}
-
-/// Something that a probe did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeEvent {
-    /// The UID of the pod.
-    pub uid: Arc<str>,
-    /// The probe's number: larger for every later probe of this pod.
-    pub seq: u64,
-    /// When it was sent, on [`Monotonic`]'s clock.
-    pub sent_at: Duration,
-    /// What it did.
-    pub step: ProbeStep,
-}
-
-/// What a probe did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeStep {
-    /// It went out.
-    Sent,
-    /// It ended. One that could not be sent ends ([`ProbeOutcome::Void`]) without having gone out.
-    Ended(ProbeOutcome),
-}
+pub use task::{ProbeEvent, ProbeStep, Target};
 
 /// Probes any number of pods. Dropping it stops all of them.
 pub struct Prober {
@@ -62,39 +32,29 @@ pub struct Prober {
     ticker: AbortHandle,
 }
 
-/// What all targets share.
-struct Shared {
-    events: mpsc::Sender<ProbeEvent>,
-    permits: Semaphore,
-    stalls: Stalls,
-    tls: tokio_rustls::TlsConnector,
-}
-
 struct Running {
     target: Target,
     task: AbortHandle,
-    poke: Arc<Notify>,
 }
 
 impl Prober {
-    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time.
+    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; and a
+    /// quarter of that for probes that are listened to after their timeout.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
         let permits = Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS));
-        let shared = Arc::new(Shared {
-            events,
-            permits,
-            stalls: Stalls::new(Monotonic::now()),
-            tls: tls::connector(),
-        });
-        let ticker = tokio::spawn(stalls::watch(shared.clone())).abort_handle();
+        let stalls = Arc::new(Stalls::new(Monotonic::now()));
+        let late_permits = Semaphore::new((limit / 4).clamp(1, Semaphore::MAX_PERMITS));
+        let shared =
+            Arc::new(Shared { events, permits, late_permits, stalls: stalls.clone(), tls: tls::connector() });
+        let ticker = tokio::spawn(stalls::watch(stalls)).abort_handle();
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }
 
-    /// Probes a pod from now on as `target` says, at once where nothing is known of what is asked. Returns the number that
-    /// its probes begin at where the pod is asked at another address or in another way than before, for
+    /// Starts or changes the probing of a pod. If the address or the request is new, a probe is sent at once, and the
+    /// first sequence number of the new probes is returned, for
     /// [`PodEvidence::retarget`](super::PodEvidence::retarget).
     pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
         let before = self.targets.get(uid).map(|running| &running.target);
@@ -105,16 +65,13 @@ impl Prober {
             (before.ip, before.probe.port, &before.probe.kind)
                 != (target.ip, target.probe.port, &target.probe.kind)
         });
-        // A task that is being aborted may still number a probe or two: numbers of generations never mix.
+        // A task that is being aborted may still send a probe or two, so each generation has its own range of
+        // sequence numbers.
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
-        let poke = Arc::new(Notify::new());
-        if elsewhere {
-            // Whoever begins to ask a pod wants to know now: its turn may be a whole interval away.
-            poke.notify_one();
-        }
-        let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, poke.clone());
-        let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle(), poke };
+        // Probe a new address at once: its turn may be a whole interval away.
+        let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, elsewhere);
+        let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle() };
         self.targets.insert(uid.clone(), running);
         elsewhere.then_some(first_seq)
     }
@@ -122,13 +79,6 @@ impl Prober {
     /// Stops probing a pod.
     pub fn remove(&mut self, uid: &str) {
         self.targets.remove(uid);
-    }
-
-    /// Sends a probe at once, besides the regular ones, unless as many are in flight as may be.
-    pub fn probe_now(&self, uid: &str) {
-        if let Some(running) = self.targets.get(uid) {
-            running.poke.notify_one();
-        }
     }
 
     /// How many pods are probed.

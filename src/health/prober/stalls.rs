@@ -1,22 +1,20 @@
-//! Our own stalls: the times in which this process did not run, and so could not have heard an answer.
+//! Our own stalls: periods in which this process did not run, and so could not receive an answer.
 //!
-//! A process that is stopped, throttled or suspended while a probe is under way finds its timer expired when it runs again,
-//! with the answer perhaps in the kernel's buffer, perhaps never read. So a probe's timeout counts only the time in which we
-//! were listening, and a probe that suffered a stall as long as its timeout says nothing against its pod.
+//! If a process is stopped, throttled or suspended during a probe, its timer has expired when it runs again, while
+//! the answer may be in the kernel's buffer. So the timeout of a probe counts only the time in which this process
+//! ran, and a probe with a stall as long as its timeout does not count against its pod.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{super::Monotonic, Shared};
+use parking_lot::Mutex;
 
-/// How often we look whether we run. Stalls much shorter than this do no harm to any timeout.
+use super::super::clock::Monotonic;
+
+/// How often stalls are checked for. Stalls much shorter than this do not matter for any timeout.
 const TICK: Duration = Duration::from_millis(25);
-/// A tick that is this late was not just rounded up.
+/// Ticks that are late by less than this are ignored: timers round up.
 const NOTABLE: Duration = Duration::from_millis(10);
-/// How many stalls are remembered, each shorter than the one before it.
+/// How many stalls are kept, each shorter than the one before it.
 const REMEMBERED: usize = 32;
 
 /// The stalls so far.
@@ -26,32 +24,29 @@ pub(super) struct Stalls(Mutex<Record>);
 #[derive(Debug)]
 struct Record {
     total: Duration,
-    /// Ends and lengths, ever later and ever shorter: the first that ended after some time is the longest since then.
+    /// Ends and lengths, each later and shorter than the one before. So the first one that ended after a given time
+    /// is the longest since then.
     longest: VecDeque<(Duration, Duration)>,
     /// When the next tick is due.
     due: Duration,
 }
 
-/// Runs for the prober's life: a tick that comes late tells of a stall.
-pub(super) async fn watch(shared: Arc<Shared>) {
+/// Runs as long as the prober. A late tick reveals a stall.
+pub(super) async fn watch(stalls: Arc<Stalls>) {
     loop {
         tokio::time::sleep(TICK).await;
-        shared.stalls.tick(Monotonic::now());
+        stalls.tick(Monotonic::now());
     }
 }
 
 impl Stalls {
-    /// None so far; the first tick is due soon.
+    /// A record without stalls; the first tick is due soon.
     pub(super) fn new(now: Duration) -> Self {
         Self(Mutex::new(Record { total: Duration::ZERO, longest: VecDeque::new(), due: now + TICK }))
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tick(&self, now: Duration) {
-        let mut record = self.record();
+        let mut record = self.0.lock();
         let length = record.late(now);
         record.due = now + TICK;
         if length.is_zero() {
@@ -66,23 +61,23 @@ impl Stalls {
         }
     }
 
-    /// How long we have stalled in all. Only differences mean anything.
+    /// The total length of all stalls. Only differences are meaningful.
     pub(super) fn total(&self, now: Duration) -> Duration {
-        let record = self.record();
+        let record = self.0.lock();
         record.total + record.late(now)
     }
 
     /// The longest stall that ended after `since`.
     pub(super) fn longest_since(&self, since: Duration, now: Duration) -> Duration {
-        let record = self.record();
+        let record = self.0.lock();
         let longest = record.longest.iter().find(|(end, _)| *end > since).map(|(_, length)| *length);
         longest.unwrap_or_default().max(record.late(now))
     }
 }
 
 impl Record {
-    /// How late the next tick is by now: whoever wakes before the watch does, from a stall that is not recorded yet, sees it
-    /// here.
+    /// How late the next tick is at `now`. A task that runs before the watch after a stall sees the stall here,
+    /// although it is not recorded yet.
     fn late(&self, now: Duration) -> Duration {
         let late = now.saturating_sub(self.due);
         if late < NOTABLE { Duration::ZERO } else { late }
@@ -97,11 +92,11 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Ticks on time, but for these stalls: ends and lengths.
+    /// A record with ticks on time except for these stalls, given as ends and lengths.
     fn after(stalls: &[(u64, u64)]) -> Stalls {
         let record = Stalls::new(ms(0));
         for (end, length) in stalls {
-            record.record().due = ms(end - length);
+            record.0.lock().due = ms(end - length);
             record.tick(ms(*end));
         }
         record
@@ -110,7 +105,7 @@ mod tests {
     #[test]
     fn the_longest_stall_since_a_time_is_found() {
         let stalls = after(&[(100, 50), (200, 20), (300, 30), (400, 15), (500, 1)]);
-        assert_eq!(stalls.total(ms(500)), ms(115), "what is not notable is not counted");
+        assert_eq!(stalls.total(ms(500)), ms(115), "short delays are not counted");
         for (since, longest) in [(0, 50), (100, 30), (299, 30), (300, 15), (400, 0)] {
             assert_eq!(stalls.longest_since(ms(since), ms(500)), ms(longest), "since {since}");
         }
@@ -129,10 +124,10 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let stalls = Stalls::new(ms(0));
         for n in 1..1_000 {
-            stalls.record().due = ms(0);
+            stalls.0.lock().due = ms(0);
             stalls.tick(ms(10_000 - n));
         }
-        assert_eq!(stalls.record().longest.len(), REMEMBERED);
+        assert_eq!(stalls.0.lock().longest.len(), REMEMBERED);
         assert_eq!(stalls.longest_since(ms(0), ms(9_001)), ms(9_999));
     }
 }

@@ -1,65 +1,129 @@
-//! One target: its rhythm, and its probes in flight.
+//! The task of one target: its schedule and its probes in flight.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     net::IpAddr,
-    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
-    sync::Notify,
+    sync::{Semaphore, mpsc},
     time::{Instant, MissedTickBehavior, interval_at, timeout_at},
 };
 
 use super::{
-    super::{Monotonic, ProbeOutcome, Refusal, ResolvedProbe},
-    ProbeEvent, ProbeStep, Shared, Target, exchange,
+    super::{
+        clock::Monotonic,
+        probe::{ProbeOutcome, Refusal, ResolvedProbe},
+    },
+    exchange,
+    stalls::Stalls,
 };
 
-/// A process that runs for less than a tenth of the time cannot judge anyone.
-const MOST_MADE_GOOD: u32 = 9;
+/// A pod to probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pod's own address.
+    pub ip: IpAddr,
+    /// The probe to run.
+    pub probe: ResolvedProbe,
+    /// How often.
+    pub interval: Duration,
+    /// For how long an answer is listened to, counted from when the probe was sent. One that comes after the probe's own
+    /// timeout is reported as [`ProbeStep::AnsweredLate`].
+    pub listen: Duration,
+}
 
-/// Probes one target until it is aborted, or nobody listens any more.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    uid: Arc<str>,
-    target: Target,
-    first_seq: u64,
-    poke: Arc<Notify>,
-) {
-    let Target { ip, probe, interval } = target;
+/// An event of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeEvent {
+    /// The UID of the pod.
+    pub uid: Arc<str>,
+    /// The sequence number of the probe, larger for every later probe of this pod.
+    pub seq: u64,
+    /// When it was sent, as a time of [`Monotonic`].
+    pub sent_at: Duration,
+    /// The step.
+    pub step: ProbeStep,
+}
+
+/// A step of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeStep {
+    /// It was sent.
+    Sent,
+    /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
+    Ended(ProbeOutcome),
+    /// An answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod lives, not that it is fit.
+    AnsweredLate,
+}
+
+/// State shared by all targets.
+pub(super) struct Shared {
+    pub(super) events: mpsc::Sender<ProbeEvent>,
+    pub(super) permits: Semaphore,
+    /// For probes after their timeout, which may still be answered. They must not keep others from being sent.
+    pub(super) late_permits: Semaphore,
+    pub(super) stalls: Arc<Stalls>,
+    pub(super) tls: tokio_rustls::TlsConnector,
+}
+
+/// Limit of the extension of a timeout for stalls, in timeouts. A process that runs for less than a tenth of the time
+/// cannot judge a pod.
+const MOST_MADE_GOOD: u32 = 9;
+/// How many probes of one target are listened to after their timeout.
+const MOST_LATE: usize = 8;
+
+/// Probes one target until the task is aborted or the receiver of events is dropped. With `at_once` the first probe
+/// does not wait for the target's turn.
+pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, first_seq: u64, at_once: bool) {
+    let Target { ip, probe, interval, listen } = target;
     let probe = Arc::new(probe);
     let interval = interval.max(Duration::from_millis(1));
     let mut ticks = interval_at(Instant::now() + until_turn(&uid, interval), interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    // One more than fit into a timeout, for the one that is asked for at once.
+    // One more than fit into a timeout, for a probe that is requested at once.
     let most =
         1 + usize::try_from(probe.timeout.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(usize::MAX);
-    let mut in_flight: FuturesUnordered<BoxFuture<'static, bool>> = FuturesUnordered::new();
+    let mut in_flight: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
+    let mut late: FuturesUnordered<BoxFuture<'static, bool>> = FuturesUnordered::new();
     let mut seq = first_seq;
+    let mut due = at_once;
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = poke.notified() => {}
-            Some(heard) = in_flight.next() => {
-                if heard {
+        if !due {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Some(ended) = in_flight.next() => {
+                    match ended {
+                        Ended::Unheard => return,
+                        // If the pod needs longer than the timeout for each answer, the answers that come first are
+                        // those that are listened to already.
+                        Ended::Unanswered(exchange) if late.len() < MOST_LATE => late.push(exchange),
+                        Ended::Answered | Ended::Unanswered(_) => {}
+                    }
                     continue;
                 }
-                return;
+                Some(heard) = late.next() => {
+                    if heard {
+                        continue;
+                    }
+                    return;
+                }
             }
         }
+        due = false;
         if in_flight.len() < most {
-            let one = One { shared: shared.clone(), uid: uid.clone(), ip, probe: probe.clone(), seq };
+            let one = One { shared: shared.clone(), uid: uid.clone(), ip, probe: probe.clone(), seq, listen };
             in_flight.push(one.run(interval).boxed());
             seq += 1;
         }
     }
 }
 
-/// How long until this pod's turn comes: each has its own place in the interval, so that not all are asked at once.
+/// The time until this pod's turn. Each pod has its own place in the interval, so that not all are probed at once.
 fn until_turn(uid: &str, interval: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
@@ -77,50 +141,85 @@ struct One {
     ip: IpAddr,
     probe: Arc<ResolvedProbe>,
     seq: u64,
+    listen: Duration,
+}
+
+/// How a probe went until its timeout.
+enum Asked {
+    /// It has an outcome.
+    Answered,
+    /// It has not, and may still be answered. When it was sent.
+    Unanswered(BoxFuture<'static, ProbeOutcome>, Duration),
+}
+
+/// How a probe left the number of those in flight.
+enum Ended {
+    /// With an outcome.
+    Answered,
+    /// Without an answer in time. The future listens for a late one; it is false if the receiver of events was dropped.
+    Unanswered(BoxFuture<'static, bool>),
+    /// The receiver of events was dropped.
+    Unheard,
 }
 
 impl One {
-    /// Carries it out. False: nobody listens any more.
-    async fn run(self, patience: Duration) -> bool {
+    /// Runs the probe until its timeout.
+    async fn run(self, patience: Duration) -> Ended {
+        match self.ask(patience).await {
+            None => Ended::Unheard,
+            Some(Asked::Answered) => Ended::Answered,
+            Some(Asked::Unanswered(exchange, sent_at)) => {
+                Ended::Unanswered(self.listen(exchange, sent_at).boxed())
+            }
+        }
+    }
+
+    /// Nothing if the receiver of events was dropped.
+    async fn ask(&self, patience: Duration) -> Option<Asked> {
         let waited = tokio::time::timeout(patience, self.shared.permits.acquire()).await;
         let mut sent_at = Monotonic::now();
         let Ok(Ok(_permit)) = waited else {
-            // Too many are under way; the next turn comes at once.
-            return self.tell(sent_at, ProbeStep::Ended(ProbeOutcome::Void)).await;
+            // Too many probes are in flight; the next turn is due now.
+            return self.end(sent_at, ProbeOutcome::Void).await;
         };
         sent_at = Monotonic::now();
         let mut connecting = Box::pin(exchange::connect(self.ip, self.probe.port));
-        let first = futures::poll!(&mut connecting);
-        let outcome = match first {
-            std::task::Poll::Ready(Err(error)) => exchange::of_io(&error),
-            first => {
-                if !self.tell(sent_at, ProbeStep::Sent).await {
-                    return false;
-                }
-                let exchange = async {
-                    let connected = match first {
-                        std::task::Poll::Ready(connected) => connected,
-                        std::task::Poll::Pending => connecting.await,
-                    };
-                    match connected {
-                        Ok(stream) => exchange::ask(stream, self.ip, &self.probe, &self.shared.tls).await,
-                        Err(error) => exchange::of_io(&error),
-                    }
-                };
-                self.listen(exchange, sent_at).await
-            }
+        let first = match futures::poll!(&mut connecting) {
+            Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
+            first => first,
         };
-        self.tell(sent_at, ProbeStep::Ended(outcome)).await
+        self.tell(sent_at, ProbeStep::Sent).await?;
+        let (shared, ip, probe) = (self.shared.clone(), self.ip, self.probe.clone());
+        let mut exchange = async move {
+            let connected = match first {
+                Poll::Ready(connected) => connected,
+                Poll::Pending => connecting.await,
+            };
+            match connected {
+                Ok(stream) => exchange::ask(stream, ip, &probe, &shared.tls).await,
+                Err(error) => exchange::of_io(&error),
+            }
+        }
+        .boxed();
+        let outcome = self.outcome(&mut exchange, sent_at).await;
+        self.end(sent_at, outcome).await?;
+        Some(match outcome {
+            ProbeOutcome::Unanswered => Asked::Unanswered(exchange, sent_at),
+            _ => Asked::Answered,
+        })
     }
 
-    /// Waits for the outcome as long as the timeout, counting only the time in which we ran.
-    async fn listen(&self, exchange: impl Future<Output = ProbeOutcome>, sent_at: Duration) -> ProbeOutcome {
-        let mut exchange = pin!(exchange);
+    /// Waits for the outcome, at most for the timeout, counting only the time in which this process ran.
+    async fn outcome(
+        &self,
+        exchange: &mut BoxFuture<'static, ProbeOutcome>,
+        sent_at: Duration,
+    ) -> ProbeOutcome {
         let (stalls, timeout) = (&self.shared.stalls, self.probe.timeout);
         let stalled_before = stalls.total(sent_at);
         let (mut allowed, mut made_good) = (timeout, Duration::ZERO);
         let outcome = loop {
-            if let Ok(outcome) = timeout_at(Instant::now() + allowed, &mut exchange).await {
+            if let Ok(outcome) = timeout_at(Instant::now() + allowed, &mut *exchange).await {
                 break outcome;
             }
             let stalled = stalls.total(Monotonic::now()).saturating_sub(stalled_before + made_good);
@@ -134,7 +233,7 @@ impl One {
             allowed = stalled;
         };
         match outcome {
-            // A pod may well give up on a client that seems to be dead.
+            // A pod may close the connection to a client that seems to be dead.
             ProbeOutcome::Unanswered | ProbeOutcome::Refused(Refusal::Reset | Refusal::Protocol)
                 if stalls.longest_since(sent_at, Monotonic::now()) >= timeout =>
             {
@@ -144,9 +243,26 @@ impl One {
         }
     }
 
-    async fn tell(&self, sent_at: Duration, step: ProbeStep) -> bool {
+    /// Listens for an answer that is late. A pod that gives one lives, fit or not.
+    async fn listen(self, exchange: BoxFuture<'static, ProbeOutcome>, sent_at: Duration) -> bool {
+        let remaining = self.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
+        let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
+        match tokio::time::timeout(remaining, exchange).await {
+            Ok(ProbeOutcome::Success | ProbeOutcome::Refused(Refusal::HttpStatus(_))) => {
+                self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
+            }
+            _ => true,
+        }
+    }
+
+    async fn end(&self, sent_at: Duration, outcome: ProbeOutcome) -> Option<Asked> {
+        self.tell(sent_at, ProbeStep::Ended(outcome)).await.map(|()| Asked::Answered)
+    }
+
+    /// Nothing if the receiver of events was dropped.
+    async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
         let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
-        self.shared.events.send(event).await.is_ok()
+        self.shared.events.send(event).await.ok()
     }
 }
 

@@ -1,6 +1,7 @@
-//! TLS as the kubelet's probes do it: the certificate is taken as it comes.
+//! TLS as in the kubelet's probes: certificates are not verified.
 //!
-//! A probe sends no secrets and believes nothing but a status. Pods' certificates are seldom issued for the pod's address.
+//! A probe sends no secrets and uses only the status of the response. Certificates of pods are seldom issued for the
+//! pod's address.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use rustls::{
 };
 use tokio_rustls::TlsConnector;
 
-/// Connects without verification, each time anew.
+/// A connector without verification and without session resumption.
 pub(super) fn connector() -> TlsConnector {
     let provider = Arc::new(ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())

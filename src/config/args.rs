@@ -1,12 +1,17 @@
-//! The settings as arguments of a command: one flag for each, made from the list of settings.
+//! The settings as arguments of a command: one flag for each entry of the table.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
-use super::{POD_NAME_VARIABLE, Settings, SettingsError, SettingsErrors, Sources, error::Origin, table};
+use super::{
+    error::{Origin, SettingsError, SettingsErrors},
+    load::{POD_NAME_VARIABLE, Sources},
+    settings::Settings,
+    table,
+};
 
-/// The values of the flags, not looked at yet.
+/// The values of the flags, before any check.
 #[derive(Clone, Debug, Default)]
 pub struct SettingsArgs {
     config: Option<PathBuf>,
@@ -14,7 +19,7 @@ pub struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// Puts the settings together from these flags, the process's environment and the settings file.
+    /// Reads the settings from these flags, the process's environment and the settings file.
     pub fn load(self) -> Result<Settings, SettingsErrors> {
         let mut environment = BTreeMap::new();
         let mut errors = Vec::new();
@@ -36,7 +41,7 @@ impl SettingsArgs {
         if !errors.is_empty() {
             return Err(SettingsErrors(errors));
         }
-        // Where the file is not there or empty, a name has to be given.
+        // Without a host name, a setting has to name the replica.
         let host_name =
             std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         Settings::load(&Sources { config: self.config, environment, flags: self.flags, host_name })

@@ -1,11 +1,11 @@
-//! What can be wrong with the settings, in words that lead to the place and to the remedy.
+//! Errors in the settings: each names its place, says what is wrong and what to write instead.
 
 use std::{fmt, path::PathBuf};
 
-/// Where the value of a setting comes from.
+/// The source of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// It is not set.
     Default,
     /// The configuration file.
     File {
@@ -31,12 +31,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong with the settings.
+/// One error in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError {
-    /// Where.
+    /// Where it is.
     pub origin: Origin,
-    /// What, and what to write instead.
+    /// What is wrong, and what to write instead.
     pub problem: String,
 }
 
@@ -49,46 +49,23 @@ impl fmt::Display for SettingsError {
     }
 }
 
-/// All that is wrong with the settings, one a line, so that it can be put right in one go.
+/// All errors in the settings, one on each line, so that they can be fixed together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct SettingsErrors(pub Vec<SettingsError>);
 
-/// The name that was probably meant, as a question in brackets to append, or nothing if none is near.
+/// A question to append in brackets: the known name that is nearest to the one found. Empty if none is near.
 pub(super) fn did_you_mean<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> String {
     known
-        .map(|name| (distance(&found.to_lowercase(), &name.to_lowercase()), name))
+        .map(|name| (strsim::levenshtein(&found.to_lowercase(), &name.to_lowercase()), name))
         .min()
         .filter(|(distance, name)| *distance <= name.len() / 3)
         .map_or(String::new(), |(_, name)| format!(" (did you mean {name}?)"))
 }
 
-/// How many characters must be inserted, removed or replaced to get from one text to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.chars().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.chars().count()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_distance_counts_edits() {
-        for (from, to, edits) in
-            [("", "abc", 3), ("ttl", "ttl", 0), ("tll", "ttl", 1), ("kitten", "sitting", 3)]
-        {
-            assert_eq!(distance(from, to), edits, "{from} {to}");
-        }
-    }
 
     #[test]
     fn only_a_near_name_is_offered() {

@@ -1,4 +1,4 @@
-//! The settings file: YAML, read into texts by key, each with the line it stands in.
+//! The settings file: YAML, read as a list of keys and texts, each with its line.
 
 use std::{fmt, path::Path};
 
@@ -10,14 +10,14 @@ use super::{
     table::{self, Setting},
 };
 
-/// A value of the file, found for a setting.
+/// The value that the file gives for a setting.
 pub(super) struct Found {
     pub setting: &'static Setting,
     pub text: String,
     pub origin: Origin,
 }
 
-/// Reads the file: what is set in it, and what is wrong with it, in its order.
+/// Reads the file: the values and the errors, in the order of the file.
 pub(super) fn read(path: &Path) -> Vec<Result<Found, SettingsError>> {
     let at = |line| Origin::File { path: path.to_owned(), line };
     let refuse = |origin, problem| vec![Err(SettingsError { origin, problem })];
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> Vec<Result<Found, SettingsError>> {
             found
         }
         Err(error) => {
-            // Its message may quote the file, in which a password may stand, so only the place is taken from it.
+            // The parser's message may quote a password from the file, so only its place is used.
             let problem = "is not valid YAML at or before this line, or sets a key twice: write `key: value` pairs, \
                            nested by indentation, each key once";
             refuse(at(error.location().map_or(1, |location| location.line())), problem.to_owned())
@@ -94,7 +94,7 @@ fn example(section: &str) -> &'static str {
     table::ALL.iter().map(|setting| setting.key).find(|key| inside(key)).unwrap_or_default()
 }
 
-/// Any YAML value; scalars as the texts they would be elsewhere.
+/// A YAML value. A scalar is kept as the text that a flag or a variable would have.
 enum Node {
     Nothing,
     Text(String),

@@ -1,7 +1,7 @@
-//! Which pod belongs to which group.
+//! Which groups select which pods.
 //!
-//! A pod belongs to the oldest group whose selector matches it; any younger one is told. Groups are found by one label
-//! that their selector demands, so that a namespace with thousands of groups costs a pod a few look-ups.
+//! A pod belongs to the oldest group whose selector matches it. Groups are found by one label that their selector
+//! demands, so that a pod costs only a few look-ups in a namespace with thousands of groups.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,24 +11,26 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use super::{
-    group::{goes_before, version},
-    message::GroupName,
+use crate::{
+    api::LeaderGroupSpec,
+    operator::{
+        object::{GroupName, has_precedence, version},
+        record::Record,
+    },
 };
-use crate::api::{LeaderGroup, LeaderGroupSpec};
 
 type Labels = BTreeMap<String, String>;
 
 /// All pods and groups, by namespace.
 #[derive(Default)]
-pub(super) struct Roster {
+pub(super) struct Selection {
     namespaces: HashMap<Arc<str>, Namespace>,
 }
 
 #[derive(Default)]
 struct Namespace {
     pods: BTreeMap<Arc<str>, Arc<Pod>>,
-    groups: BTreeMap<GroupName, Arc<LeaderGroup>>,
+    groups: BTreeMap<GroupName, Arc<Record>>,
     /// Groups by a label that they demand.
     by_label: HashMap<(String, String), BTreeSet<GroupName>>,
     /// Groups that demand no particular label.
@@ -52,21 +54,25 @@ impl Namespace {
         let candidates = labelled.flatten().chain(&self.unlabelled);
         let mut found: Vec<_> = candidates
             .filter_map(|name| Some((name, self.groups.get(name)?)))
-            .filter(|(_, group)| group.spec.selector.matches(labels))
+            .filter(|(_, group)| group.object.spec.selector.matches(labels))
             .collect();
         found.sort_by(|(_, one), (_, other)| {
-            if goes_before(one, other) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+            if has_precedence(&one.object, &other.object) {
+                std::cmp::Ordering::Less
+            } else {
+                std::cmp::Ordering::Greater
+            }
         });
         found.into_iter().map(|(name, _)| name.clone()).collect()
     }
 }
 
-impl Roster {
+impl Selection {
     /// Takes a group in, or a newer version of it.
-    pub(super) fn put_group(&mut self, name: &GroupName, group: Arc<LeaderGroup>) {
+    pub(super) fn put_group(&mut self, name: &GroupName, group: Arc<Record>) {
         self.take_group(name);
         let namespace = self.namespaces.entry(name.namespace.clone()).or_default();
-        namespace.slot(&group.spec).insert(name.clone());
+        namespace.slot(&group.object.spec).insert(name.clone());
         namespace.groups.insert(name.clone(), group);
     }
 
@@ -75,12 +81,13 @@ impl Roster {
         if let Some(namespace) = self.namespaces.get_mut(&name.namespace)
             && let Some(group) = namespace.groups.remove(name)
         {
-            let slot = namespace.slot(&group.spec);
+            let slot = namespace.slot(&group.object.spec);
             slot.remove(name);
         }
     }
 
-    /// Takes a pod in, unless what is known of it is newer. Says which groups selected it before and which do now.
+    /// Takes a pod in, unless a newer version of it is known. Returns the groups that selected it before and those that do
+    /// now.
     pub(super) fn put_pod(&mut self, pod: Pod) -> Option<(Selected, Selected, Arc<Pod>)> {
         let uid: Arc<str> = pod.uid()?.into();
         let namespace = self.namespaces.entry(pod.namespace()?.into()).or_default();
@@ -88,20 +95,24 @@ impl Roster {
         if old.is_some_and(|old| version(&**old) != u64::MAX && version(&**old) > version(&pod)) {
             return None;
         }
-        let before = old.map(|old| namespace.selected(old.labels())).unwrap_or_default();
         let now = namespace.selected(pod.labels());
+        let before = match old {
+            Some(old) if old.labels() == pod.labels() => now.clone(),
+            Some(old) => namespace.selected(old.labels()),
+            None => Selected::new(),
+        };
         let pod = Arc::new(pod);
         namespace.pods.insert(uid, pod.clone());
         Some((before, now, pod))
     }
 
-    /// Whether the pod is there, as far as the watch has shown.
-    pub(super) fn knows_pod(&self, pod: &Pod) -> bool {
+    /// Whether the watch has shown the pod, and not yet that it is gone.
+    pub(super) fn contains_pod(&self, pod: &Pod) -> bool {
         let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) else { return false };
         self.namespaces.get(&*namespace).is_some_and(|namespace| namespace.pods.contains_key(&*uid))
     }
 
-    /// Forgets a pod, and says which groups selected it.
+    /// Forgets a pod. Returns the groups that selected it.
     pub(super) fn take_pod(&mut self, namespace: &str, uid: &str) -> Selected {
         let Some(namespace) = self.namespaces.get_mut(namespace) else { return Selected::new() };
         let Some(pod) = namespace.pods.remove(uid) else { return Selected::new() };
@@ -112,7 +123,7 @@ impl Roster {
     pub(super) fn pods_of(&self, name: &GroupName) -> Vec<(Arc<Pod>, Selected)> {
         let Some(namespace) = self.namespaces.get(&name.namespace) else { return Vec::new() };
         let Some(group) = namespace.groups.get(name) else { return Vec::new() };
-        let matching = namespace.pods.values().filter(|pod| group.spec.selector.matches(pod.labels()));
+        let matching = namespace.pods.values().filter(|pod| group.object.spec.selector.matches(pod.labels()));
         matching.map(|pod| (pod.clone(), namespace.selected(pod.labels()))).collect()
     }
 

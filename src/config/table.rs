@@ -1,34 +1,37 @@
-//! The list of all settings: name, meaning, and how a text becomes the value and back. Its one home: the file, the
-//! environment variables, the flags, their help and the printed configuration all come from here.
+//! The table of all settings: the name and meaning of each, and how its text is read and shown. The settings file, the
+//! environment variables, the flags, their help and the printed configuration are all made from this table.
 
-use std::time::Duration;
+use std::fmt;
 
-use crate::api::HumanDuration;
 use leadergroup_lock::{Overrun, Secret};
 
-use super::{LogFormat, Settings};
+use super::{
+    settings::Settings,
+    value::{count, duration, namespaces, one_of_two, path, redacted, set, shown_path},
+};
+use crate::{api::HumanDuration, telemetry::LogFormat};
 
 /// One setting.
 pub(super) struct Setting {
-    /// Its key in the file, the sections joined by dots.
+    /// Its key in the file, with a dot between section and name.
     pub key: &'static str,
-    /// Its flag, without the dashes; the environment variable has the same words.
+    /// Its flag, without the dashes. The name of the environment variable has the same words.
     pub flag: &'static str,
-    /// What its values look like, for the help.
+    /// A placeholder for its values, for the help.
     pub value_name: &'static str,
     /// What it does, for the help.
     pub help: &'static str,
-    /// Whether the value must not be shown.
+    /// Whether the value must not be shown in messages.
     pub secret: bool,
-    /// Whether it may be a list in the file, which elsewhere is written with commas.
+    /// Whether it may be a list in the file. Elsewhere the items are separated by commas.
     pub list: bool,
-    /// Takes the value over, or says what is wrong with it and what to write.
+    /// Reads the value, or says what is wrong with it and what to write.
     pub read: fn(&mut Settings, &str) -> Result<(), String>,
-    /// The value as it can be read again; secrets redacted.
+    /// The value in a form that can be read again, with secrets redacted.
     pub show: fn(&Settings) -> String,
 }
 
-/// What environment variables of settings start with.
+/// The prefix of the environment variables.
 pub(super) const ENVIRONMENT_PREFIX: &str = "LEADERGROUP_";
 
 impl Setting {
@@ -97,7 +100,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "database.urlFile",
         flag: "database-url-file",
         value_name: FILE,
-        help: "A file with the database's URL, in place of database.url; read anew for each connection",
+        help: "A file with the database's URL, in place of database.url; read for each new connection",
         read: |s, text| path(&mut s.database.url_file, text),
         show: |s| shown_path(s.database.url_file.as_deref()),
         ..BASIC
@@ -106,7 +109,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "database.passwordFile",
         flag: "database-password-file",
         value_name: FILE,
-        help: "A file with the database's password; read anew for each connection",
+        help: "A file with the database's password; read for each new connection",
         read: |s, text| path(&mut s.database.password_file, text),
         show: |s| shown_path(s.database.password_file.as_deref()),
         ..BASIC
@@ -124,7 +127,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "database.maxOpenConnections",
         flag: "database-max-open-connections",
         value_name: COUNT,
-        help: "Most connections at a time, two of which are reserved for heartbeats and notifications",
+        help: "Most connections at a time; two of them are reserved for heartbeats and notifications",
         read: |s, text| set(&mut s.database.max_open_connections, count(text, "from 3 to 1000", 3..=1000)),
         show: |s| s.database.max_open_connections.to_string(),
         ..BASIC
@@ -133,7 +136,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "database.maxIdleConnections",
         flag: "database-max-idle-connections",
         value_name: COUNT,
-        help: "Most connections kept open without work, besides the reserved ones",
+        help: "Most idle connections to keep open, besides the reserved ones",
         read: |s, text| {
             set(&mut s.database.max_idle_connections, count(text, "from 0 to maxOpenConnections", 0..=1000))
         },
@@ -155,7 +158,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "database.connectionMaxIdleTime",
         flag: "database-connection-max-idle-time",
         value_name: TIME,
-        help: "A connection without work is closed after this time",
+        help: "A connection that is idle for this time is closed",
         read: |s, text| {
             set(
                 &mut s.database.connection_max_idle_time,
@@ -169,7 +172,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "database.statementTimeout",
         flag: "database-statement-timeout",
         value_name: TIME,
-        help: "How long one statement, and likewise making one connection, may take: at most half of ttl",
+        help: "How long a statement, or opening a connection, may take: at most half of ttl",
         read: |s, text| {
             set(&mut s.database.statement_timeout, duration(text, "from 10ms to half of ttl", 10..=600_000))
         },
@@ -180,7 +183,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "fence.patience",
         flag: "fence-patience",
         value_name: TIME,
-        help: "For how long fenced transactions of an old holder may hold a change of holder off: at most half of \
+        help: "How long fenced transactions of the old holder may delay a change of holder: at most half of \
                database.statementTimeout",
         read: |s, text| {
             let allowed = "from 1ms to half of database.statementTimeout";
@@ -193,7 +196,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "fence.overrun",
         flag: "fence-overrun",
         value_name: "terminate|wait",
-        help: "What happens then: the server ends their connections, or the change waits for as long as they take",
+        help: "What happens after that: terminate their connections, or wait for them however long they take",
         read: |s, text| {
             let words = [("terminate", Overrun::Terminate), ("wait", Overrun::Wait)];
             set(&mut s.fence.overrun, one_of_two(text, words))
@@ -211,7 +214,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "namespaces",
         flag: "namespaces",
         value_name: "NAME,...",
-        help: "The namespaces whose groups are looked after; all if there are none",
+        help: "The namespaces to watch; all of them by default",
         list: true,
         read: |s, text| set(&mut s.namespaces, namespaces(text)),
         show: |s| format!("[{}]", s.namespaces.join(", ")),
@@ -221,7 +224,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "replica",
         flag: "replica",
         value_name: "NAME",
-        help: "What this replica is called in the database, in events and logs; by default the variable POD_NAME, else \
+        help: "The name of this replica in the database, in events and logs; by default the variable POD_NAME, else \
                the host's name",
         read: |s, text| {
             let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -252,7 +255,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "log.format",
         flag: "log-format",
         value_name: "json|text",
-        help: "How log lines are written",
+        help: "The format of log lines",
         read: |s, text| {
             set(&mut s.log.format, one_of_two(text, [("json", LogFormat::Json), ("text", LogFormat::Text)]))
         },
@@ -263,7 +266,7 @@ pub(super) static ALL: [Setting; 18] = [
         key: "log.filter",
         flag: "log-filter",
         value_name: "FILTER",
-        help: "Which log lines are written: a level (error, warn, info, debug, trace), or levels by module, such as \
+        help: "The log lines to write: a level (error, warn, info, debug, trace), or levels by module, such as \
                info,leadergroup_lock=debug",
         read: |s, text| {
             tracing_subscriber::EnvFilter::builder().parse(text).map_err(|error| {
@@ -284,81 +287,21 @@ pub(super) fn by_key(key: &str) -> Option<&'static Setting> {
     ALL.iter().find(|setting| setting.key == key)
 }
 
-fn set<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
-    *place = value?;
-    Ok(())
-}
-
-fn duration(text: &str, range: &str, millis: std::ops::RangeInclusive<u64>) -> Result<Duration, String> {
-    let parsed = text.parse::<HumanDuration>().ok().map(|parsed| parsed.0);
-    parsed
-        .filter(|parsed| {
-            (Duration::from_millis(*millis.start())..=Duration::from_millis(*millis.end())).contains(parsed)
-        })
-        .ok_or_else(|| {
-            format!("must be {range}: write a number with a unit h, m, s or ms, such as 500ms, 4s or 30m")
-        })
-}
-
-fn count(text: &str, range: &str, allowed: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
-    let parsed = text.parse().ok().filter(|number| allowed.contains(number));
-    parsed.ok_or_else(|| format!("must be {range}: write a whole number"))
-}
-
-fn one_of_two<T>(text: &str, words: [(&str, T); 2]) -> Result<T, String> {
-    let [(one, _), (other, _)] = words;
-    let problem = format!("must be one of two words: write {one} or {other}");
-    words.into_iter().find(|(word, _)| *word == text).map(|(_, value)| value).ok_or(problem)
-}
-
-fn path(place: &mut Option<std::path::PathBuf>, text: &str) -> Result<(), String> {
-    if text.is_empty() {
-        return Err("must be the path of a file: write one, or leave it out".to_owned());
+/// The settings as a settings file, with the origin of each value and without passwords.
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut section = "";
+        for setting in &ALL {
+            let (own, name) = setting.key.split_once('.').unwrap_or(("", setting.key));
+            if own != section && !own.is_empty() {
+                writeln!(f, "{own}:")?;
+            }
+            section = own;
+            let indent = if own.is_empty() { "" } else { "  " };
+            writeln!(f, "{indent}{name}: {} # {}", (setting.show)(self), self.origin(setting.key))?;
+        }
+        Ok(())
     }
-    *place = Some(text.into());
-    Ok(())
-}
-
-fn shown_path(path: Option<&std::path::Path>) -> String {
-    path.map_or("null".to_owned(), |path| format!("\"{}\"", path.display()))
-}
-
-fn namespaces(text: &str) -> Result<Vec<String>, String> {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_name = |name: &str| {
-        (1..=63).contains(&name.len())
-            && name.bytes().all(inner)
-            && !name.starts_with('-')
-            && !name.ends_with('-')
-    };
-    let mut names: Vec<String> =
-        text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
-        return Err(format!(
-            "contains `{wrong}`, which names no namespace: write names such as default,my-team"
-        ));
-    }
-    names.sort_unstable();
-    names.dedup();
-    Ok(names)
-}
-
-/// The URL with everything that may be a password taken out.
-fn redacted(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return String::from("null") };
-    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
-    let place = place.rsplit_once('@').map_or(place.to_owned(), |(user, host)| {
-        let (name, password) = user.split_once(':').map_or((user, ""), |(name, _)| (name, ":***"));
-        format!("{name}{password}@{host}")
-    });
-    let query = query.map_or(String::new(), |query| {
-        let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
-            Some((name, _)) if name.to_lowercase().contains("pass") => format!("{name}=***"),
-            _ => parameter.to_owned(),
-        });
-        format!("?{}", parameters.collect::<Vec<_>>().join("&"))
-    });
-    format!("\"{scheme}://{place}{query}\"")
 }
 
 #[cfg(test)]
@@ -380,18 +323,5 @@ mod tests {
         }
         let setting = by_key("database.maxOpenConnections").expect("it is in the list");
         assert_eq!(setting.variable(), "LEADERGROUP_DATABASE_MAX_OPEN_CONNECTIONS");
-    }
-
-    #[test]
-    fn no_password_survives_redaction() {
-        for (url, shown) in [
-            ("postgres://u:p@h:5432/d?sslmode=disable", "\"postgres://u:***@h:5432/d?sslmode=disable\""),
-            ("postgres://u:p@q:r@h/d", "\"postgres://u:***@h/d\""),
-            ("postgres://h/d?password=p&user=u", "\"postgres://h/d?password=***&user=u\""),
-            ("postgres://u@h/d", "\"postgres://u@h/d\""),
-            ("p", "null"),
-        ] {
-            assert_eq!(redacted(url), shown);
-        }
     }
 }

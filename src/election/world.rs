@@ -1,0 +1,98 @@
+//! The world as the core sees it: the group's pods with the evidence on them, and the lock's row.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::api::{Declaration, OnDelete, PodRef, Reason, Role};
+
+/// What the evidence says of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Fresh positive evidence: it could be active.
+    Eligible,
+    /// There is no evidence against it, but no fresh positive evidence either.
+    Unproven,
+    /// There is explicit evidence that it does not work.
+    Failing(Reason),
+    /// It did not answer for the lock's ttl, although it was probed.
+    Silent,
+    /// It has ended for good: deleted, finished, or being evicted.
+    Ended(Reason),
+}
+
+impl Standing {
+    /// The reason to replace the pod; none if it is healthy or merely unproven.
+    pub fn against(self) -> Option<Reason> {
+        match self {
+            Self::Ended(reason) | Self::Failing(reason) => Some(reason),
+            Self::Silent => Some(Reason::Silent),
+            Self::Eligible | Self::Unproven => None,
+        }
+    }
+}
+
+/// One pod of the group, as last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Name and UID.
+    pub pod: PodRef,
+    /// The node it is bound to.
+    pub node: Option<String>,
+    /// Its resourceVersion, for the precondition of a later write.
+    pub version: String,
+    /// The role in its label.
+    pub role: Role,
+    /// The token of its stamp.
+    pub stamp: Option<i64>,
+    /// Whether the stamp is of this group.
+    pub stamped_by_us: bool,
+    /// The verdict on it.
+    pub standing: Standing,
+    /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
+    pub created: i64,
+}
+
+/// The parts of the spec that matter to the election.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// How long to wait if the holder did not end cleanly.
+    pub lock_delay: Duration,
+    /// No new change of holder.
+    pub paused: bool,
+    /// What happens to the labels when the group is deleted.
+    pub on_delete: OnDelete,
+}
+
+/// The group as last seen through watches and evidence. It may lag behind; every write checks its preconditions
+/// again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct World {
+    /// The pods that the selector matches.
+    pub members: Vec<Member>,
+    /// From the spec.
+    pub policy: Policy,
+    /// The declaration in the status.
+    pub declared: Declaration,
+    /// The reason why no pod of this group may be promoted, if there is one.
+    pub obstacle: Option<Reason>,
+    /// The group has a deletionTimestamp.
+    pub deleting: bool,
+    /// The database has been unreachable for so long that a deletion no longer waits for it.
+    pub lock_away: bool,
+}
+
+/// The lock's row of this group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The fencing token of the current term; 0 before the first.
+    pub token: i64,
+    /// The grant that began the term.
+    pub grant: Option<Uuid>,
+    /// The holder; none when the lock is free.
+    pub owner: Option<PodRef>,
+    /// Whether the holder's promotion was confirmed.
+    pub confirmed: bool,
+    /// The holders of all terms since the last confirmed one, that one included.
+    pub pending: Vec<PodRef>,
+}

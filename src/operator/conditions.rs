@@ -1,0 +1,272 @@
+//! The conditions of a group's status: what is reported as true or false, and in which words.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::{group::Group, index::IndexedGroup, outage::Hindrance, ownership::Ownership, trouble::Trouble};
+use crate::{
+    api::{ConditionType, Reason, Role},
+    election::{Member, Phase, Standing},
+};
+
+/// A group as it is seen, and as it is run.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) seen: &'a IndexedGroup,
+    pub(super) group: &'a Group,
+}
+
+/// One condition without its time of transition.
+pub(super) struct Finding {
+    pub(super) kind: ConditionType,
+    status: bool,
+    reason: Reason,
+    message: String,
+}
+
+pub(super) fn finding(
+    kind: ConditionType,
+    status: bool,
+    reason: Reason,
+    message: impl Into<String>,
+) -> Finding {
+    Finding { kind, status, reason, message: message.into() }
+}
+
+/// The holder, if it carries the active label.
+pub(super) fn labelled_holder(view: View<'_>) -> Option<&Member> {
+    view.group.election().member(view.group.holder()?).filter(|member| member.role == Role::Active)
+}
+
+/// The conditions of a group, of which `eligible` of `members` pods could be active.
+pub(super) fn findings(
+    view: View,
+    eligible: u32,
+    members: u32,
+    hindrance: Option<&Hindrance>,
+) -> Vec<Finding> {
+    use ConditionType as C;
+    let accepted = accepted(view);
+    let active = activity(view, eligible, members, hindrance);
+    let routed = routed(view);
+    let store = match (hindrance, &view.group.trouble) {
+        (Some(Hindrance::Lock(outage)), _) => finding(
+            C::LockStoreReachable,
+            false,
+            Reason::LockStoreUnavailable,
+            format!("{outage}; labels stay as they are"),
+        ),
+        (_, Some(Trouble::Lock(text))) => {
+            finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, text.clone())
+        }
+        _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
+    };
+    // A holder that is unwell is not among the eligible pods.
+    let unwell = labelled_holder(view).is_some_and(|member| member.standing.against().is_some());
+    let others = if unwell { eligible } else { eligible.saturating_sub(1) };
+    let redundant = if others > 0 {
+        let plural = if others == 1 { "pod" } else { "pods" };
+        finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over"))
+    } else {
+        let message = "no other pod could take over now; check the pods that are not ready, or add replicas";
+        finding(C::Redundant, false, Reason::NoStandby, message)
+    };
+    let ready = match [&accepted, &active, &routed].into_iter().find(|finding| !finding.status) {
+        Some(first) => finding(C::Ready, false, first.reason, first.message.clone()),
+        None => finding(C::Ready, true, active.reason, active.message.clone()),
+    };
+    let stalled = if accepted.status {
+        finding(C::Stalled, false, Reason::AsExpected, "nothing waits for a user")
+    } else {
+        finding(C::Stalled, true, accepted.reason, accepted.message.clone())
+    };
+    vec![accepted, active, redundant, routed, store, ready, stalled]
+}
+
+fn accepted(view: View) -> Finding {
+    use ConditionType::Accepted;
+    if let Some(invalid) = view.seen.invalid() {
+        return finding(Accepted, false, Reason::InvalidSpec, invalid);
+    }
+    if let Ownership::Foreign(other) = view.group.ownership() {
+        let message = format!(
+            "the lock key {} is in use by {other}; delete that group, or create this one again with another spec.lock.key",
+            view.group.record().key
+        );
+        return finding(Accepted, false, Reason::KeyInUse, message);
+    }
+    let others: Vec<_> = view.seen.older_groups().into_iter().collect();
+    if !others.is_empty() {
+        let message = format!(
+            "the older LeaderGroup {} selects pods of this one; narrow one of the two selectors. Nobody is promoted here",
+            others.join(", ")
+        );
+        return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
+    }
+    if let Some(owner) = view.seen.owner_that_selects_by_role() {
+        let message = format!(
+            "{owner} selects its pods by the label {}, so a pod whose role changes is replaced at once; take the label out of \
+             its selector and its template. Nobody is promoted here",
+            view.group.record().reference.marks.label
+        );
+        return finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message);
+    }
+    finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
+}
+
+fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
+    use ConditionType::Active;
+    if let Some(member) = labelled_holder(view) {
+        let name = &member.pod.name;
+        let token = view.group.election().declared().token;
+        return match member.standing {
+            Standing::Failing(reason) => {
+                let others = if eligible == 0 { ", and nobody can take over" } else { "" };
+                finding(Active, false, reason, format!("{name} is active but unwell{others}"))
+            }
+            Standing::Silent => {
+                finding(Active, false, Reason::Silent, format!("{name} is active but silent"))
+            }
+            Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
+            _ if view.group.record().object.spec.paused => finding(
+                Active,
+                true,
+                Reason::Paused,
+                format!("{name} is active with token {token}; elections are paused"),
+            ),
+            _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
+        };
+    }
+    if view.group.record().object.spec.paused {
+        return finding(Active, false, Reason::Paused, "nobody is active, and spec.paused keeps it so");
+    }
+    if let Some(Hindrance::Pods(problem)) = hindrance {
+        let message = format!("the operator cannot watch the pods: {problem}");
+        return finding(Active, false, Reason::WatchFailed, message);
+    }
+    if members == 0 {
+        let message =
+            "spec.selector matches no pod in this namespace; compare it with the labels of the pods";
+        return finding(Active, false, Reason::NoPods, message);
+    }
+    if let Some(Hindrance::Lock(outage)) = hindrance {
+        return finding(Active, false, Reason::LockStoreUnavailable, outage.clone());
+    }
+    if eligible == 0 {
+        let message = format!(
+            "none of {members} pods could be active; check that they are ready and answer their probe"
+        );
+        return finding(Active, false, Reason::NoEligiblePod, message);
+    }
+    match &view.group.trouble {
+        Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, text.clone()),
+        Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, text.clone()),
+        Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
+        None => finding(Active, false, Reason::Changing, "a change of holder is under way"),
+    }
+}
+
+fn routed(view: View) -> Finding {
+    use ConditionType::Routed;
+    match &view.group.trouble {
+        Some(Trouble::Refused(text)) => return finding(Routed, false, Reason::WriteRefused, text.clone()),
+        Some(Trouble::Unreachable(text)) => return finding(Routed, false, Reason::Changing, text.clone()),
+        _ => {}
+    }
+    let settled = match view.group.election().phase() {
+        Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
+        // The step that failed may have been a read.
+        Phase::BackingOff { .. } => view.group.election().keeps_its_label(),
+        _ => false,
+    };
+    let strays =
+        view.group.election().world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
+    if settled && !strays {
+        finding(Routed, true, Reason::AsExpected, "the pods' labels are what was declared")
+    } else {
+        finding(Routed, false, Reason::Changing, "labels are being changed")
+    }
+}
+
+/// The conditions with their times of transition, of which those that stay as they are come from `old`.
+pub(super) fn conditions(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {
+    let old: BTreeMap<_, _> = old.iter().map(|condition| (condition.type_.as_str(), condition)).collect();
+    let condition = |finding: Finding| {
+        let type_ = finding.kind.to_string();
+        let status = if finding.status { "True" } else { "False" };
+        let same = old.get(type_.as_str()).filter(|old| old.status == status);
+        let since = same.map_or_else(|| Time(Timestamp::now()), |old| old.last_transition_time.clone());
+        Condition {
+            type_,
+            status: status.to_owned(),
+            reason: finding.reason.to_string(),
+            message: finding.message,
+            last_transition_time: since,
+            observed_generation: Some(generation),
+        }
+    };
+    findings.into_iter().map(condition).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        api::{Declaration, LeaderGroup, PodRef},
+        election::{Event, Outcome, Policy, Row, World},
+        operator::{object::GroupName, record::Record},
+    };
+
+    /// A settled group whose row could not be read again.
+    fn backing_off(role: Role) -> (IndexedGroup, Group) {
+        let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } } });
+        let object: LeaderGroup = serde_json::from_value(object).expect("a group");
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        let record = || Record::first(object.clone(), name.clone(), "c1").expect("it has a name");
+        let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
+        let grant = Uuid::from_u128(7);
+        let holder = Some(pod.clone());
+        let declared = Declaration { token: 5, grant: Some(grant.to_string()), holder, strip: Vec::new() };
+        let member = Member {
+            pod: pod.clone(),
+            node: None,
+            version: "1".into(),
+            role,
+            stamp: Some(5),
+            stamped_by_us: true,
+            standing: Standing::Unproven,
+            created: 0,
+        };
+        // Paused, so that a lost label is not put back.
+        let policy = Policy { paused: true, ..Policy::default() };
+        let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
+        let row =
+            Row { token: 5, grant: Some(grant), owner: Some(pod), confirmed: true, pending: Vec::new() };
+        let (mut group, now) = (Group::new(&Arc::new(record())), Duration::from_secs(100));
+        let asked = group.step(Event::Owned { seed: Uuid::from_u128(1_000) }, now);
+        let read = Outcome::Read { row: Some(row), declared: Some(declared) };
+        group.step(Event::Outcome(asked[0].0, read, world.clone()), now);
+        let asked = group.step(Event::Doubt, now);
+        group.step(Event::Outcome(asked[0].0, Outcome::Failed, world), now);
+        let phase = group.election().phase();
+        assert!(matches!(phase, Phase::BackingOff { .. }), "{phase:?}");
+        (IndexedGroup::new(record(), now), group)
+    }
+
+    #[test]
+    fn a_group_is_routed_while_its_labels_stand_whatever_is_looked_at_again() {
+        for (role, stands) in [(Role::Active, true), (Role::Standby, false)] {
+            let (seen, group) = backing_off(role);
+            let routed = routed(View { seen: &seen, group: &group });
+            assert_eq!(routed.status, stands, "{role:?}: {}", routed.message);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Claiming groups, and giving them up.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::Controller;
+use crate::{
+    election::Event,
+    operator::{
+        claim::{LARGEST_CLAIM, claim},
+        executor::Urgency,
+        index::IndexedGroup,
+        message::Message,
+        object::GroupName,
+    },
+};
+
+impl Controller {
+    /// Once a heartbeat, every group that this replica does not own may be claimed.
+    pub(super) fn ask_for_claims(&mut self) {
+        let others = self.groups.iter().filter(|(_, group)| !group.is_owned());
+        self.unclaimed.extend(others.map(|(name, _)| name.clone()));
+    }
+
+    /// Claims the groups that have no owner and fall to this replica.
+    pub(super) fn claim(&mut self, now: Duration) {
+        if self.unclaimed.is_empty() || self.claiming || self.draining {
+            return;
+        }
+        let lock = self.index.lock();
+        let Some(own) = lock.own().filter(|_| lock.outage().is_none()) else { return };
+        let (mut keys, mut later) = (BTreeSet::new(), BTreeSet::new());
+        let (mut claims, mut changed) = (Vec::new(), Vec::new());
+        for name in std::mem::take(&mut self.unclaimed) {
+            let Some(group) = self.groups.get_mut(&name).filter(|group| !group.is_owned()) else { continue };
+            let record = group.record().clone();
+            if claims.len() == LARGEST_CLAIM || keys.contains(&record.key) {
+                // The claim is full, or it already asks for this key on behalf of another group.
+                later.insert(name);
+                continue;
+            }
+            if !self.index.allows_claim(&name, now) {
+                continue;
+            }
+            // A group that cannot be decoded is left to a replica that can.
+            let undecodable = self.index.group(&name).is_some_and(IndexedGroup::is_undecodable);
+            if undecodable && !record.is_deleting() {
+                continue;
+            }
+            let before = group.claims.owner().clone();
+            if group.claims.due(&record.key, own, lock.living(), now) {
+                group.claims.begin();
+                keys.insert(record.key.clone());
+                claims.push(record);
+            }
+            if *group.claims.owner() != before {
+                // Which pods are probed depends on it.
+                changed.push(name);
+            }
+        }
+        self.unclaimed = later;
+        for name in changed {
+            self.index.touch(&name);
+        }
+        if claims.is_empty() {
+            return;
+        }
+        self.claiming = true;
+        self.executor.start(Urgency::Now, move |context| async move {
+            let answers = claim(&context.store, &context.router, own, claims).await;
+            Message::Claimed { session: own, answers }
+        });
+    }
+
+    /// The owners of other groups are asked for again: one may have given a group up although its session is alive.
+    pub(super) fn doubt_owners(&mut self) {
+        self.groups.values_mut().for_each(|group| group.claims.doubt());
+    }
+
+    fn owned(&self) -> Vec<GroupName> {
+        let owned = self.groups.iter().filter(|(_, group)| group.is_owned());
+        owned.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The session ended: other replicas may own what this one owned.
+    pub(super) fn disown_all(&mut self, now: Duration) {
+        for name in self.owned() {
+            self.step(&name, Event::Disowned, now);
+        }
+    }
+
+    /// The database may have lost commits: the rows of all owned groups are read again.
+    pub(super) fn doubt_rows(&mut self, now: Duration) {
+        for name in self.owned() {
+            self.step(&name, Event::Doubt, now);
+        }
+    }
+
+    /// Gives a group up, because another replica may be able to decode it.
+    pub(super) fn pass_on(&mut self, name: &GroupName, now: Duration) {
+        let Some(group) = self.groups.get(name).filter(|group| group.is_owned()) else { return };
+        let Some(own) = self.index.lock().own() else { return };
+        let key = group.record().key.clone();
+        self.executor.start_silent(move |context| async move {
+            if let Err(error) = context.store.unclaim(own, std::slice::from_ref(&key)).await {
+                tracing::warn!(%key, %error, "could not pass on a group that cannot be read");
+            }
+        });
+        self.step(name, Event::Disowned, now);
+    }
+}

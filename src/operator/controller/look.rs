@@ -1,0 +1,122 @@
+//! Looking at one group: its world goes into its election, and the effects that come out are started.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Controller;
+use crate::{
+    election::{Effect, Event, Finished, Outcome, Phase, Ticket, World},
+    operator::{
+        effect::{Order, carry_out},
+        executor::Urgency,
+        group::Group,
+        index,
+        message::Message,
+        object::GroupName,
+        probing::probing,
+    },
+};
+use leadergroup_lock::SessionId;
+
+impl Controller {
+    /// Shows one group the world, and carries out what its election decides.
+    pub(super) fn look(&mut self, name: &GroupName, now: Duration) {
+        let Some(world) = self.prepare(name, now) else { return };
+        let Some(group) = self.groups.get(name) else { return };
+        if self.draining && matches!(group.election().phase(), Phase::Stable) {
+            // Nothing is begun any more, but what was done may still have to be reported.
+            return self.report(name, now);
+        }
+        let event = if *group.election().world() == world { Event::Tick } else { Event::World(world) };
+        self.step(name, event, now);
+    }
+
+    /// Shows one group the outcome of an effect, with the world that the effect left behind.
+    pub(super) fn answer(&mut self, name: &GroupName, ticket: Ticket, outcome: Outcome, now: Duration) {
+        if let Some(world) = self.prepare(name, now) {
+            self.step(name, Event::Outcome(ticket, outcome, world), now);
+        }
+    }
+
+    /// The group with the present version of its object, if the index has it.
+    pub(super) fn sync(&mut self, name: &GroupName) -> Option<&mut Group> {
+        let record = self.index.group(name)?.record();
+        let group = self.groups.entry(name.clone()).or_insert_with(|| {
+            // As at a heartbeat: a new group does not wait for the next one.
+            self.unclaimed.insert(name.clone());
+            Group::new(record)
+        });
+        if !Arc::ptr_eq(group.record(), record) {
+            group.update(record);
+        }
+        Some(group)
+    }
+
+    /// Brings a group up to date: its object, what is probed, and its world.
+    fn prepare(&mut self, name: &GroupName, now: Duration) -> Option<World> {
+        let group = self.sync(name)?;
+        let (ownership, holder) = (group.ownership(), group.holder().map(str::to_owned));
+        let (key, deleting) = (group.record().key.clone(), group.record().is_deleting());
+        let probing = probing(&ownership, deleting, &key, self.index.lock());
+        for (uid, target) in self.index.targets(name, probing) {
+            let Some(target) = target else {
+                self.prober.remove(&uid);
+                continue;
+            };
+            if let Some(first) = self.prober.set_target(&uid, &target) {
+                self.apply(index::Event::Retargeted(uid, first), now);
+            }
+        }
+        self.index.world(name, holder.as_deref(), now)
+    }
+
+    /// Moves a group's election by one event, starts its effects, and sees to its status and its timer.
+    pub(super) fn step(&mut self, name: &GroupName, event: Event, now: Duration) {
+        let session = self.index.lock().own();
+        let Some(group) = self.sync(name) else { return };
+        let before = (group.is_owned(), group.holder().map(str::to_owned));
+        let effects = group.step(event, now);
+        // Whose evidence is weighed as a holder's, and which pods are probed, depends on this.
+        let changed = (before.0, before.1.as_deref()) != (group.is_owned(), group.holder());
+        for (ticket, effect) in effects {
+            if let Effect::Finished(finished) = effect {
+                self.finished(name, &finished);
+            } else {
+                self.start(name, session, ticket, effect);
+            }
+        }
+        if changed {
+            self.index.touch(name);
+        }
+        let deadline = self.groups.get(name).and_then(|group| group.next_look(now));
+        self.timers.set(name, deadline);
+        self.report(name, now);
+    }
+
+    /// Starts an effect of a group's election.
+    fn start(&mut self, name: &GroupName, session: Option<SessionId>, ticket: Ticket, effect: Effect) {
+        let Some(group) = self.groups.get(name) else { return };
+        // A stamp that fences a term off is a step of a change of holder, and does not wait.
+        let waits = matches!(effect, Effect::Read) || group.election().is_stamping(ticket);
+        let urgency = if waits { Urgency::Background } else { Urgency::Now };
+        let order = Order { record: group.record().clone(), session, ticket, effect };
+        self.executor.start(urgency, |context| async move {
+            Message::Done(Box::new(carry_out(&context, order).await))
+        });
+    }
+
+    /// Records and reports a change of holder that has ended.
+    fn finished(&mut self, name: &GroupName, finished: &Finished) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        tracing::info!(
+            group = %name,
+            token = finished.token,
+            from = finished.from.as_ref().map(|pod| &pod.name),
+            to = finished.to.as_ref().map(|pod| &pod.name),
+            reason = %finished.reason,
+            took_ms = u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
+            "the holder changed"
+        );
+        group.history.add(finished);
+        self.events.finished(&group.record().object, finished);
+    }
+}

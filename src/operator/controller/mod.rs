@@ -1,0 +1,237 @@
+//! The controller: one loop that takes messages in, looks at the groups that changed, and starts the calls that follow.
+//!
+//! The controller owns the channels, the prober and the tasks. What it sees goes into the [`Index`]; each group's election
+//! decides. The loop never waits for a call: each runs as a task of its own that ends within a bound, and sends its result
+//! as a message. So a group whose calls hang does not delay the others.
+
+mod answers;
+mod claims;
+mod gauges;
+mod look;
+mod requests;
+mod status;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    conditions::View,
+    events::Events,
+    executor::{Context, Executor},
+    group::Group,
+    index::{self, Index},
+    message::Message,
+    object::GroupName,
+    resync::Schedule,
+    timers::Timers,
+};
+use crate::{
+    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    telemetry::{Check, Liveness},
+};
+
+/// How long a normal exit waits for changes of holder under way.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the loop turns at least.
+const IDLE: Duration = Duration::from_secs(1);
+/// The most messages that are taken in before the groups are looked at.
+const BURST: usize = 256;
+
+/// What the controller works with.
+pub(super) struct Parts {
+    pub(super) cluster: String,
+    /// The namespaces that are watched, each by itself; if there are none, all together.
+    pub(super) namespaces: Vec<String>,
+    /// After how long without a heartbeat this replica no longer counts on owning anything.
+    pub(super) session_ttl: Duration,
+    pub(super) context: Context,
+    pub(super) prober: Prober,
+    pub(super) events: Events,
+    pub(super) health: Health,
+}
+
+/// Where the controller reports its own health.
+pub(super) struct Health {
+    pub(super) liveness: Liveness,
+    pub(super) lock: Check,
+    pub(super) watches: Check,
+}
+
+/// The state of the loop.
+pub(super) struct Controller {
+    cluster: String,
+    namespaces: Vec<String>,
+    session_ttl: Duration,
+    executor: Executor,
+    prober: Prober,
+    events: Events,
+    health: Health,
+    index: Index,
+    /// The groups of the index, as far as they were looked at.
+    groups: HashMap<GroupName, Group>,
+    /// When each group has to be looked at although nothing happens.
+    timers: Timers,
+    /// Groups to claim, if they still have no owner.
+    unclaimed: BTreeSet<GroupName>,
+    /// A claim is on its way.
+    claiming: bool,
+    resync: Schedule,
+    /// The replica is stopping: no change of holder is begun any more.
+    draining: bool,
+}
+
+impl Controller {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            index: Index::new(parts.cluster.clone(), &parts.namespaces, parts.session_ttl),
+            cluster: parts.cluster,
+            namespaces: parts.namespaces,
+            session_ttl: parts.session_ttl,
+            executor: Executor::new(parts.context),
+            prober: parts.prober,
+            events: parts.events,
+            health: parts.health,
+            groups: HashMap::new(),
+            timers: Timers::default(),
+            unclaimed: BTreeSet::new(),
+            claiming: false,
+            resync: Schedule::default(),
+            draining: false,
+        }
+    }
+
+    /// Runs until `shutdown`, and then until no change of holder is under way, within a bound.
+    pub(super) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<Message>,
+        mut probed: mpsc::Receiver<ProbeEvent>,
+        shutdown: CancellationToken,
+    ) {
+        let mut drained_by: Option<Duration> = None;
+        let mut gauged = Duration::ZERO;
+        loop {
+            let now = Monotonic::now();
+            let unfinished = || self.groups.values().any(Group::is_unfinished);
+            if drained_by.is_some_and(|by| now >= by || !unfinished()) {
+                break;
+            }
+            let next = self.next_turn(now);
+            tokio::select! {
+                () = shutdown.cancelled(), if drained_by.is_none() => {
+                    tracing::info!("stopping: changes under way are finished, then the groups are released");
+                    self.draining = true;
+                    drained_by = Some(now + DRAIN_TIMEOUT);
+                }
+                Some(message) = inbox.recv() => {
+                    self.take(message);
+                    for _ in 0..BURST {
+                        let Ok(message) = inbox.try_recv() else { break };
+                        self.take(message);
+                    }
+                }
+                Some(event) = probed.recv() => {
+                    self.probed(event);
+                    for _ in 0..BURST {
+                        let Ok(event) = probed.try_recv() else { break };
+                        self.probed(event);
+                    }
+                }
+                () = sleep_until(Instant::now() + next) => {}
+            }
+            self.executor.clear();
+            self.turn();
+            self.health.liveness.touch();
+            if Monotonic::now() >= gauged + IDLE {
+                gauged = Monotonic::now();
+                self.set_gauges();
+            }
+        }
+    }
+
+    /// How long the loop may wait for a message.
+    fn next_turn(&self, now: Duration) -> Duration {
+        if self.index.is_dirty() {
+            return Duration::ZERO;
+        }
+        let deadlines = self.timers.first().into_iter().chain(self.index.next_deadline());
+        deadlines.min().map_or(IDLE, |at| at.saturating_sub(now).min(IDLE))
+    }
+
+    /// Takes a message in.
+    pub(super) fn take(&mut self, message: Message) {
+        let now = Monotonic::now();
+        match message {
+            Message::Group(scope, event) => self.apply(index::Event::Group(scope, event), now),
+            Message::Pod(scope, event) => self.apply(index::Event::Pod(scope, event), now),
+            Message::NodeLease(event) => self.apply(index::Event::NodeLease(event), now),
+            Message::WatchFailed(watched, scope, problem) => {
+                self.apply(index::Event::WatchFailed(watched, scope, problem), now);
+            }
+            Message::Lock(news) => self.lock_news(news, now),
+            Message::Done(done) => self.done(*done, now),
+            Message::Claimed { session, answers } => self.claimed(session, answers, now),
+            Message::Owner { group, uid, owner, selects } => {
+                if let Err(trouble) = &selects {
+                    let owner = &owner.name;
+                    tracing::warn!(owner, ?trouble, "could not read the selector of the pods' owner");
+                }
+                self.apply(index::Event::OwnerRead { group, uid, owner, selects }, now);
+            }
+            Message::Rows(rows) => self.compare(rows, now),
+            Message::Reported { group, uid, object } => self.reported(&group, &uid, object, now),
+            Message::ApiServer { reachable } => {
+                if !reachable {
+                    tracing::debug!("the API server did not answer a ping");
+                }
+                self.apply(index::Event::ApiServer { reachable }, now);
+            }
+        }
+    }
+
+    /// A probe was sent or ended.
+    pub(super) fn probed(&mut self, event: ProbeEvent) {
+        if let ProbeStep::Ended(outcome) = event.step {
+            self.executor.context.metrics.probe(match outcome {
+                ProbeOutcome::Success => "success",
+                ProbeOutcome::Refused(_) => "refused",
+                ProbeOutcome::Unanswered => "unanswered",
+                ProbeOutcome::Void => "void",
+            });
+        }
+        self.apply(index::Event::Probe(event), Monotonic::now());
+    }
+
+    /// Shows an event to the index, and carries out what it asks for.
+    fn apply(&mut self, event: index::Event, now: Duration) {
+        for request in self.index.apply(event, now) {
+            self.carry_out(request, now);
+        }
+    }
+
+    /// A group as it is seen, and as it is run, once it was looked at.
+    pub(super) fn view(&self, name: &GroupName) -> Option<View<'_>> {
+        Some(View { seen: self.index.group(name)?, group: self.groups.get(name)? })
+    }
+
+    /// Looks at every group that changed, or whose time has come.
+    pub(super) fn turn(&mut self) {
+        let now = Monotonic::now();
+        self.index.advance(now);
+        while let Some(name) = self.timers.pop(now) {
+            self.index.touch(&name);
+        }
+        for name in self.index.take_dirty() {
+            self.look(&name, now);
+        }
+        self.claim(now);
+        self.start_resync(now);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the index asks for, and the news of the lock.
+
+use std::time::Duration;
+
+use super::Controller;
+use crate::operator::{
+    executor::Urgency,
+    index::{self, Notice, Request},
+    lock_view::LockNews,
+    message::Message,
+    object::GroupName,
+    trouble::Trouble,
+    undecodable,
+    watch_health::Sight,
+};
+
+impl Controller {
+    /// Carries out a request of the index.
+    pub(super) fn carry_out(&mut self, request: Request, now: Duration) {
+        match request {
+            Request::StopProbing(uid) => self.prober.remove(&uid),
+            Request::ReadOwner(record, owner) => {
+                self.executor.start(Urgency::Background, |context| async move {
+                    let selects = context.router.selects_by_role(&record.reference, &owner).await;
+                    let selects = selects.map_err(|error| Trouble::from(&error));
+                    Message::Owner { group: record.name.clone(), uid: record.uid.clone(), owner, selects }
+                });
+            }
+            Request::Forget(name) => self.forget(&name),
+            Request::PassOn(name) => self.pass_on(&name, now),
+            Request::ReportUndecodable(unreadable) => {
+                self.executor.start_silent(|context| async move {
+                    undecodable::report(&context.router, &unreadable).await;
+                });
+            }
+            Request::SessionEnded => self.disown_all(now),
+            Request::ReadRows => self.doubt_rows(now),
+            Request::DoubtOwners => self.doubt_owners(),
+            Request::AskForClaims => self.ask_for_claims(),
+            Request::OutageOver => {
+                self.groups.values_mut().for_each(|group| group.report.hindrance_reported = false);
+            }
+            Request::WatchesChanged => match self.index.sight() {
+                Sight::Clear => self.health.watches.pass(),
+                Sight::Coming => {}
+                Sight::None(problem) => self.health.watches.fail(&problem),
+            },
+            Request::Log(notice) => log(&notice),
+        }
+    }
+
+    fn forget(&mut self, name: &GroupName) {
+        self.groups.remove(name);
+        self.timers.set(name, None);
+        self.unclaimed.remove(name);
+        self.executor.context.metrics.forget_group(&name.namespace, &name.name);
+    }
+
+    /// The session with the lock, or the database.
+    pub(super) fn lock_news(&mut self, news: LockNews, now: Duration) {
+        match &news {
+            LockNews::Beat { .. } => self.health.lock.pass(),
+            LockNews::Lost => {
+                self.executor.context.metrics.session_lost();
+                self.health.lock.fail("the session with the lock's database was lost");
+            }
+            LockNews::Down(error) => self.health.lock.fail(&error.to_string()),
+        }
+        self.apply(index::Event::Lock(news), now);
+    }
+}
+
+/// Logs what the index noticed.
+fn log(notice: &Notice) {
+    match notice {
+        Notice::GroupWithoutName => tracing::error!("a LeaderGroup without a name cannot be read"),
+        Notice::UnusableKey(group) => {
+            tracing::error!(%group, "spec.lock.key cannot be used; create the group again with another key");
+        }
+        Notice::Undecodable(group, problem) => {
+            tracing::error!(%group, problem, "a LeaderGroup cannot be read");
+        }
+        Notice::UndecodableAndDeleted(group, problem) => tracing::warn!(
+            %group,
+            problem,
+            "a LeaderGroup that is being deleted cannot be read; it is cleaned up with the fields that can be"
+        ),
+        Notice::WatchFailed(watched, namespace, problem) => tracing::warn!(
+            ?watched,
+            namespace = namespace.as_deref(),
+            problem,
+            "a watch failed; trying again"
+        ),
+        Notice::WatchesWork => tracing::info!("the watches work again"),
+        Notice::DatabaseDown(problem) => tracing::error!(
+            problem,
+            "the lock's database cannot be used; labels stay as they are. Trying again"
+        ),
+        Notice::DatabaseUp => tracing::info!("the lock's database answers again"),
+        Notice::CommitsLost => {
+            tracing::warn!("the database failed over or lost its identity: reading every row again");
+        }
+    }
+}

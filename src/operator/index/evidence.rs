@@ -1,0 +1,116 @@
+//! Events that change the evidence on pods: probes, node leases, and the state of this replica's own network.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{ResourceExt as _, runtime::watcher};
+
+use super::{Index, Requests};
+use crate::{
+    health::ProbeEvent,
+    operator::{connectivity::Peer, watch_health::Watched},
+};
+
+/// After a pause this long in the stream of leases, the groups of all nodes are weighed again: a new observation has
+/// begun, and each has new deadlines.
+const LEASE_PAUSE: Duration = Duration::from_secs(10);
+
+impl Index {
+    pub(super) fn probed(&mut self, event: &ProbeEvent, now: Duration) {
+        let Some(name) = self.group_of_pod.get(&event.uid) else { return };
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(pod) = group.pods.get_mut(&event.uid) else { return };
+        pod.probed(event);
+        let (changed, deadline) = group.assess_pod(&event.uid, &self.leases, now);
+        if changed {
+            self.dirty.insert(name.clone());
+        }
+        self.timers.at_latest(name, deadline);
+    }
+
+    /// The evidence of probes that went elsewhere no longer counts.
+    pub(super) fn retargeted(&mut self, uid: &Arc<str>, first: u64, now: Duration) {
+        let Some(name) = self.group_of_pod.get(uid) else { return };
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(pod) = group.pods.get_mut(uid) else { return };
+        pod.evidence().retarget(first);
+        if group.assess_pod(uid, &self.leases, now).0 {
+            self.dirty.insert(name.clone());
+        }
+    }
+
+    pub(super) fn lease_event(
+        &mut self,
+        event: watcher::Event<Lease>,
+        now: Duration,
+        requests: &mut Requests,
+    ) {
+        let node = match event {
+            watcher::Event::Apply(lease) | watcher::Event::InitApply(lease) => {
+                let renewed =
+                    lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+                self.leases.seen(&lease.name_any(), renewed, now);
+                lease.name_any()
+            }
+            watcher::Event::Delete(lease) => {
+                self.leases.forget(&lease.name_any());
+                lease.name_any()
+            }
+            watcher::Event::Init => return,
+            watcher::Event::InitDone => {
+                self.leases.alive(now);
+                self.assess_nodes(None, now);
+                return self.synced(Watched::NodeLeases, None, requests);
+            }
+        };
+        let resumed = now.saturating_sub(self.lease_seen) >= LEASE_PAUSE;
+        self.lease_seen = now;
+        self.assess_nodes(Some(&node).filter(|_| !resumed).map(String::as_str), now);
+    }
+
+    /// Weighs the evidence on the pods of a node, or of all nodes, after something was heard of its lease.
+    pub(super) fn assess_nodes(&mut self, node: Option<&str>, now: Duration) {
+        for (name, group) in &mut self.groups {
+            if !group.pods.values().any(|pod| node.is_none_or(|node| pod.node() == node)) {
+                continue;
+            }
+            if group.assess(&self.leases, now) {
+                self.dirty.insert(name.clone());
+            }
+            self.timers.at_latest(name, group.next_deadline(&self.leases, now));
+        }
+    }
+
+    pub(super) fn api_server(&mut self, reachable: bool, now: Duration, requests: &mut Requests) {
+        self.heard(Peer::ApiServer, reachable, now);
+        if let Some(until) = self.lag.answered(reachable, now) {
+            self.news_late_until(until, None);
+        }
+        if reachable {
+            self.forgive_watches(now, requests);
+        }
+    }
+
+    /// A peer was reached, or was not. A pod's silence does not count while this replica reaches neither of its peers,
+    /// nor until it reaches one of them again.
+    pub(super) fn heard(&mut self, peer: Peer, reached: bool, now: Duration) {
+        if !self.connectivity.heard(peer, reached) {
+            return;
+        }
+        for (name, group) in &mut self.groups {
+            group.pods.values_mut().for_each(|pod| pod.evidence().cut_off_until(now));
+            if group.assess(&self.leases, now) {
+                self.dirty.insert(name.clone());
+            }
+        }
+    }
+
+    /// What the watches report on the pods of this namespace, or of all namespaces, may be old until then.
+    pub(super) fn news_late_until(&mut self, until: Duration, namespace: Option<&Arc<str>>) {
+        let concerned =
+            self.groups.iter_mut().filter(|(name, _)| namespace.is_none_or(|one| *one == name.namespace));
+        for (_, group) in concerned {
+            group.pods.values_mut().for_each(|pod| pod.evidence().news_late_until(until));
+        }
+    }
+}

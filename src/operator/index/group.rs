@@ -1,0 +1,240 @@
+//! One group as it was last seen: its object, its pods, and what keeps it from electing anybody.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
+
+use super::pod::{Pods, TrackedPod};
+use crate::{
+    api::{LeaderGroup, Reason},
+    election::{Policy, World},
+    health::NodeLeases,
+    operator::{owner_selector::OwnerSelectors, record::Record, trouble::Trouble},
+};
+
+/// A group as it was last seen.
+#[derive(Debug)]
+pub(in crate::operator) struct IndexedGroup {
+    record: Arc<Record>,
+    pub(super) pods: Pods,
+    /// Pods that an older group selects too, and that group.
+    contested: BTreeMap<Arc<str>, String>,
+    owner_selectors: OwnerSelectors,
+    /// What is wrong with the spec.
+    invalid: Option<String>,
+    /// Why the present version of the object cannot be decoded. Everything else here is from an earlier version.
+    pub(super) undecodable: Option<String>,
+    /// When the deletion was first seen.
+    deleted_at: Option<Duration>,
+    /// The UID of the holder, whose evidence is weighed more strictly than a candidate's.
+    holder: Option<String>,
+}
+
+impl IndexedGroup {
+    pub(in crate::operator) fn new(record: Record, now: Duration) -> Self {
+        let mut group = Self {
+            record: Arc::new(record),
+            pods: Pods::new(),
+            contested: BTreeMap::new(),
+            owner_selectors: OwnerSelectors::default(),
+            invalid: None,
+            undecodable: None,
+            deleted_at: None,
+            holder: None,
+        };
+        group.holder = group.record.declared().holder.map(|pod| pod.uid);
+        group.take_in(now);
+        group
+    }
+
+    /// A newer version of the object.
+    pub(super) fn update(&mut self, object: LeaderGroup, now: Duration) {
+        self.record = Arc::new(self.record.newer(object));
+        self.undecodable = None;
+        self.take_in(now);
+    }
+
+    fn take_in(&mut self, now: Duration) {
+        self.invalid = self.record.object.spec.validate().err().map(|invalid| invalid.to_string());
+        self.deleted_at = self.record.is_deleting().then(|| self.deleted_at.unwrap_or(now));
+        self.pods.values_mut().for_each(|pod| pod.measure_by(&self.record));
+    }
+
+    /// A newer version of the object cannot be decoded.
+    pub(super) fn cannot_decode(&mut self, version: Option<String>, problem: String) {
+        let mut object = self.record.object.clone();
+        // A version that was read before this one must not pass for a newer one.
+        object.metadata.resource_version = version;
+        self.record = Arc::new(self.record.newer(object));
+        self.undecodable = Some(problem);
+    }
+
+    pub(in crate::operator) fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    pub(in crate::operator) fn invalid(&self) -> Option<&str> {
+        self.invalid.as_deref()
+    }
+
+    pub(in crate::operator) fn is_undecodable(&self) -> bool {
+        self.undecodable.is_some()
+    }
+
+    /// An owner of the group's pods that selects them by the role label.
+    pub(in crate::operator) fn owner_that_selects_by_role(&self) -> Option<&str> {
+        self.owner_selectors.confirmed()
+    }
+
+    /// The older groups that select pods of this one.
+    pub(in crate::operator) fn older_groups(&self) -> BTreeSet<&str> {
+        self.contested.values().map(String::as_str).collect()
+    }
+
+    /// How long ago the deletion of the group was first seen; zero if it is not being deleted.
+    pub(super) fn deleting_for(&self, now: Duration) -> Duration {
+        self.deleted_at.map_or(Duration::ZERO, |deleted_at| now.saturating_sub(deleted_at))
+    }
+
+    /// A version of one of the group's pods. Returns whether the group has to be looked at, and the owner whose selector
+    /// has to be read.
+    pub(super) fn pod_seen(
+        &mut self,
+        uid: &Arc<str>,
+        pod: &Pod,
+        leases: &NodeLeases,
+        now: Duration,
+    ) -> (bool, Option<OwnerReference>) {
+        let was_contested = self.contested.remove(uid).is_some();
+        let mut changed = true;
+        if let Some(known) = self.pods.get_mut(uid) {
+            changed = known.update(pod, &self.record, now);
+        } else {
+            self.pods.insert(uid.clone(), TrackedPod::new(pod, &self.record, now));
+        }
+        if let Some(known) = self.pods.get_mut(uid) {
+            changed |= known.assess(self.holder.as_deref(), leases, now);
+        }
+        let owner = self.owner_selectors.pod_seen(pod, &self.record.reference.marks);
+        // Nobody is promoted until the answer has arrived.
+        (changed || was_contested || owner.is_some(), owner)
+    }
+
+    /// A pod that this group selects belongs to an older group. Returns whether that is new.
+    pub(super) fn pod_is_contested(&mut self, uid: &Arc<str>, by: &str) -> bool {
+        self.contested.insert(uid.clone(), by.to_owned()).as_deref() != Some(by)
+    }
+
+    /// The pod is gone, or the group no longer selects it.
+    pub(super) fn pod_gone(&mut self, uid: &str) {
+        self.owner_selectors.pod_gone(uid);
+        self.contested.remove(uid);
+        self.pods.remove(uid);
+    }
+
+    /// An owner of pods was read: whether it selects them by the role label.
+    pub(super) fn owner_read(&mut self, owner: &OwnerReference, selects: &Result<bool, Trouble>) {
+        self.owner_selectors.answered(owner, selects);
+    }
+
+    /// Weighs the evidence on one pod after something happened to it. Returns whether its standing changed, and when it
+    /// may change next although nothing happens.
+    pub(super) fn assess_pod(
+        &mut self,
+        uid: &str,
+        leases: &NodeLeases,
+        now: Duration,
+    ) -> (bool, Option<Duration>) {
+        let holder = self.holder.as_deref();
+        let Some(pod) = self.pods.get_mut(uid) else { return (false, None) };
+        (pod.assess(holder, leases, now), pod.next_deadline(leases, now))
+    }
+
+    /// Weighs the evidence on all pods. Returns whether any standing changed.
+    pub(super) fn assess(&mut self, leases: &NodeLeases, now: Duration) -> bool {
+        let holder = self.holder.as_deref();
+        self.pods.values_mut().fold(false, |changed, pod| pod.assess(holder, leases, now) | changed)
+    }
+
+    /// When a standing may change although nothing happens.
+    pub(super) fn next_deadline(&self, leases: &NodeLeases, now: Duration) -> Option<Duration> {
+        self.pods.values().filter_map(|pod| pod.next_deadline(leases, now)).min()
+    }
+
+    pub(super) fn set_holder(&mut self, holder: Option<&str>) {
+        if self.holder.as_deref() != holder {
+            self.holder = holder.map(str::to_owned);
+        }
+    }
+
+    /// The UID of the pod that the status declares as the holder.
+    pub(super) fn declared_holder(&self) -> Option<&str> {
+        let holder = self.record.status()?.declaration.holder.as_ref()?;
+        Some(&holder.uid)
+    }
+
+    /// The world as the election sees it, with the standings as they were last weighed.
+    pub(super) fn world(&self, lock_away: bool) -> World {
+        let spec = &self.record.object.spec;
+        World {
+            members: self.pods.values().map(|pod| pod.member().clone()).collect(),
+            policy: Policy {
+                lock_delay: spec.lock.lock_delay.0,
+                paused: spec.paused,
+                on_delete: spec.on_delete,
+            },
+            declared: self.record.declared(),
+            obstacle: self.obstacle(),
+            deleting: self.record.is_deleting(),
+            lock_away,
+        }
+    }
+
+    /// Why nobody of this group may be promoted.
+    pub(in crate::operator) fn obstacle(&self) -> Option<Reason> {
+        if self.invalid.is_some() || self.undecodable.is_some() {
+            Some(Reason::InvalidSpec)
+        } else if !self.contested.is_empty() {
+            Some(Reason::SelectedByOtherGroup)
+        } else if self.owner_selectors.confirmed().is_some() {
+            Some(Reason::RoleLabelInOwnerSelector)
+        } else if self.owner_selectors.asking() {
+            Some(Reason::Pending)
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::operator::object::GroupName;
+
+    #[test]
+    fn a_deletion_counts_from_when_it_was_seen_and_not_from_when_it_is_asked_about() {
+        let at = Duration::from_secs;
+        let object = |deleted: Option<&str>| -> LeaderGroup {
+            let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1", "deletionTimestamp": deleted },
+                "spec": { "selector": { "matchLabels": { "app": "web" } } } });
+            serde_json::from_value(object).expect("a group")
+        };
+        let deleted = || object(Some("2026-01-01T00:00:00Z"));
+        let new = |object, now| {
+            let name = GroupName { namespace: "shop".into(), name: "web".into() };
+            IndexedGroup::new(Record::first(object, name, "c1").expect("it has a name"), now)
+        };
+        let mut group = new(object(None), at(1));
+        assert_eq!(group.deleting_for(at(20)), Duration::ZERO);
+        group.update(deleted(), at(30));
+        group.update(deleted(), at(35));
+        assert_eq!(group.deleting_for(at(40)), at(10));
+        assert_eq!(new(deleted(), at(50)).deleting_for(at(53)), at(3));
+    }
+}

@@ -1,0 +1,221 @@
+//! What this replica sees: groups, pods, evidence, the health of its watches, and the lock's sessions.
+//!
+//! [`Index::apply`] takes one event and the present time. It updates the view, notes which groups have to be looked at,
+//! and returns requests for the controller. The index performs no I/O, starts no task, sends no message and reads no
+//! clock. It neither decides who is active nor records which groups this replica owns; the election does.
+//!
+//! A group is *dirty* if something changed that the election or the status can see. A probe that leaves a pod's standing
+//! unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
+
+mod evidence;
+mod group;
+mod groups;
+mod lock;
+mod pod;
+mod pods;
+mod request;
+mod selection;
+#[cfg(test)]
+mod tests;
+mod watches;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+pub(super) use group::IndexedGroup;
+pub(super) use request::{Event, Notice, Request};
+
+use super::{
+    connectivity::{Connectivity, Lag},
+    lock_view::LockView,
+    object::GroupName,
+    outage::{Hindrance, OUTAGE_PATIENCE, Outage},
+    probing::Probing,
+    timers::Timers,
+    watch_health::{Scope, Sight, WatchHealth, Watched},
+};
+use crate::{
+    election::World,
+    health::{NodeLeases, Target},
+};
+use selection::Selection;
+
+/// Everything that this replica sees.
+pub(super) struct Index {
+    cluster: String,
+    /// After how long without a heartbeat this replica no longer counts on its session.
+    session_ttl: Duration,
+    groups: HashMap<GroupName, IndexedGroup>,
+    /// Which groups select which pods.
+    selection: Selection,
+    /// The group that each pod belongs to.
+    group_of_pod: HashMap<Arc<str>, GroupName>,
+    leases: NodeLeases,
+    /// When a node lease last arrived.
+    lease_seen: Duration,
+    lock: LockView,
+    connectivity: Connectivity,
+    lag: Lag,
+    watches: WatchHealth,
+    /// Groups that cannot be decoded, with UID and generation: each generation is reported once.
+    undecodable: HashMap<GroupName, (String, Option<i64>)>,
+    /// The objects of a list that is being read, by watch and scope.
+    listing: HashMap<(Watched, Scope), BTreeSet<String>>,
+    dirty: BTreeSet<GroupName>,
+    /// When the evidence on a group's pods may change although nothing happens.
+    timers: Timers,
+}
+
+/// The requests that an event leads to.
+type Requests = Vec<Request>;
+
+impl Index {
+    /// An index for this cluster that has seen nothing. `namespaces` are those that are watched, each by itself; if
+    /// there are none, all are watched together.
+    pub(super) fn new(cluster: String, namespaces: &[String], session_ttl: Duration) -> Self {
+        Self {
+            cluster,
+            session_ttl,
+            groups: HashMap::new(),
+            selection: Selection::default(),
+            group_of_pod: HashMap::new(),
+            leases: NodeLeases::default(),
+            lease_seen: Duration::ZERO,
+            lock: LockView::default(),
+            connectivity: Connectivity::default(),
+            lag: Lag::default(),
+            watches: WatchHealth::new(namespaces),
+            undecodable: HashMap::new(),
+            listing: HashMap::new(),
+            dirty: BTreeSet::new(),
+            timers: Timers::default(),
+        }
+    }
+
+    /// Takes an event in. The requests are to be carried out in their order, before the next event.
+    pub(super) fn apply(&mut self, event: Event, now: Duration) -> Requests {
+        let mut requests = Requests::new();
+        match event {
+            Event::Group(scope, event) => self.group_event(&scope, event, now, &mut requests),
+            Event::Pod(scope, event) => self.pod_event(&scope, event, now, &mut requests),
+            Event::NodeLease(event) => self.lease_event(event, now, &mut requests),
+            Event::WatchFailed(watched, scope, problem) => {
+                self.watch_failed(watched, &scope, &problem, now, &mut requests);
+            }
+            Event::Probe(event) => self.probed(&event, now),
+            Event::Retargeted(uid, first) => self.retargeted(&uid, first, now),
+            Event::Lock(news) => self.lock_news(news, now, &mut requests),
+            Event::ApiServer { reachable } => self.api_server(reachable, now, &mut requests),
+            Event::PodsRead(pods) => self.pods_read(pods, now, &mut requests),
+            Event::GroupRead(object) => self.group_seen(object, now, &mut requests),
+            Event::OwnerRead { group, uid, owner, selects } => {
+                if let Some(known) = self.groups.get_mut(&group).filter(|known| *known.record().uid == *uid) {
+                    known.owner_read(&owner, &selects);
+                    self.dirty.insert(group);
+                }
+            }
+        }
+        requests
+    }
+
+    /// Lets time pass: evidence may change because of it.
+    pub(super) fn advance(&mut self, now: Duration) {
+        while let Some(name) = self.timers.pop(now) {
+            let Some(group) = self.groups.get_mut(&name) else { continue };
+            if group.assess(&self.leases, now) {
+                // The next deadline is set when the group is looked at.
+                self.dirty.insert(name);
+            } else {
+                self.timers.set(&name, group.next_deadline(&self.leases, now));
+            }
+        }
+    }
+
+    /// When [`Self::advance`] has to be called next.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.timers.first()
+    }
+
+    /// The groups to look at, each once. One that is gone may be among them.
+    pub(super) fn take_dirty(&mut self) -> BTreeSet<GroupName> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Makes a group dirty for a reason that the index does not see.
+    pub(super) fn touch(&mut self, name: &GroupName) {
+        self.dirty.insert(name.clone());
+    }
+
+    pub(super) fn group(&self, name: &GroupName) -> Option<&IndexedGroup> {
+        self.groups.get(name)
+    }
+
+    pub(super) fn lock(&self) -> &LockView {
+        &self.lock
+    }
+
+    /// The world of a group at this time. It contains everything that was seen, so the group is no longer dirty. `holder`
+    /// is the UID of the pod whose evidence is weighed as a holder's.
+    pub(super) fn world(&mut self, name: &GroupName, holder: Option<&str>, now: Duration) -> Option<World> {
+        let lock_away = self.lock.is_away(now);
+        let group = self.groups.get_mut(name)?;
+        group.set_holder(holder);
+        group.assess(&self.leases, now);
+        self.timers.set(name, group.next_deadline(&self.leases, now));
+        self.dirty.remove(name);
+        Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE))
+    }
+
+    /// What is to be probed at each pod of a group; `None` for a pod that is not to be probed.
+    pub(super) fn targets(&self, name: &GroupName, probing: Probing) -> Vec<(Arc<str>, Option<Target>)> {
+        let Some(group) = self.groups.get(name) else { return Vec::new() };
+        let lock = &group.record().object.spec.lock;
+        let holder = group.declared_holder();
+        let target = |(uid, pod): (&Arc<str>, &pod::TrackedPod)| {
+            let wanted = match probing {
+                Probing::All => true,
+                Probing::Holder => holder == Some(&**uid),
+                Probing::None => false,
+            };
+            (uid.clone(), pod.target(lock).filter(|_| wanted))
+        };
+        group.pods.iter().map(target).collect()
+    }
+
+    /// What keeps this replica from working for any group of a namespace, once it is worth reporting. It is reported at
+    /// once on a group whose status was never written.
+    pub(super) fn hindrance(
+        &self,
+        namespace: &Arc<str>,
+        never_seen: bool,
+        now: Duration,
+    ) -> Option<Hindrance> {
+        let worth_reporting = |outage: &&Outage| never_seen || outage.lasts(now);
+        let lock = self.lock.outage().filter(worth_reporting);
+        let watch = self.watches.blindness(namespace).filter(worth_reporting);
+        lock.map(|outage| Hindrance::Lock(outage.problem.clone()))
+            .or_else(|| watch.map(|outage| Hindrance::Pods(outage.problem.clone())))
+    }
+
+    /// Whether the replica sees what it needs for its work.
+    pub(super) fn sight(&self) -> Sight {
+        self.watches.sight()
+    }
+
+    /// Whether a group may be claimed: its pods must have been listed.
+    pub(super) fn allows_claim(&self, name: &GroupName, now: Duration) -> bool {
+        let deleting = self.groups.get(name).is_some_and(|group| group.record().is_deleting());
+        self.watches.allow_claim(&name.namespace, deleting, now)
+    }
+
+    fn touch_all(&mut self) {
+        self.dirty.extend(self.groups.keys().cloned());
+    }
+}

@@ -1,0 +1,125 @@
+//! One pod of a group: what the API server says of it, the evidence, and what the election sees of both.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::{
+    api::{LockSpec, PodRef},
+    election::{self, Member},
+    health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict},
+    operator::record::Record,
+    routing::stamp_of,
+};
+
+/// A pod of a group.
+#[derive(Debug)]
+pub(super) struct TrackedPod {
+    facts: PodFacts,
+    evidence: PodEvidence,
+    member: Member,
+}
+
+impl TrackedPod {
+    pub(super) fn new(pod: &Pod, record: &Record, now: Duration) -> Self {
+        let facts = PodFacts::from_pod(pod, &record.object.spec);
+        let mut evidence = PodEvidence::new(thresholds(&facts, record));
+        evidence.kubelet(&facts, now);
+        Self { member: member(pod, &facts, record), facts, evidence }
+    }
+
+    /// Takes a newer version of the pod in. Returns whether it differs in anything but its version.
+    pub(super) fn update(&mut self, pod: &Pod, record: &Record, now: Duration) -> bool {
+        let facts = PodFacts::from_pod(pod, &record.object.spec);
+        self.evidence.set_thresholds(thresholds(&facts, record));
+        self.evidence.kubelet(&facts, now);
+        let member = Member { standing: self.member.standing, ..member(pod, &facts, record) };
+        // The next world has the new version; nothing is decided because of it.
+        self.facts.resource_version.clone_from(&facts.resource_version);
+        self.member.version.clone_from(&member.version);
+        let changed = self.facts != facts || self.member != member;
+        (self.facts, self.member) = (facts, member);
+        changed
+    }
+
+    /// The group's spec changed.
+    pub(super) fn measure_by(&mut self, record: &Record) {
+        self.evidence.set_thresholds(thresholds(&self.facts, record));
+    }
+
+    /// Takes in what a probe did.
+    pub(super) fn probed(&mut self, event: &ProbeEvent) {
+        match event.step {
+            ProbeStep::Sent => self.evidence.probe_sent(event.seq, event.sent_at),
+            ProbeStep::Ended(outcome) => self.evidence.probe_answered(event.seq, event.sent_at, outcome),
+            ProbeStep::AnsweredLate => self.evidence.probe_answered_late(event.seq, event.sent_at),
+        }
+    }
+
+    pub(super) fn evidence(&mut self) -> &mut PodEvidence {
+        &mut self.evidence
+    }
+
+    /// Weighs the evidence. Returns whether the pod's standing changed.
+    pub(super) fn assess(&mut self, holder: Option<&str>, leases: &NodeLeases, now: Duration) -> bool {
+        let standing = if holder == Some(self.facts.uid.as_str()) {
+            health::Standing::Holder
+        } else {
+            health::Standing::Candidate
+        };
+        let lease = leases.of(self.node());
+        let after = standing_of(self.evidence.verdict(standing, &lease, now));
+        std::mem::replace(&mut self.member.standing, after) != after
+    }
+
+    /// When the standing may change although nothing happens.
+    pub(super) fn next_deadline(&self, leases: &NodeLeases, now: Duration) -> Option<Duration> {
+        self.evidence.next_deadline(&leases.of(self.node()), now)
+    }
+
+    pub(super) fn node(&self) -> &str {
+        self.facts.node.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// What to probe, and how often, if the pod can be probed at all.
+    pub(super) fn target(&self, lock: &LockSpec) -> Option<Target> {
+        let (ip, probe) = self.facts.target().filter(|_| !self.facts.finished())?;
+        Some(Target { ip, probe: probe.clone(), interval: lock.retry_interval.0, listen: lock.ttl.0 })
+    }
+}
+
+fn thresholds(facts: &PodFacts, record: &Record) -> Thresholds {
+    let probe = facts.probe.as_ref().ok().and_then(Option::as_ref);
+    Thresholds::of(&record.object.spec, probe.map(|probe| probe.timeout))
+}
+
+fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
+    let stamp = stamp_of(pod);
+    Member {
+        pod: PodRef { name: facts.name.clone(), uid: facts.uid.clone() },
+        node: facts.node.clone(),
+        version: facts.resource_version.clone(),
+        role: record.reference.marks.role(pod),
+        stamp: stamp.as_ref().map(|stamp| stamp.token),
+        stamped_by_us: stamp.is_some_and(|stamp| *stamp.group == *record.uid),
+        standing: election::Standing::Unproven,
+        created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
+    }
+}
+
+fn standing_of(verdict: Verdict) -> election::Standing {
+    match verdict {
+        Verdict::Eligible { .. } => election::Standing::Eligible,
+        Verdict::Failing(reason) => election::Standing::Failing(reason),
+        Verdict::Silent { .. } => election::Standing::Silent,
+        Verdict::Unknown => election::Standing::Unproven,
+        Verdict::Ended(reason) => election::Standing::Ended(reason),
+    }
+}
+
+/// The pods of a group, by UID.
+pub(super) type Pods = std::collections::BTreeMap<Arc<str>, TrackedPod>;

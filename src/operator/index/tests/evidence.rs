@@ -1,0 +1,146 @@
+//! Probes, node leases, and the lock.
+
+use super::*;
+
+#[test]
+fn a_probe_is_looked_at_only_if_it_changes_the_standing() {
+    let mut case = Case::web();
+    case.probe("a", ProbeOutcome::Success);
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0], ("a".into(), Standing::Eligible));
+    let first = case.index.next_deadline().expect("the proof grows old");
+    for _ in 0..3 {
+        case.now += s(1);
+        case.probe("a", ProbeOutcome::Success);
+        assert_eq!(case.dirty(), [""; 0], "it is as well as before");
+    }
+    // The first proof would be too old by now. Time alone does not make the group dirty while there is a later one.
+    case.now = case.now.max(first);
+    case.index.advance(case.now);
+    assert_eq!(case.dirty(), [""; 0]);
+    let next = case.index.next_deadline().expect("the last proof grows old too");
+    assert!(next > first);
+    case.probe("a", ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    assert_eq!(case.dirty(), ["web"], "there is no fresh proof any more");
+    case.seen("web");
+    case.probe("a", ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Failing(Reason::ProbeRefused));
+    // A pod that nobody tracks.
+    case.probe("z", ProbeOutcome::Success);
+    assert_eq!(case.dirty(), [""; 0]);
+}
+
+#[test]
+fn a_proof_that_grows_old_makes_the_group_dirty_when_its_time_has_come() {
+    let mut case = Case::web();
+    case.probe("a", ProbeOutcome::Success);
+    case.seen("web");
+    let at = case.index.next_deadline().expect("the proof grows old");
+    case.index.advance(at.saturating_sub(Duration::from_millis(1)));
+    assert_eq!(case.dirty(), [""; 0]);
+    case.now = at;
+    case.index.advance(at);
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+}
+
+#[test]
+fn the_targets_are_the_pods_that_can_be_probed() {
+    let mut case = Case::web();
+    let targets = |case: &Case, probing| -> Vec<bool> {
+        let targets = case.index.targets(&name("web"), probing);
+        targets.into_iter().map(|(_, target)| target.is_some()).collect()
+    };
+    assert_eq!(targets(&case, Probing::All), [true, true]);
+    assert_eq!(targets(&case, Probing::None), [false, false]);
+    assert_eq!(targets(&case, Probing::Holder), [false, false], "there is no holder");
+    let mut object = case.object("web", "g1", "web", 0);
+    object["status"] = json!({ "declaration": { "token": 1, "holder": { "name": "b", "uid": "b" } } });
+    case.watch(object);
+    assert_eq!(targets(&case, Probing::Holder), [false, true]);
+    // What goes elsewhere begins again.
+    case.probe("a", ProbeOutcome::Success);
+    case.seen("web");
+    let first = case.version + 1;
+    case.apply(Event::Retargeted("a".into(), first));
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+}
+
+#[test]
+fn a_lost_session_and_other_living_sessions_concern_all_groups() {
+    let mut case = Case::web();
+    let [own, other] = [SessionId::new(), SessionId::new()];
+    case.beat(own, &[own]);
+    assert_eq!(case.dirty(), ["web"]);
+    let requests = case.beat(own, &[own]);
+    assert!(matches!(requests[..], [Request::AskForClaims]), "{requests:?}");
+    assert_eq!(case.dirty(), [""; 0], "all is as before");
+    case.beat(own, &[own, other]);
+    assert_eq!(case.dirty(), ["web"]);
+    let requests = case.apply(Event::Lock(LockNews::Lost));
+    assert!(matches!(requests[..], [Request::SessionEnded]) && case.index.lock().own().is_none());
+    let again = SessionId::new();
+    assert!(matches!(case.beat(again, &[again])[0], Request::SessionEnded));
+    assert_eq!(case.index.lock().own(), Some(again));
+}
+
+#[test]
+fn a_database_that_is_away_ends_the_session_after_its_ttl_and_no_deletion_waits_for_it() {
+    let mut case = Case::web();
+    let own = SessionId::new();
+    case.beat(own, &[own]);
+    let mut deleted = case.object("web", "g1", "web", 0);
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    case.watch(deleted);
+    case.group("other", "g2", "other", 0);
+    case.dirty();
+    let away = |case: &mut Case| case.index.world(&name("web"), None, case.now).expect("the group").lock_away;
+    let down = || Event::Lock(LockNews::Down(LockError::ReadOnly));
+    let requests = case.apply(down());
+    assert!(matches!(&requests[..], [Request::Log(Notice::DatabaseDown(_))]), "{requests:?}");
+    assert_eq!(case.dirty(), ["other", "web"]);
+    case.now += s(1);
+    assert!(case.apply(down()).is_empty() && !away(&mut case));
+    assert_eq!(case.dirty(), [""; 0], "the one that was just looked at");
+    case.now += TTL;
+    assert!(matches!(case.apply(down())[..], [Request::SessionEnded]));
+    assert_eq!(case.dirty(), ["web"], "it is asked whether it still waits");
+    case.now += s(10);
+    assert!(case.apply(down()).is_empty() && away(&mut case));
+    assert_eq!(case.dirty(), ["other"], "the outage is worth a report");
+    let requests = case.beat(own, &[own]);
+    assert!(matches!(requests[0], Request::Log(Notice::DatabaseUp)), "{requests:?}");
+    assert!(!away(&mut case));
+}
+
+#[test]
+fn a_lease_that_stands_still_speaks_against_the_pods_of_its_node_that_cannot_be_probed() {
+    let mut case = Case::new();
+    let mut object = case.object("web", "g1", "web", 0);
+    object["spec"]["health"] = json!({});
+    case.watch(object);
+    case.pod("a", "web", &json!({}));
+    case.lease("node-1", 1);
+    case.seen("web");
+    case.now += s(10);
+    case.lease("node-1", 2);
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    case.now += s(5);
+    case.lease("node-1", 2);
+    assert_eq!(case.dirty(), [""; 0], "it is as alive as before");
+    // The leases of other nodes show that the watch works.
+    for renewed in 3..9 {
+        case.now += s(10);
+        case.lease("node-2", renewed);
+        case.index.advance(case.now);
+    }
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Silent);
+    // If the watch fails, nothing is held against the node any more.
+    case.apply(Event::WatchFailed(Watched::NodeLeases, None, "gone".to_owned()));
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+}

@@ -1,0 +1,178 @@
+//! Groups and pods.
+
+use super::*;
+
+#[test]
+fn a_new_version_of_a_pod_is_looked_at_only_if_it_differs_in_something_else() {
+    let mut case = Case::web();
+    case.pod("a", "web", &json!({}));
+    assert_eq!(case.dirty(), [""; 0]);
+    let versions = |case: &mut Case| {
+        let world = case.index.world(&name("web"), None, case.now).expect("the group");
+        world.members[0].version.clone()
+    };
+    assert_eq!(versions(&mut case), case.version.to_string(), "the next world has it");
+    let labels = json!({ "app": "web", "leadergroup.dev/role": "active" });
+    let stamp = json!({ "leadergroup.dev/stamp": "g1/3" });
+    case.pod("a", "web", &json!({ "labels": labels, "annotations": stamp }));
+    assert_eq!(case.dirty(), ["web"]);
+    let world = case.index.world(&name("web"), None, case.now).expect("the group");
+    let member = &world.members[0];
+    assert_eq!((member.role, member.stamp, member.stamped_by_us), (Role::Active, Some(3), true));
+    // One that is older than what a write has returned changes nothing.
+    case.version = 5;
+    case.pod("a", "web", &json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));
+    assert_eq!(case.dirty(), [""; 0]);
+}
+
+#[test]
+fn what_a_relist_does_not_contain_is_gone() {
+    let mut case = Case::web();
+    case.group("other", "g2", "other", 0);
+    case.dirty();
+    let (web, pod) = (case.object("web", "g1", "web", 0), case.manifest("b", "web", &json!({})));
+    for event in [watcher::Event::Init, watcher::Event::InitApply(pod)] {
+        assert!(stopped(&case.apply(Event::Pod(None, event))).is_empty());
+    }
+    let requests = case.apply(Event::Pod(None, watcher::Event::InitDone));
+    assert_eq!(stopped(&requests), ["a"]);
+    assert!(requests.iter().any(|request| matches!(request, Request::AskForClaims)));
+    assert_eq!((case.dirty(), case.seen("web").len()), (vec!["web".to_owned()], 1));
+    for event in [watcher::Event::Init, watcher::Event::InitApply(sighting(web))] {
+        case.apply(Event::Group(None, event));
+    }
+    assert!(forgotten(&case.apply(Event::Group(None, watcher::Event::InitDone))));
+    assert!(case.index.group(&name("other")).is_none());
+    assert_eq!(case.dirty(), ["other", "web"]);
+}
+
+#[test]
+fn a_pod_that_leaves_the_selector_is_no_longer_the_groups() {
+    let mut case = Case::web();
+    assert_eq!(stopped(&case.pod("a", "elsewhere", &json!({}))), ["a"]);
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web").len(), 1);
+    // A probe that was on its way changes nothing.
+    case.probe("a", ProbeOutcome::Success);
+    assert_eq!(case.dirty(), [""; 0]);
+    case.pod("a", "web", &json!({}));
+    assert_eq!(case.seen("web")[0], ("a".into(), Standing::Unproven), "its evidence was forgotten");
+}
+
+#[test]
+fn of_two_groups_that_select_a_pod_the_older_one_has_it_and_the_younger_one_waits() {
+    let mut case = Case::web();
+    case.group("younger", "g2", "web", 1);
+    assert_eq!(case.dirty(), ["younger"]);
+    assert_eq!((case.obstacle("web"), case.obstacle("younger")), (None, Some(Reason::SelectedByOtherGroup)));
+    assert!(case.seen("younger").is_empty());
+    let younger = case.index.group(&name("younger")).expect("it is there");
+    assert_eq!(younger.older_groups().into_iter().collect::<Vec<_>>(), ["shop/web"]);
+    // The older one goes.
+    let gone = case.object("web", "g1", "web", 0);
+    let requests = case.apply(Event::Group(None, watcher::Event::Delete(sighting(gone))));
+    assert!(forgotten(&requests));
+    assert_eq!(stopped(&requests), ["a", "b"]);
+    assert_eq!((case.obstacle("younger"), case.seen("younger").len()), (None, 2));
+    // An even older one comes.
+    case.group("ancient", "g3", "web", 0);
+    assert_eq!(case.obstacle("younger"), Some(Reason::SelectedByOtherGroup));
+    assert_eq!((case.seen("younger").len(), case.seen("ancient").len()), (0, 2));
+}
+
+#[test]
+fn a_changed_selector_gathers_the_pods_again() {
+    let mut case = Case::web();
+    case.pod("c", "blue", &json!({}));
+    assert_eq!(case.dirty(), [""; 0], "no group selects it");
+    case.group("blue", "g2", "blue", 1);
+    assert_eq!((case.dirty(), case.seen("blue").len()), (vec!["blue".to_owned()], 1));
+    // The API server does not allow it for one group, but a group that was deleted may come back with another selector.
+    case.group("blue", "g9", "green", 2);
+    assert!(case.seen("blue").is_empty());
+}
+
+#[test]
+fn a_group_of_the_same_name_with_another_uid_is_another_group() {
+    let mut case = Case::web();
+    case.probe("a", ProbeOutcome::Success);
+    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    let requests = case.group("web", "g2", "web", 9);
+    assert!(forgotten(&requests));
+    assert_eq!(stopped(&requests), ["a", "b"]);
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(&*case.index.group(&name("web")).expect("the new one").record().uid, "g2");
+    let unproven = |uid: &str| (uid.to_owned(), Standing::Unproven);
+    assert_eq!(case.seen("web"), [unproven("a"), unproven("b")], "what was known of the pods is forgotten");
+    // An owner's selector that was read for the old group is nothing to the new one.
+    let owner = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs" });
+    let owner = serde_json::from_value(owner).expect("a reference");
+    case.apply(Event::OwnerRead { group: name("web"), uid: "g1".into(), owner, selects: Ok(true) });
+    assert_eq!(case.dirty(), [""; 0]);
+}
+
+#[test]
+fn an_older_version_of_a_group_than_a_write_returned_is_dropped() {
+    let mut case = Case::web();
+    let stale = case.object("web", "g1", "web", 0);
+    let mut paused = case.object("web", "g1", "web", 0);
+    paused["spec"]["paused"] = true.into();
+    case.apply(Event::GroupRead(sighting(paused.clone())));
+    assert_eq!(case.dirty(), ["web"]);
+    for repeated in [stale, paused] {
+        case.watch(repeated);
+        assert_eq!(case.dirty(), [""; 0]);
+    }
+    let world = case.index.world(&name("web"), None, case.now).expect("the group");
+    assert!(world.policy.paused);
+}
+
+#[test]
+fn pods_that_a_call_returned_are_taken_in_only_while_the_watch_shows_them() {
+    let mut case = Case::web();
+    let labels = json!({ "app": "web", "leadergroup.dev/role": "active" });
+    let [promoted, unknown] = ["a", "x"].map(|uid| case.manifest(uid, "web", &json!({ "labels": labels })));
+    case.apply(Event::PodsRead(vec![promoted.clone(), unknown]));
+    assert_eq!((case.dirty(), case.seen("web").len()), (vec!["web".to_owned()], 2));
+    case.apply(Event::Pod(None, watcher::Event::Delete(promoted.clone())));
+    case.apply(Event::PodsRead(vec![promoted]));
+    assert_eq!(case.seen("web").len(), 1, "it is not brought back");
+}
+
+#[test]
+fn an_owner_is_to_be_read_when_a_new_pod_carries_the_role_label() {
+    let mut case = Case::web();
+    let born = json!({
+        "labels": { "app": "web", "leadergroup.dev/role": "standby" },
+        "ownerReferences": [
+            { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": true },
+        ],
+    });
+    let requests = case.pod("c", "web", &born);
+    let Some(Request::ReadOwner(record, owner)) = requests.into_iter().next() else { panic!("no request") };
+    assert_eq!((case.dirty(), case.obstacle("web")), (vec!["web".to_owned()], Some(Reason::Pending)));
+    let uid: Arc<str> = record.uid.clone();
+    case.apply(Event::OwnerRead { group: name("web"), uid, owner, selects: Ok(true) });
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.obstacle("web"), Some(Reason::RoleLabelInOwnerSelector));
+}
+
+#[test]
+fn a_group_that_cannot_be_decoded_is_passed_on_reported_once_and_left_when_it_can_be_again() {
+    let mut case = Case::web();
+    let mut broken = case.object("web", "g1", "web", 0);
+    broken["spec"]["onDelete"] = "Explode".into();
+    let requests = case.watch(broken.clone());
+    assert!(
+        matches!(
+            &requests[..],
+            [Request::PassOn(_), Request::Log(Notice::Undecodable(..)), Request::ReportUndecodable(_),]
+        ),
+        "{requests:?}"
+    );
+    assert_eq!((case.dirty(), case.obstacle("web")), (vec!["web".to_owned()], Some(Reason::InvalidSpec)));
+    assert_eq!(case.seen("web").len(), 2, "it stays as it was last decoded");
+    assert!(matches!(case.watch(broken)[..], [Request::PassOn(_)]), "it is reported once");
+    case.group("web", "g1", "web", 0);
+    assert_eq!(case.obstacle("web"), None);
+}

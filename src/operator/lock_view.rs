@@ -1,0 +1,114 @@
+//! The lock as the last heartbeat showed it: this replica's session, the sessions of the others, and outages.
+
+use std::time::Duration;
+
+use super::outage::Outage;
+use leadergroup_lock::{LockError, SessionId};
+
+/// What a heartbeat, or the lack of one, shows.
+#[derive(Debug)]
+pub(super) enum LockNews {
+    /// The session is alive, and so are these of the same cluster's replicas (this one's own included).
+    Beat {
+        /// This replica's session.
+        own: SessionId,
+        /// All living sessions that groups can fall to.
+        living: Vec<SessionId>,
+        /// Those of them that seem to have stopped.
+        suspects: Vec<SessionId>,
+        /// The database may have lost commits, or is another server: the rows have to be read again.
+        doubt: bool,
+        /// A session may have given up its claim to a group and still be alive.
+        yielded: bool,
+        /// How long the heartbeat took.
+        took: Duration,
+    },
+    /// There is no session any more: other replicas may own what this one owned.
+    Lost,
+    /// The database cannot be used now. A session that exists is not lost by that: either the others cannot use the
+    /// database either, or one of them marks the session dead.
+    Down(LockError),
+}
+
+/// The lock as the last heartbeat showed it.
+#[derive(Debug, Default)]
+pub(super) struct LockView {
+    own: Option<SessionId>,
+    living: Vec<SessionId>,
+    /// Those of them that seem to have stopped beating.
+    suspects: Vec<SessionId>,
+    /// When the last successful heartbeat was sent.
+    beaten_at: Duration,
+    outage: Option<Outage>,
+    /// The outage as the groups were last shown it: its text, and whether it lasts.
+    shown: Option<(String, bool)>,
+}
+
+impl LockView {
+    pub(super) fn own(&self) -> Option<SessionId> {
+        self.own
+    }
+
+    pub(super) fn living(&self) -> &[SessionId] {
+        &self.living
+    }
+
+    pub(super) fn is_suspect(&self, session: SessionId) -> bool {
+        self.suspects.contains(&session)
+    }
+
+    pub(super) fn outage(&self) -> Option<&Outage> {
+        self.outage.as_ref()
+    }
+
+    /// Whether the database has been unavailable for so long that nothing waits for it any more.
+    pub(super) fn is_away(&self, now: Duration) -> bool {
+        self.outage.as_ref().is_some_and(|outage| outage.lasts(now))
+    }
+
+    /// The database answered. Returns whether that ends an outage.
+    pub(super) fn answers_again(&mut self) -> bool {
+        self.shown = None;
+        self.outage.take().is_some()
+    }
+
+    /// A heartbeat succeeded. Returns whether the other sessions are not the same as before.
+    pub(super) fn beat(
+        &mut self,
+        own: SessionId,
+        living: Vec<SessionId>,
+        suspects: Vec<SessionId>,
+        sent_at: Duration,
+    ) -> bool {
+        let changed = self.living != living || self.suspects != suspects;
+        (self.own, self.living, self.suspects, self.beaten_at) = (Some(own), living, suspects, sent_at);
+        changed
+    }
+
+    pub(super) fn session_lost(&mut self) {
+        self.own = None;
+    }
+
+    /// The database could not be used. Returns whether the session may have expired because of that: other replicas may
+    /// own the groups by now. If the session turns out to be alive when the database answers, the groups are claimed
+    /// again.
+    pub(super) fn down(&mut self, problem: &str, session_ttl: Duration, now: Duration) -> bool {
+        self.outage = Some(Outage::goes_on(self.outage.take(), problem, now));
+        let expired = self.own.is_some() && now.saturating_sub(self.beaten_at) >= session_ttl;
+        if expired {
+            self.own = None;
+        }
+        expired
+    }
+
+    /// The outage as the groups were last shown it.
+    pub(super) fn shown_outage(&self) -> Option<(String, bool)> {
+        self.shown.clone()
+    }
+
+    /// Notes how the outage looks now, and returns it.
+    pub(super) fn note_shown(&mut self, now: Duration) -> Option<(String, bool)> {
+        self.shown = self.outage.as_ref().map(|outage| (outage.problem.clone(), outage.lasts(now)));
+        self.shown.clone()
+    }
+}

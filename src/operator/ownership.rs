@@ -1,0 +1,169 @@
+//! Which replica owns a group, and when this replica asks for it.
+//!
+//! The replica that owns a group runs its election. Whether that is this replica is recorded in one place, the group's
+//! election ([`election::Group::is_owned`](crate::election::Group::is_owned)). Here is what is known of the owner
+//! otherwise.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{assignment::falls_to, claim::Answer, trouble::Trouble};
+use leadergroup_lock::{Claimed, Key, SessionId};
+
+/// After this many heartbeats at which a group had no owner, a replica no longer leaves it to the replica that it falls
+/// to.
+const PATIENT_BEATS: u32 = 2;
+/// How soon a refused claim is made again.
+const RECLAIM: Duration = Duration::from_secs(5);
+
+/// Which replica owns a group, as far as this one knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ownership {
+    /// This replica.
+    Ours,
+    /// None, or it is not known: the group is to be claimed.
+    Unowned,
+    /// This replica has sent a claim.
+    Claiming,
+    /// The replica with this session.
+    Other(SessionId),
+    /// The lock's row belongs to this other group.
+    Foreign(Arc<str>),
+}
+
+/// What the answers to claims have said of a group's owner, other than this replica.
+#[derive(Debug)]
+pub(super) struct Claims {
+    last: Ownership,
+    /// The other session, if it may have given the group up.
+    doubted: Option<SessionId>,
+    /// When the next claim may be made.
+    after: Duration,
+    /// Consecutive heartbeats at which the group had no owner.
+    open_beats: u32,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self { last: Ownership::Unowned, doubted: None, after: Duration::ZERO, open_beats: 0 }
+    }
+}
+
+impl Claims {
+    /// The owner of a group that this replica does not own.
+    pub(super) fn owner(&self) -> &Ownership {
+        &self.last
+    }
+
+    /// Whether to claim the group now, given the living sessions. To be called once a heartbeat, for a group that this
+    /// replica does not own.
+    pub(super) fn due(&mut self, key: &Key, own: SessionId, living: &[SessionId], now: Duration) -> bool {
+        if let Ownership::Other(session) = self.last
+            && !living.contains(&session)
+        {
+            self.last = Ownership::Unowned;
+            self.open_beats = 0;
+        }
+        let asks = match self.last {
+            Ownership::Unowned | Ownership::Foreign(_) => true,
+            Ownership::Other(session) => self.doubted == Some(session),
+            Ownership::Claiming | Ownership::Ours => false,
+        };
+        if !asks || now < self.after {
+            return false;
+        }
+        self.open_beats = self.open_beats.saturating_add(1);
+        falls_to(key, living.iter()) == Some(own) || self.open_beats > PATIENT_BEATS
+    }
+
+    /// A claim is sent.
+    pub(super) fn begin(&mut self) {
+        // A doubt that arises while the answer is on its way is about what comes after the answer.
+        self.doubted = None;
+        if !matches!(self.last, Ownership::Other(_)) {
+            self.last = Ownership::Claiming;
+        }
+    }
+
+    /// The answer to a claim is of no use: it is for a session that has ended.
+    pub(super) fn abandon(&mut self) {
+        self.last = Ownership::Unowned;
+    }
+
+    /// The owner may have given the group up although its session is alive: this replica asks again.
+    pub(super) fn doubt(&mut self) {
+        if let Ownership::Other(session) = self.last
+            && self.doubted.replace(session) != Some(session)
+        {
+            self.open_beats = 0;
+        }
+    }
+
+    /// Takes the answer to a claim in. Returns whether this replica owns the group now, or what to report.
+    pub(super) fn answered(
+        &mut self,
+        answer: Result<Answer, Trouble>,
+        now: Duration,
+    ) -> Result<bool, Trouble> {
+        self.last = Ownership::Unowned;
+        self.after = Duration::ZERO;
+        let claimed = match answer? {
+            Answer::Lock(claimed) => *claimed,
+            Answer::Buried => {
+                self.after = now + RECLAIM;
+                return Ok(false);
+            }
+        };
+        match claimed {
+            Claimed::Ours(_) => {
+                self.open_beats = 0;
+                return Ok(true);
+            }
+            Claimed::By { session } => self.last = Ownership::Other(session),
+            Claimed::Foreign { group } => {
+                self.last = Ownership::Foreign(group.into());
+                self.after = now + RECLAIM;
+            }
+            Claimed::ProtocolNewer { protocol } => {
+                self.after = now + RECLAIM;
+                return Err(Trouble::Lock(format!(
+                    "a newer operator (lock protocol {protocol}) has taken this group; upgrade this replica"
+                )));
+            }
+            Claimed::Busy => {}
+            // The quorum read did not find the group. The watch will show that too.
+            Claimed::Missing | Claimed::Tombstone { .. } => self.after = now + RECLAIM,
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_claimed_by_the_replica_that_it_falls_to_and_after_a_while_by_any() {
+        let key = Key::new("web").expect("a key");
+        let living = [SessionId::new(), SessionId::new()];
+        let chosen = falls_to(&key, living.iter()).expect("one of them");
+        let other = living.into_iter().find(|session| *session != chosen).expect("the other one");
+        let now = Duration::from_secs(100);
+        assert!(Claims::default().due(&key, chosen, &living, now));
+        let mut claims = Claims::default();
+        let due = |claims: &mut Claims| claims.due(&key, other, &living, now);
+        assert_eq!([(); 3].map(|()| due(&mut claims)), [false, false, true]);
+        claims.begin();
+        assert!(!due(&mut claims), "a claim is on its way");
+        let by = Claimed::By { session: chosen };
+        assert_eq!(claims.answered(Ok(Answer::Lock(Box::new(by))), now), Ok(false));
+        assert!(!due(&mut claims), "it has an owner");
+        // The owner may have given it up: it is asked for again, with the same patience.
+        claims.doubt();
+        claims.doubt();
+        assert_eq!([(); 3].map(|()| due(&mut claims)), [false, false, true]);
+        claims.begin();
+        assert_eq!(*claims.owner(), Ownership::Other(chosen), "until the answer says otherwise");
+        // Its session is gone.
+        assert_eq!([(); 3].map(|()| claims.due(&key, other, &[other], now)), [true; 3]);
+    }
+}

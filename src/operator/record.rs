@@ -1,0 +1,111 @@
+//! One version of a group's object, with the names that are derived from it, shared by everything that works on it.
+
+use std::sync::Arc;
+
+use super::object::GroupName;
+use crate::{
+    api::{Declaration, LeaderGroup, LeaderGroupStatus, RoutingSpec},
+    routing::{GroupRef, Marks},
+};
+use leadergroup_lock::Key;
+
+/// One version of a group's object. Effects and status writes that are under way share it; a newer version is a new
+/// record.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) name: GroupName,
+    pub(super) uid: Arc<str>,
+    /// The group as the API server's calls need it.
+    pub(super) reference: GroupRef,
+    /// The key of the lock's row.
+    pub(super) key: Key,
+    /// How the lock's row names the group: cluster, namespace, name and UID.
+    pub(super) tag: String,
+    pub(super) object: LeaderGroup,
+}
+
+impl Record {
+    /// The record of a group that was not seen before; `None` for an object without name, namespace or UID, which no
+    /// API server sends, and for one whose lock key cannot be used.
+    pub(super) fn first(object: LeaderGroup, name: GroupName, cluster: &str) -> Option<Self> {
+        let reference = GroupRef::of(&object)?;
+        let default_key = Key::new(format!("{cluster}/{}/{}", reference.namespace, reference.name));
+        let key = match object.spec.lock.key.clone().map(Key::new) {
+            // It never had a row, so its deletion does not have to wait for one.
+            Some(Err(_)) if object.metadata.deletion_timestamp.is_some() => default_key,
+            key => key.unwrap_or(default_key),
+        };
+        Some(Self {
+            uid: reference.uid.as_str().into(),
+            tag: tag(cluster, &reference.namespace, &reference.name, &reference.uid),
+            key: key.ok()?,
+            name,
+            reference,
+            object,
+        })
+    }
+
+    /// The record of a newer version of the same object. Its key is immutable.
+    pub(super) fn newer(&self, object: LeaderGroup) -> Self {
+        Self {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            reference: GroupRef::of(&object).unwrap_or_else(|| self.reference.clone()),
+            key: self.key.clone(),
+            tag: self.tag.clone(),
+            object,
+        }
+    }
+
+    pub(super) fn status(&self) -> Option<&LeaderGroupStatus> {
+        self.object.status.as_ref()
+    }
+
+    /// The declaration in the status.
+    pub(super) fn declared(&self) -> Declaration {
+        self.status().map(|status| status.declaration.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn is_deleting(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// How a lock's row names a group.
+fn tag(cluster: &str, namespace: &str, name: &str, uid: &str) -> String {
+    format!("{cluster}/{namespace}/{name}/{uid}")
+}
+
+/// The group that a row's tag names; `None` if the tag is of another cluster.
+pub(super) fn tagged(tag: &str, cluster: &str) -> Option<GroupRef> {
+    let mut parts = tag.strip_prefix(cluster)?.strip_prefix('/')?.split('/');
+    let mut part = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);
+    let (namespace, name, uid) = (part()?, part()?, part()?);
+    parts.next().is_none().then_some(GroupRef {
+        namespace,
+        name,
+        uid,
+        marks: Marks::from(&RoutingSpec::default()),
+    })
+}
+
+/// Whether two tags have the same cluster, namespace and name: if the younger of two such groups exists, the older one
+/// is certainly gone.
+pub(super) fn same_place(one: &str, other: &str) -> bool {
+    let place = |tag: &str| tag.rsplit_once('/').map(|(place, _)| place.to_owned());
+    place(one).is_some() && place(one) == place(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_of_this_cluster_names_its_group_and_no_other_does() {
+        let group = tagged("c1/shop/web/u1", "c1").expect("it is ours");
+        assert_eq!((&*group.namespace, &*group.name, &*group.uid), ("shop", "web", "u1"));
+        for other in ["c12/shop/web/u1", "c1/shop/web", "c1/shop/web/", "c1/shop/web/u1/x", "reports", ""] {
+            assert!(tagged(other, "c1").is_none(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Answers that come after the timeout of their probe.
+
+use std::{sync::Arc, time::Duration};
+
+use leadergroup::{
+    api::{LeaderGroupSpec, ProbeScheme},
+    health::{
+        NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe,
+        Standing, Target, Thresholds, Verdict,
+    },
+};
+use serde_json::json;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
+
+use super::server::{PATIENCE, Server, eventually, finish, read_head};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+const SHORT: Duration = Duration::from_millis(100);
+
+/// A target that is probed once, and listened to for so long.
+fn target(server: &Server, listen: Duration) -> Target {
+    let kind =
+        ProbeKind::HttpGet { scheme: ProbeScheme::Http, path: "/".parse().unwrap(), headers: Vec::new() };
+    let probe = ResolvedProbe { kind, port: server.address.port(), timeout: SHORT };
+    Target { ip: server.address.ip(), probe, interval: Duration::from_hours(1), listen }
+}
+
+#[tokio::test]
+async fn an_answer_after_the_timeout_is_reported_as_late() {
+    let go = Arc::new(Notify::new());
+    let allowed = go.clone();
+    let server = Server::start(move |mut stream| {
+        let allowed = allowed.clone();
+        async move {
+            read_head(&mut stream).await;
+            allowed.notified().await;
+            finish(stream, OK).await;
+        }
+    })
+    .await;
+    let (sender, mut events) = mpsc::channel(8);
+    let mut prober = Prober::new(sender, 8);
+    prober.set_target(&"u".into(), &target(&server, PATIENCE));
+    let mut steps = Vec::new();
+    while steps.len() < 3 {
+        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
+        if event.step == ProbeStep::Ended(ProbeOutcome::Unanswered) {
+            go.notify_one();
+        }
+        steps.push((event.seq, event.sent_at, event.step));
+    }
+    let (seq, sent_at, _) = steps[0];
+    let expected = [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered), ProbeStep::AnsweredLate];
+    assert_eq!(steps, expected.map(|step| (seq, sent_at, step)));
+}
+
+#[tokio::test]
+async fn nobody_listens_for_longer_than_asked_for() {
+    let server = Server::hanging().await;
+    let (sender, mut events) = mpsc::channel(8);
+    let mut prober = Prober::new(sender, 8);
+    prober.set_target(&"u".into(), &target(&server, SHORT * 2));
+    eventually("the connection is closed", || server.accepted() == 1 && server.open() == 0).await;
+    events.close();
+    let mut steps = Vec::new();
+    while let Some(event) = events.recv().await {
+        steps.push(event.step);
+    }
+    assert_eq!(steps, [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered)]);
+}
+
+#[test]
+fn a_late_answer_ends_a_silence_and_proves_nothing_else() {
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": { "ttl": "5s" } });
+    let spec: LeaderGroupSpec = serde_json::from_value(spec).unwrap();
+    let pod = json!({
+        "metadata": { "name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "1" },
+        "spec": { "containers": [{
+            "name": "main", "readinessProbe": { "httpGet": { "path": "/", "port": 80 } }
+        }] },
+        "status": { "phase": "Running", "podIP": "198.18.0.9",
+            "conditions": [{ "type": "Ready", "status": "True" }] }
+    });
+    let facts = PodFacts::from_pod(&serde_json::from_value(pod).unwrap(), &spec);
+    let (s, lease) = (Duration::from_secs, NodeLease::default());
+    let mut evidence = PodEvidence::new(Thresholds::of(&spec, Some(s(1))));
+    evidence.kubelet(&facts, s(100));
+    for second in 0..=5 {
+        let sent_at = s(100 + second);
+        evidence.probe_sent(second, sent_at);
+        evidence.probe_answered(second, sent_at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(105)), Verdict::Silent { since: s(100) });
+
+    // The probe of second 3 is answered.
+    evidence.probe_answered_late(3, s(103));
+    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(105)), Verdict::Unknown);
+    // An older answer changes nothing, and does not bring an older silence back.
+    evidence.probe_answered_late(2, s(102));
+    for second in 6..=8 {
+        let sent_at = s(100 + second);
+        evidence.probe_sent(second, sent_at);
+        evidence.probe_answered(second, sent_at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(107)), Verdict::Unknown);
+    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(108)), Verdict::Silent { since: s(103) });
+}

@@ -1,0 +1,322 @@
+//! The structure of the code: which room may use which, no circles between the files of a room, and the length of files.
+//!
+//! A room is a folder below `src`. [`ROOMS`] says what each may use; `docs/design.md` shows the same table to people, and
+//! a test compares the two. The rules keep the data flowing one way: watch, probe or timer, then the election's decision,
+//! then its effects. `election` and `health` stay testable without a cluster because nothing they use can reach one.
+//!
+//! The checks read the `use` declarations and all paths of the sources, but no types: a method call on a value from another
+//! file is not a dependency here. Code for tests (`#[cfg(test)]`) is left out.
+
+#![allow(unreachable_pub, reason = "modules of one test")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod graph;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use graph::Circle;
+use source::Sources;
+
+/// A room and what it may use.
+struct Room {
+    name: &'static str,
+    /// Other rooms.
+    rooms: &'static [&'static str],
+    /// Those of [`RESTRICTED`] that it may use.
+    outside: &'static [&'static str],
+}
+
+/// Crates and parts of the standard library that reach the world outside, the clock or the command line: only rooms that
+/// name one may use it.
+const RESTRICTED: &[&str] = &[
+    "clap",
+    "k8s_openapi",
+    "kube",
+    "leadergroup_lock",
+    "std::env",
+    "std::fs",
+    "std::net::TcpStream",
+    "std::process",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "tokio",
+];
+
+/// What each room may use, lowest first.
+///
+/// - `api` may be used by every other room, so it uses none. It needs kube for the CRD's derive macro and rules.
+/// - `telemetry` has handles that others call. It must not depend on what it reports about.
+/// - `config` reads the settings: durations as in `api`, the log format of `telemetry`, the lock's database settings.
+/// - `election` is the pure core: types of `api`, and nothing that has a clock, a network or a file.
+/// - `health` turns facts into verdicts. Only its prober talks to the network, and never to the API server.
+/// - `routing` carries effects out through kube. It does not use `election`, so that it cannot decide.
+/// - `operator` connects the rooms. It does not use `cli`: it is a library that a command starts.
+/// - `cli` is on top.
+const ROOMS: &[Room] = &[
+    Room { name: "api", rooms: &[], outside: &["k8s_openapi", "kube"] },
+    Room {
+        name: "telemetry",
+        rooms: &[],
+        outside: &["std::fs", "std::process", "std::time::Instant", "std::time::SystemTime", "tokio"],
+    },
+    Room {
+        name: "config",
+        rooms: &["api", "telemetry"],
+        outside: &["clap", "leadergroup_lock", "std::env", "std::fs"],
+    },
+    Room { name: "election", rooms: &["api"], outside: &[] },
+    Room { name: "health", rooms: &["api"], outside: &["k8s_openapi", "tokio"] },
+    Room { name: "routing", rooms: &["api"], outside: &["k8s_openapi", "kube", "tokio"] },
+    Room {
+        name: "operator",
+        rooms: &["api", "config", "election", "health", "routing", "telemetry"],
+        outside: &["k8s_openapi", "kube", "leadergroup_lock", "std::time::Instant", "tokio"],
+    },
+    Room {
+        name: "cli",
+        rooms: &["api", "config", "election", "health", "operator", "routing", "telemetry"],
+        outside: RESTRICTED,
+    },
+];
+
+/// Circles between files that may stay, each with the reason.
+const ALLOWED_CIRCLES: &[(&[&str], &str)] = &[
+    (
+        &[
+            "lock/src/acquire.rs",
+            "lock/src/batch.rs",
+            "lock/src/claim.rs",
+            "lock/src/fence.rs",
+            "lock/src/grant.rs",
+            "lock/src/prometheus.rs",
+            "lock/src/refusal.rs",
+            "lock/src/stats.rs",
+            "lock/src/store.rs",
+        ],
+        "`Store` owns the batchers and the counters of the requests, and the files of the requests extend `Store`",
+    ),
+    (
+        &[
+            "lock/src/client.rs",
+            "lock/src/guard.rs",
+            "lock/src/heartbeat.rs",
+            "lock/src/listen.rs",
+            "lock/src/process.rs",
+            "lock/src/reconcile.rs",
+            "lock/src/trace.rs",
+            "lock/src/wait.rs",
+        ],
+        "a client's tasks, its terms and its waits share one state, `Process`, which owns the terms and the waits",
+    ),
+];
+
+/// The most lines of code in a file. Comments, blank lines and tests are not counted.
+const LONGEST_FILE: usize = 400;
+
+/// Files that may be longer, each with the reason.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// What a room uses against the rules, one text for each path.
+fn forbidden(sources: &Sources) -> Vec<String> {
+    let names: BTreeSet<&str> = ROOMS.iter().map(|room| room.name).collect();
+    let mut found = Vec::new();
+    for file in sources.files() {
+        // `lib.rs` declares the rooms, and `main.rs` is above them all.
+        let Some(own) = file.module.first().filter(|own| *own != "main") else { continue };
+        let Some(room) = ROOMS.iter().find(|room| room.name == own) else {
+            found.push(format!("{}: the room `{own}` has no rule in ROOMS", file.path));
+            continue;
+        };
+        for path in &file.inside {
+            let other = path[0].as_str();
+            if other != own && names.contains(other) && !room.rooms.contains(&other) {
+                found.push(format!(
+                    "{}: `{own}` must not use `{other}` (crate::{})",
+                    file.path,
+                    path.join("::")
+                ));
+            }
+        }
+        for path in &file.outside {
+            let path = path.join("::");
+            let under = |prefix: &str| {
+                path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+            };
+            let restricted = RESTRICTED.iter().find(|prefix| under(prefix));
+            if let Some(restricted) = restricted.filter(|restricted| !room.outside.contains(restricted)) {
+                found.push(format!("{}: `{own}` must not use `{restricted}` ({path})", file.path));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The circles that nobody allowed, and the allowances that nothing needs.
+fn circles(sources: &Sources, allowed: &[(&[&str], &str)]) -> Vec<String> {
+    let found: Vec<Circle> = graph::circles(&sources.edges());
+    let is_allowed = |circle: &Circle| allowed.iter().any(|(files, _)| circle.is_among(files));
+    let unneeded = allowed.iter().filter(|(files, _)| !found.iter().any(|circle| circle.is_among(files)));
+    let unneeded =
+        unneeded.map(|(files, _)| format!("no circle among {files:?} any more: remove it from the list"));
+    let bad = found.iter().filter(|circle| !is_allowed(circle)).map(|circle| format!("a circle: {circle}"));
+    bad.chain(unneeded).collect()
+}
+
+fn assert_none(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+fn read(folder: &str) -> Sources {
+    Sources::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
+}
+
+#[test]
+fn rooms_use_only_what_they_may() {
+    let sources = read("src");
+    assert!(sources.files().count() > 50, "the sources are found");
+    assert_none(&forbidden(&sources));
+}
+
+/// The folders to check, each with its sources.
+fn checked() -> impl Iterator<Item = (&'static str, Sources)> {
+    ["src", "lock/src", "e2e/src"].into_iter().map(|folder| (folder, read(folder)))
+}
+
+#[test]
+fn the_files_of_a_room_form_no_circle() {
+    let mut problems = Vec::new();
+    for (folder, sources) in checked() {
+        let of_folder = |files: &[&str]| files.iter().all(|file| file.starts_with(&format!("{folder}/")));
+        let allowed: Vec<_> = ALLOWED_CIRCLES.iter().copied().filter(|(files, _)| of_folder(files)).collect();
+        problems.extend(circles(&sources, &allowed));
+    }
+    assert_none(&problems);
+}
+
+#[test]
+fn files_are_not_too_long() {
+    let mut problems = Vec::new();
+    for (_, sources) in checked() {
+        for file in sources.files() {
+            let allowed = LONG_FILES.iter().any(|(path, _)| *path == file.path);
+            match (file.code_lines > LONGEST_FILE, allowed) {
+                (true, false) => problems.push(format!(
+                    "{}: {} lines of code, at most {LONGEST_FILE}: split it by subject",
+                    file.path, file.code_lines
+                )),
+                (false, true) => {
+                    problems.push(format!("{} is short enough: remove it from the list", file.path));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_none(&problems);
+}
+
+#[test]
+fn the_design_document_shows_the_same_rules() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/design.md")).unwrap();
+    let mut documented = BTreeMap::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let Some(name) = cells.get(1).and_then(|cell| cell.strip_prefix("`src/")?.strip_suffix('`')) else {
+            continue;
+        };
+        let rooms: BTreeSet<&str> = cells[3].split('`').skip(1).step_by(2).collect();
+        documented.insert(name, rooms);
+    }
+    let rules: BTreeMap<&str, BTreeSet<&str>> =
+        ROOMS.iter().map(|room| (room.name, room.rooms.iter().copied().collect())).collect();
+    assert_eq!(documented, rules, "docs/design.md, \"The rooms of the code\"");
+}
+
+/// Sources planted for a test: a path below `src` and a text.
+fn planted(files: &[(&str, &str)]) -> Sources {
+    Sources::parse(files.iter().map(|(path, text)| (format!("src/{path}"), (*text).to_owned())), "src")
+}
+
+#[test]
+fn a_forbidden_room_is_found_however_it_is_written() {
+    for text in [
+        "use crate::election::Role;",
+        "use crate::{api::Role, election::{self as e}};",
+        "pub fn f(group: &crate::election::Group) {}",
+        "fn f() { let x = super::election::Group::new(); }",
+        "fn f() { assert!(crate::election::is_well(1)); }",
+        "fn f() { use crate::election as e; }",
+    ] {
+        let sources = planted(&[("routing/mod.rs", text), ("election/mod.rs", "pub mod group;")]);
+        let found = forbidden(&sources);
+        assert!(
+            found.len() == 1 && found[0].contains("`routing` must not use `election`"),
+            "{text}: {found:?}"
+        );
+    }
+    let allowed = "use crate::api::Role; #[cfg(test)] mod tests { use crate::election::Group; }";
+    assert_none(&forbidden(&planted(&[("routing/mod.rs", allowed), ("api/mod.rs", "")])));
+}
+
+#[test]
+fn a_forbidden_crate_is_found() {
+    for (text, crate_) in [
+        ("use kube::Client;", "kube"),
+        ("use std::time::{Duration, Instant};", "std::time::Instant"),
+        ("fn f() { std::fs::read(\"x\"); }", "std::fs"),
+        ("async fn f() { tokio::time::sleep(d).await }", "tokio"),
+    ] {
+        let found = forbidden(&planted(&[("election/step.rs", text)]));
+        assert!(
+            found.len() == 1 && found[0].contains(&format!("must not use `{crate_}`")),
+            "{text}: {found:?}"
+        );
+    }
+    assert_none(&forbidden(&planted(&[("election/step.rs", "use std::time::Duration; use uuid::Uuid;")])));
+}
+
+#[test]
+fn a_new_folder_needs_a_rule() {
+    let found = forbidden(&planted(&[("utils/mod.rs", "")]));
+    assert!(found.len() == 1 && found[0].contains("`utils` has no rule"), "{found:?}");
+}
+
+#[test]
+fn a_circle_is_found_and_can_be_allowed() {
+    let sources = || {
+        planted(&[
+            ("api/mod.rs", "mod a; mod b; mod c; pub use a::A; pub use b::B;"),
+            ("api/a.rs", "use super::B; pub struct A;"),
+            ("api/b.rs", "use crate::api::c::C; pub struct B;"),
+            ("api/c.rs", "pub struct C(super::a::A);"),
+        ])
+    };
+    let found = circles(&sources(), &[]);
+    assert_eq!(found, ["a circle: src/api/a.rs -> src/api/b.rs -> src/api/c.rs -> src/api/a.rs"]);
+    let files: &[&str] = &["src/api/a.rs", "src/api/b.rs", "src/api/c.rs"];
+    assert_none(&circles(&sources(), &[(files, "a reason")]));
+    let unneeded = circles(&planted(&[("api/a.rs", "")]), &[(files, "a reason")]);
+    assert!(unneeded.len() == 1 && unneeded[0].contains("any more"), "{unneeded:?}");
+}
+
+#[test]
+fn a_module_may_publish_what_its_files_define() {
+    let child = "use super::Handle; pub struct Part(Handle);";
+    let publishes = "mod part; pub use part::Part; pub struct Handle;";
+    assert_none(&circles(&planted(&[("api/mod.rs", publishes), ("api/part.rs", child)]), &[]));
+    let uses = "mod part; pub use part::Part; pub struct Handle; fn f() -> Part { todo!() }";
+    let found = circles(&planted(&[("api/mod.rs", uses), ("api/part.rs", child)]), &[]);
+    assert_eq!(found, ["a circle: src/api/mod.rs -> src/api/part.rs -> src/api/mod.rs"]);
+}
+
+#[test]
+fn only_code_is_counted() {
+    let text = "//! About.\n\nuse a::b;\n// why\nfn f() {\n    g(); // so\n}\n\n#[cfg(test)]\nmod tests {\n    fn t() {}\n}\n";
+    let sources = planted(&[("api/mod.rs", text)]);
+    assert_eq!(sources.files().next().unwrap().code_lines, 4);
+}
