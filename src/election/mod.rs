@@ -24,4 +24,5 @@ mod world;
 
 pub use event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket};
 pub use group::{Group, Phase};
+pub use plan::{Plan, Rest};
 pub use world::{Member, Policy, Row, Standing, World};

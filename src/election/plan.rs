@@ -6,9 +6,10 @@ use uuid::Uuid;
 
 use super::{
     event::{Effect, Event, Finished, Outcome},
-    group::{Group, Member, Phase, Role, Row, Standing, World},
+    group::{Group, Phase},
+    world::{Member, Row, Standing, World},
 };
-use crate::api::{Declaration, PodRef, Reason};
+use crate::api::{Declaration, PodRef, Reason, Role};
 
 /// More effects than any change of holder or deletion has.
 const MOST_STEPS: usize = 32;
