@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, UninstallArgs, crd_yaml, exec, fence_sql, guard, start, uninstall,
+    Cli, Command, ExecArgs, LockCommand, UninstallArgs, crd_yaml, exec, explain, fence_sql, guard, start,
+    uninstall,
 };
 use leadergroup::config::{Settings, SettingsArgs};
 use leadergroup::telemetry::{end_on_panic, init_logs};
@@ -20,7 +21,22 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let mut status = 0;
-    let result = match Cli::parse().command {
+    match perform(Cli::parse().command, &mut status) {
+        Ok(()) => ExitCode::from(status),
+        Err(Failure::Usage(problem)) => {
+            eprintln!("leadergroup: {}", problem.replace('\n', "\nleadergroup: "));
+            ExitCode::from(EXIT_USAGE)
+        }
+        Err(Failure::Run(error)) => {
+            eprintln!("leadergroup: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Performs a command. `status` is the exit status of one that succeeds.
+fn perform(command: Command, status: &mut u8) -> Result<(), Failure> {
+    match command {
         Command::Crd => {
             print!("{}", crd_yaml());
             Ok(())
@@ -31,25 +47,34 @@ fn main() -> ExitCode {
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
         Command::Exec(args) => with_settings(args.settings.clone(), |settings| {
-            status = block_on(run_under_lock(settings, args))?;
+            *status = block_on(run_under_lock(settings, args))?;
             Ok(())
         }),
         // These two commands read no settings and start no runtime: the guardian runs as long as the command.
         Command::Start(args) => {
-            status = start(&args);
+            *status = start(&args);
             Ok(())
         }
         Command::Guard(args) => {
-            status = guard(&args);
+            *status = guard(&args);
             Ok(())
         }
         Command::Lock(args) => match args.command.settings() {
             Some(settings) => with_settings(settings, |settings| {
-                status = block_on(lock(settings, args.command))?;
+                *status = block_on(lock(settings, args.command))?;
                 Ok(())
             }),
             None => print_out(&fence_sql()).map_err(Failure::Run),
         },
+        Command::Explain(args) => with_database_or_not(args.settings.clone(), |settings| {
+            block_on(async {
+                let answer = explain(&args, &settings).await?;
+                print_out(&answer.text)?;
+                *status = answer.status;
+                Ok(())
+            })
+        })
+        .and_then(|result| result.map_err(Failure::Run)),
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
         Command::Run(args) if args.print_config => with_settings(args.settings, |settings| {
             print!("{settings}");
@@ -65,17 +90,6 @@ fn main() -> ExitCode {
             })
         })
         .and_then(|result| result.map_err(Failure::Run)),
-    };
-    match result {
-        Ok(()) => ExitCode::from(status),
-        Err(Failure::Usage(problem)) => {
-            eprintln!("leadergroup: {}", problem.replace('\n', "\nleadergroup: "));
-            ExitCode::from(EXIT_USAGE)
-        }
-        Err(Failure::Run(error)) => {
-            eprintln!("leadergroup: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod check;
 mod crd;
 mod exec;
+mod explain;
 mod group;
 mod guardian;
 mod lock;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand};
 pub use check::CheckArgs;
 pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
+pub use explain::{ExplainArgs, explain};
 pub use group::StartError;
 pub use guardian::{GuardianArgs, guard};
 pub use lock::{
@@ -50,6 +52,8 @@ pub enum Command {
     Exec(ExecArgs),
     /// Inspect the locks in the database, or take one away from its holder
     Lock(LockArgs),
+    /// Show what the election of a group sees, and what it would do next; changes nothing
+    Explain(ExplainArgs),
     /// Print the version
     Version,
     /// Become the command of `exec`; used only by `exec`

@@ -15,6 +15,7 @@ mod evaluate;
 mod event;
 mod fence;
 mod group;
+mod plan;
 mod resume;
 mod step;
 #[cfg(test)]
@@ -23,4 +24,5 @@ mod world;
 
 pub use event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket};
 pub use group::{Group, Phase};
+pub use plan::{Plan, Rest};
 pub use world::{Member, Policy, Row, Standing, World};

@@ -226,20 +226,9 @@ impl Call<'_> {
         if !spec.selector.matches(found.labels()) {
             return Ok(Some(Reason::PodDeleted));
         }
-        let facts = PodFacts::from_pod(&found, spec);
+        let against = against(&PodFacts::from_pod(&found, spec));
         learned.pods.push(found);
-        Ok(if facts.deleting {
-            Some(Reason::PodDeleted)
-        } else if facts.finished() {
-            Some(Reason::PodFinished)
-        } else if facts.disruption_target {
-            Some(Reason::DisruptionTarget)
-        } else if facts.container_problem.is_some() {
-            Some(Reason::ContainerTerminated)
-        } else {
-            matches!(facts.readiness, Readiness::NotReady | Readiness::NodeUnheard)
-                .then_some(Reason::PodNotReady)
-        })
+        Ok(against)
     }
 
     async fn grant(&self, grant: Grant) -> Result<Outcome, Failure> {
@@ -292,8 +281,23 @@ fn changed(answer: Changed) -> Result<(), Failure> {
     }
 }
 
+/// Why a pod with these facts cannot stay active, if that is so.
+pub(super) fn against(facts: &PodFacts) -> Option<Reason> {
+    if facts.deleting {
+        Some(Reason::PodDeleted)
+    } else if facts.finished() {
+        Some(Reason::PodFinished)
+    } else if facts.disruption_target {
+        Some(Reason::DisruptionTarget)
+    } else if facts.container_problem.is_some() {
+        Some(Reason::ContainerTerminated)
+    } else {
+        matches!(facts.readiness, Readiness::NotReady | Readiness::NodeUnheard).then_some(Reason::PodNotReady)
+    }
+}
+
 /// The lock's row as the election sees it.
-fn row_of(row: LockRow) -> Row {
+pub(super) fn row_of(row: LockRow) -> Row {
     let pod = |holder: Holder| PodRef { name: holder.name, uid: holder.uid };
     Row {
         token: row.token.get(),

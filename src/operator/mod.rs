@@ -25,6 +25,7 @@ mod controller;
 mod effect;
 mod events;
 mod executor;
+mod explain;
 mod garbage;
 mod group;
 mod history;
@@ -67,6 +68,7 @@ pub use api_server::NoCluster;
 use controller::{Controller, Health, Parts};
 use events::Events;
 use executor::{Context, count_writes};
+pub use explain::{ExplainError, ExplainedPod, Explanation, explain, hears_no_pod};
 use leadergroup_lock::{LockError, Store};
 
 /// How many messages may wait for the controller. A task that sends more waits.

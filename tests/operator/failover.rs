@@ -1,71 +1,19 @@
 //! Changes of holder, carried out by a replica as a process of its own. The test takes the part of the kubelet.
 
-use std::time::Duration;
-
-use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Pod},
-    apimachinery::pkg::apis::meta::v1::MicroTime,
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, ResourceExt as _,
+    api::{DeleteParams, PostParams},
 };
-use leadergroup::api::ROLE_LABEL;
 use serde_json::{Value, json};
-use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
     apiserver::ApiServer,
+    kubelet::{active, keep_lease, report, run_pod},
     objects::{condition, group, groups},
     postgres::{self, eventually},
     replica::Operator,
 };
-
-/// Renews the lease of a node until it is stopped: pods without a probe are judged by it.
-async fn keep_lease(client: Client, node: &'static str) -> AbortHandle {
-    let leases = Api::<Lease>::namespaced(client, "kube-node-lease");
-    let lease = json!({ "metadata": { "name": node }, "spec": {} });
-    leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
-    let renew = async move {
-        loop {
-            let renewal = Patch::Merge(json!({ "spec": { "renewTime": MicroTime(Timestamp::now()) } }));
-            leases.patch(node, &PatchParams::default(), &renewal).await.unwrap();
-            sleep(Duration::from_millis(500)).await;
-        }
-    };
-    tokio::spawn(renew).abort_handle()
-}
-
-async fn run_pod(pods: &Api<Pod>, name: &str, node: &str) {
-    let pod = json!({
-        "metadata": { "name": name, "labels": { "app": "web" } },
-        "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "none" }] },
-    });
-    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-    report(pods, name, "True").await;
-}
-
-/// Reports whether a pod is ready.
-async fn report(pods: &Api<Pod>, name: &str, ready: &str) {
-    let reason = (ready == "False").then_some("ContainersNotReady");
-    let status = json!({
-        "phase": "Running",
-        "conditions": [
-            { "type": "Ready", "status": ready, "reason": reason },
-            { "type": "ContainersReady", "status": ready, "reason": reason },
-        ],
-    });
-    let patch = Patch::Merge(json!({ "status": status }));
-    pods.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
-}
-
-/// The pods that read as active.
-async fn active(pods: &Api<Pod>) -> Vec<String> {
-    let pods = pods.list(&ListParams::default()).await.unwrap();
-    let active = pods.iter().filter(|pod| pod.labels().get(ROLE_LABEL).is_some_and(|role| role == "active"));
-    active.map(ResourceExt::name_any).collect()
-}
 
 #[tokio::test]
 async fn the_role_follows_the_evidence_the_status_follows_the_role_and_then_nothing_is_written() {
@@ -112,13 +60,18 @@ async fn the_role_follows_the_evidence_the_status_follows_the_role_and_then_noth
     assert_eq!(newest().await["reason"], "PodDeleted");
 
     // At rest nothing is written, although leases and heartbeats go on.
-    sleep(Duration::from_secs(1)).await;
+    let beats = async || database.number("select max(beat) from leadergroup.session").await;
+    let later = async |count: i64| {
+        let until = beats().await + count;
+        eventually("some heartbeats", async || beats().await >= until).await;
+    };
+    later(1).await;
     let versions = async || {
         let (group, pod) = (groups.get("web").await.unwrap(), pods.get(&first).await.unwrap());
         (group.resource_version(), pod.resource_version())
     };
     let before = versions().await;
-    sleep(Duration::from_secs(3)).await;
+    later(3).await;
     assert_eq!(versions().await, before);
     kubelet.abort();
     assert!(operator.end().await.0.success(), "{}", operator.log());

@@ -9,8 +9,10 @@ mod account;
 mod apiserver;
 mod connections;
 mod database;
+mod explain;
 mod failover;
 mod groups;
+mod kubelet;
 mod objects;
 #[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;

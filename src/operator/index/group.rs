@@ -11,8 +11,8 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 use super::pod::{Pods, TrackedPod};
 use crate::{
     api::{LeaderGroup, Reason},
-    election::{Policy, World},
-    health::NodeLeases,
+    election::{Member, Policy, World},
+    health::{NodeLeases, PodFacts},
     operator::{owner_selector::OwnerSelectors, record::Record, trouble::Trouble},
 };
 
@@ -83,6 +83,11 @@ impl IndexedGroup {
 
     pub(in crate::operator) fn is_undecodable(&self) -> bool {
         self.undecodable.is_some()
+    }
+
+    /// The facts about each pod, and how the election sees it.
+    pub(in crate::operator) fn pods(&self) -> impl Iterator<Item = (&PodFacts, &Member)> {
+        self.pods.values().map(|pod| (pod.facts(), pod.member()))
     }
 
     /// An owner of the group's pods that selects them by the role label.

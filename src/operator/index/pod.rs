@@ -81,7 +81,11 @@ impl TrackedPod {
         self.facts.node.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn member(&self) -> &Member {
+    pub(in crate::operator) fn facts(&self) -> &PodFacts {
+        &self.facts
+    }
+
+    pub(in crate::operator) fn member(&self) -> &Member {
         &self.member
     }
 
