@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, api::ListParams};
-use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
+use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, STARTED, Scenario, Stage, Workload, eventually};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "first-promotion", Workload::default(), async |s| {
@@ -37,6 +37,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for word in ["ACTIVE", "NODE", "TOKEN", "READY", "STATUS", "3/3", &active.pod, &active.node] {
             ensure!(shown.contains(word), "`kubectl get lg` does not show {word}:\n{shown}");
         }
+        explains(s, &active.pod).await?;
         let events: Api<Event> = Api::namespaced(s.stage.kube.clone(), &s.namespace);
         eventually("an Event of the first promotion", STARTED, async || {
             let all = events.list(&ListParams::default()).await?.items;
@@ -52,4 +53,18 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         .await
     })
     .await
+}
+
+/// `leadergroup explain`, run in a pod of the operator, reaches the pods and finds nothing to do.
+async fn explains(s: &Scenario, active: &str) -> Result<()> {
+    let group = format!("{}/{}", s.namespace, s.workload.name);
+    let args =
+        ["exec", "-n", OPERATOR_NAMESPACE, "deployment/leadergroup", "--", "leadergroup", "explain", &group];
+    let text = s.stage.run_kubectl(&args).await?;
+    let eligible = text.lines().filter(|line| line.contains("eligible") && line.contains("succeeded")).count();
+    ensure!(eligible == 3, "{eligible} pods are eligible:\n{text}");
+    for words in [&format!("held by {active}"), "next: nothing. The holder works"] {
+        ensure!(text.contains(words), "no {words:?} in:\n{text}");
+    }
+    Ok(())
 }
