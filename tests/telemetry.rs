@@ -17,7 +17,7 @@ use std::{
 
 use leadergroup::telemetry::{
     ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LockReading, LogFormat, Metrics,
-    Readiness, Server, end_on_panic, init_logs, log_subscriber,
+    ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -227,7 +227,7 @@ impl Running {
     async fn start(liveness: Liveness) -> Self {
         let server = Server::bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
         let metrics = Arc::new(Metrics::new());
-        let endpoints = Endpoints { metrics, liveness, readiness: Readiness::default() };
+        let endpoints = Endpoints { metrics, liveness, readiness: ReadyChecks::default() };
         let (address, shutdown) = (server.address(), CancellationToken::new());
         let task = tokio::spawn(server.run(endpoints.clone(), shutdown.clone()));
         Self { address, endpoints, shutdown, task }

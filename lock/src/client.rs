@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::clock::monotonic;
-use crate::guard::{Guard, Term};
+use crate::guard::{Guard, HeldTerm};
 use crate::heartbeat::Heartbeat;
 use crate::listen::listen;
 use crate::process::Process;
@@ -129,7 +129,7 @@ pub struct Client {
     config: Arc<ClientConfig>,
     holder: Holder,
     /// The terms that this holder has. The guards keep them alive.
-    held: Arc<Mutex<HashMap<Key, Weak<Term>>>>,
+    held: Arc<Mutex<HashMap<Key, Weak<HeldTerm>>>>,
     background: Arc<Background>,
 }
 
@@ -265,7 +265,7 @@ impl Client {
             return None;
         }
         tracing::debug!(%key, %token, holder = %self.holder.name, "the lock is held");
-        let term = Term::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
+        let term = HeldTerm::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
         // From now on, the term is checked when the era changes. If the era changed just before, the grant may be lost;
         // or the grant came from another server than the heartbeat's answer.
         self.process.terms.enter(request.grant, &term);

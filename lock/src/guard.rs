@@ -20,7 +20,7 @@ const TRANSFERRED: &str = "transferred by its holder";
 const HELD_TOO_LONG: &str = "held for as long as it may be";
 
 /// One term of a holder. The key is released when the last guard of the term is dropped.
-pub(crate) struct Term {
+pub(crate) struct HeldTerm {
     process: Arc<Process>,
     pub(crate) session: SessionId,
     pub(crate) key: Key,
@@ -42,7 +42,7 @@ pub(crate) struct Term {
     pub(crate) since: Instant,
 }
 
-impl Term {
+impl HeldTerm {
     /// The term of a request that was granted. It may last for `max_hold`, if given.
     pub(crate) fn new(
         granted: &mut Unfinished,
@@ -147,7 +147,7 @@ impl Term {
     }
 }
 
-impl Drop for Term {
+impl Drop for HeldTerm {
     fn drop(&mut self) {
         let released = *self.released.get_mut() || *self.freed.get_mut();
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
@@ -188,7 +188,7 @@ impl Drop for Term {
 /// that is done. A holder that took the key more than once holds it until the last guard is dropped.
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
-    term: Arc<Term>,
+    term: Arc<HeldTerm>,
     /// Whether the term counts this guard.
     counted: bool,
 }
@@ -240,20 +240,20 @@ impl From<Changed> for Released {
 
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Term { key, token, .. } = &*self.term;
+        let HeldTerm { key, token, .. } = &*self.term;
         f.debug_struct("Guard").field("key", key).field("token", token).finish_non_exhaustive()
     }
 }
 
 impl Guard {
     /// The first guard of a term.
-    pub(crate) fn new(term: Arc<Term>) -> Self {
+    pub(crate) fn new(term: Arc<HeldTerm>) -> Self {
         term.guards.fetch_add(1, Ordering::AcqRel);
         Self { term, counted: true }
     }
 
     /// Another guard of a term that still has one and is not lost.
-    pub(crate) fn again(term: Arc<Term>) -> Option<Self> {
+    pub(crate) fn again(term: Arc<HeldTerm>) -> Option<Self> {
         let more = |guards| if guards > 0 { Some(guards + 1) } else { None };
         term.guards.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         let guard = Self { term, counted: true };
@@ -261,7 +261,7 @@ impl Guard {
     }
 
     /// The term, for work that outlives a borrow of the guard.
-    pub(crate) fn term(&self) -> Arc<Term> {
+    pub(crate) fn term(&self) -> Arc<HeldTerm> {
         Arc::clone(&self.term)
     }
 

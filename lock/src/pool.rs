@@ -106,7 +106,7 @@ struct Live {
 }
 
 /// A connection in use. Dropping it without [`Pool::give_back`] closes it, which makes every statement safe to cancel.
-struct Lease {
+struct Checkout {
     live: Live,
     reused: bool,
     _permit: OwnedSemaphorePermit,
@@ -269,7 +269,7 @@ impl Pool {
     }
 
     /// An idle connection, or a new one.
-    async fn lease(&self, lane: Lane, fresh: bool) -> Result<Lease, LockError> {
+    async fn lease(&self, lane: Lane, fresh: bool) -> Result<Checkout, LockError> {
         let lanes = self.lanes(lane);
         // The semaphore is never closed, so this fails only when the time is up.
         let Ok(Ok(permit)) = timeout(self.0.limit, lanes.permit()).await else {
@@ -280,13 +280,13 @@ impl Pool {
         self.sweep();
         let idle = lanes.idle.lock().pop();
         match idle {
-            Some(live) if !fresh => return Ok(Lease { live, reused: true, _permit: permit }),
+            Some(live) if !fresh => return Ok(Checkout { live, reused: true, _permit: permit }),
             // Closed, so that there are never more connections than permits.
             Some(live) => retire(live, None),
             None => {}
         }
         let live = self.connect(lane).await?;
-        Ok(Lease { live, reused: false, _permit: permit })
+        Ok(Checkout { live, reused: false, _permit: permit })
     }
 
     async fn connect(&self, lane: Lane) -> Result<Live, LockError> {
@@ -319,7 +319,7 @@ impl Pool {
     async fn run(
         &self,
         lane: Lane,
-        mut lease: Lease,
+        mut lease: Checkout,
         statement: Statement,
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>, Failure> {
@@ -359,8 +359,8 @@ impl Pool {
     }
 
     /// Returns a healthy connection to the pool.
-    fn give_back(&self, lane: Lane, lease: Lease) {
-        let Lease { mut live, _permit: permit, .. } = lease;
+    fn give_back(&self, lane: Lane, lease: Checkout) {
+        let Checkout { mut live, _permit: permit, .. } = lease;
         let now = Instant::now();
         live.idle_since = now;
         let lanes = self.lanes(lane);

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::guard::Term;
+use crate::guard::HeldTerm;
 use crate::pool::Statement;
 use crate::process::Process;
 use crate::session::era_of;
@@ -29,13 +29,13 @@ const BREATH: Duration = Duration::from_millis(100);
 /// The terms that are held, by their grant. This does not keep them alive: dropping a term releases its key.
 #[derive(Default)]
 pub(crate) struct Terms {
-    all: Mutex<HashMap<GrantId, Weak<Term>>>,
+    all: Mutex<HashMap<GrantId, Weak<HeldTerm>>>,
     doubt: Notify,
 }
 
 impl Terms {
     /// Adds a term. It [leaves](Self::leave) by itself.
-    pub(crate) fn enter(&self, grant: GrantId, term: &Arc<Term>) {
+    pub(crate) fn enter(&self, grant: GrantId, term: &Arc<HeldTerm>) {
         self.all.lock().insert(grant, Arc::downgrade(term));
     }
 
@@ -50,7 +50,7 @@ impl Terms {
     }
 
     /// Terms that have lasted for too long, and whose keys must be released.
-    pub(crate) fn to_be_freed(&self) -> Vec<Arc<Term>> {
+    pub(crate) fn to_be_freed(&self) -> Vec<Arc<HeldTerm>> {
         self.all.lock().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
     }
 
@@ -62,7 +62,7 @@ impl Terms {
         let mut keys: Vec<_> = all.iter().map(|term| term.key.clone()).collect();
         keys.sort();
         keys.dedup();
-        let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), Held::of(term))).collect();
+        let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), HeldKey::of(term))).collect();
         let rows = store.held(&keys, era).await?;
         let mut lost = false;
         for (term, held) in &all {
@@ -78,14 +78,14 @@ impl Terms {
 }
 
 /// The columns by which a term is compared.
-struct Held {
+struct HeldKey {
     key: crate::Key,
     token: crate::Token,
     session: crate::SessionId,
 }
 
-impl Held {
-    fn of(term: &Term) -> Self {
+impl HeldKey {
+    fn of(term: &HeldTerm) -> Self {
         Self { key: term.key.clone(), token: term.token, session: term.session }
     }
 }

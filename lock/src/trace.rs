@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::field::{Empty, display};
 use tracing::{Instrument as _, Span, debug_span};
 
-use crate::guard::Term;
+use crate::guard::HeldTerm;
 use crate::{ClientError, Guard, Holder, Key, LockError, Reason, Released, Successor, Transferred};
 
 /// A try for a key.
@@ -21,7 +21,7 @@ pub(crate) fn waiting(key: &Key, holder: &Holder) -> Span {
 }
 
 /// A release of a key, also in the background.
-pub(crate) fn releasing(term: &Term) -> Span {
+pub(crate) fn releasing(term: &HeldTerm) -> Span {
     debug_span!(
         "lock.release",
         key = %term.key,
@@ -34,7 +34,7 @@ pub(crate) fn releasing(term: &Term) -> Span {
 }
 
 /// A transfer of a key to a successor.
-pub(crate) fn transferring(term: &Term, successor: Successor<'_>) -> Span {
+pub(crate) fn transferring(term: &HeldTerm, successor: Successor<'_>) -> Span {
     debug_span!(
         "lock.transfer",
         key = %term.key,

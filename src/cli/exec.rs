@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::group::{Group, StartError, status_of};
+use super::process_group::{ProcessGroup, StartError, status_of};
 use crate::{api::HumanDuration, config::SettingsArgs};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
@@ -222,7 +222,7 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
     let mut deadline = Duration::ZERO;
     let environment =
         [("LEADERGROUP_KEY", guard.key().to_string()), ("LEADERGROUP_TOKEN", guard.token().to_string())];
-    let mut group = Group::start(&args.command, &environment)?;
+    let mut group = ProcessGroup::start(&args.command, &environment)?;
     let mut told = false;
     loop {
         if let Some(status) = group.ended()? {
@@ -269,7 +269,11 @@ async fn run(args: &ExecArgs, guard: &Guard, signals: &mut Passed, ttl: Duration
 
 /// Passes signals on until the group has ended, or until `deadline` on a clock that also runs while the machine is
 /// suspended.
-async fn ended_by(group: &mut Group, signals: &mut Passed, deadline: Duration) -> std::io::Result<bool> {
+async fn ended_by(
+    group: &mut ProcessGroup,
+    signals: &mut Passed,
+    deadline: Duration,
+) -> std::io::Result<bool> {
     while monotonic() < deadline {
         if group.ended()?.is_some() {
             return Ok(true);

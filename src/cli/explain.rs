@@ -8,7 +8,7 @@ use crate::{
     api::{HumanDuration, PodRef},
     config::{Settings, SettingsArgs},
     election::{Effect, Plan, Rest, Standing},
-    health::{ProbeKind, ProbeOutcome, Readiness, Refusal},
+    health::{ProbeFailure, ProbeKind, ProbeOutcome, Readiness},
     operator::{self, ExplainError, ExplainedPod, Explanation, hears_no_pod},
 };
 use leadergroup_lock::{LockInfo, SessionInfo};
@@ -161,10 +161,10 @@ fn evidence_words(pod: &ExplainedPod) -> String {
 fn outcome_words(outcome: ProbeOutcome) -> String {
     match outcome {
         ProbeOutcome::Success => "succeeded".to_owned(),
-        ProbeOutcome::Refused(Refusal::HttpStatus(code)) => format!("with HTTP {code}"),
-        ProbeOutcome::Refused(Refusal::ConnectionRefused) => "refused".to_owned(),
-        ProbeOutcome::Refused(Refusal::Reset) => "reset".to_owned(),
-        ProbeOutcome::Refused(Refusal::Protocol) => "with an invalid answer".to_owned(),
+        ProbeOutcome::Refused(ProbeFailure::HttpStatus(code)) => format!("with HTTP {code}"),
+        ProbeOutcome::Refused(ProbeFailure::ConnectionRefused) => "refused".to_owned(),
+        ProbeOutcome::Refused(ProbeFailure::Reset) => "reset".to_owned(),
+        ProbeOutcome::Refused(ProbeFailure::Protocol) => "with an invalid answer".to_owned(),
         ProbeOutcome::Unanswered => "unanswered".to_owned(),
         ProbeOutcome::Void => "not sent".to_owned(),
     }

@@ -4,10 +4,10 @@ mod check;
 mod crd;
 mod exec;
 mod explain;
-mod group;
 mod guardian;
 mod lock;
 mod print;
+mod process_group;
 mod starter;
 mod uninstall;
 
@@ -17,12 +17,12 @@ pub use check::CheckArgs;
 pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
 pub use explain::{ExplainArgs, explain};
-pub use group::StartError;
 pub use guardian::{GuardianArgs, guard};
 pub use lock::{
     HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, ReleaseArgs, ShowArgs, fence_sql,
 };
 pub use print::{Answer, OutputFormat};
+pub use process_group::StartError;
 pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 

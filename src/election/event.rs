@@ -44,7 +44,7 @@ pub enum Effect {
     /// Read this pod by a quorum read. -> [`Outcome::Verified`]
     Verify(PodRef),
     /// Step 1. -> [`Outcome::Granted`]
-    Grant(Grant),
+    Grant(GrantRequest),
     /// Free the lock; its token stays. -> [`Outcome::Vacated`]
     Vacate {
         /// The token of the term that ends.
@@ -104,7 +104,7 @@ pub enum Effect {
 
 /// The request of step 1 to the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct GrantRequest {
     /// The token that the row must still have.
     pub expected: i64,
     /// The new token must also exceed this.
@@ -181,7 +181,7 @@ pub enum Outcome {
     /// The finalizer is gone.
     Unfinalized,
     /// It was refused because the basis of the decision has changed.
-    Refused(Refusal),
+    Rejected(Rejection),
     /// It did not take effect.
     Failed,
     /// It is unknown whether it took effect or still will.
@@ -190,7 +190,7 @@ pub enum Outcome {
 
 /// Why an effect was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Rejection {
     /// This replica does not own the row.
     NotOwner,
     /// The row, the declaration or a stamp is newer than the decision.

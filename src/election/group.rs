@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    event::{Grant, Ticket},
+    event::{GrantRequest, Ticket},
     world::{Member, Row, World},
 };
 use crate::api::{Declaration, PodRef, Reason, Role};
@@ -115,7 +115,7 @@ pub struct Group {
     /// The earliest time at which the group may continue under a larger token again because its row is behind.
     pub(super) regain_after: Duration,
     /// The request of step 1, until its result is known.
-    pub(super) grant: Option<Grant>,
+    pub(super) grant: Option<GrantRequest>,
     /// Whether an attempt of that request failed but may have taken effect or still may.
     pub(super) in_doubt: bool,
     /// Consecutive failures, for the back-off.

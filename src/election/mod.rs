@@ -22,7 +22,7 @@ mod step;
 mod tests;
 mod world;
 
-pub use event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket};
+pub use event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket};
 pub use group::{Group, Phase};
 pub use plan::{Plan, Rest};
 pub use world::{Member, Policy, Row, Standing, World};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{
-    event::{Effect, Event, Finished, Grant, Outcome, Refusal, Ticket},
+    event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
     world::Member,
 };
@@ -106,8 +106,8 @@ impl Group {
         let phase = std::mem::replace(&mut self.phase, Phase::Stable);
         match (phase, outcome) {
             (Phase::Retiring(step), outcome) => self.retired(step, &outcome, now, effects),
-            (_, Outcome::Refused(Refusal::NotOwner)) => self.phase = Phase::Observing,
-            (_, Outcome::Refused(Refusal::GroupGone)) => self.retire(Retirement::Tombstone, effects),
+            (_, Outcome::Rejected(Rejection::NotOwner)) => self.phase = Phase::Observing,
+            (_, Outcome::Rejected(Rejection::GroupGone)) => self.retire(Retirement::Tombstone, effects),
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
             (Phase::Verifying { reason, certain }, Outcome::Verified(against)) => {
                 self.verified(reason, certain, against, now, effects);
@@ -210,7 +210,7 @@ impl Group {
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
         let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));
-        let grant = Grant {
+        let grant = GrantRequest {
             expected: self.row.token,
             floor: floor.max(self.world.declared.token),
             holder: change.holder.clone(),
@@ -346,7 +346,7 @@ impl Group {
     fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
         let next = match (step, outcome) {
             // Another replica owns the group now and completes the deletion.
-            (Retirement::Tombstone, Outcome::Refused(Refusal::NotOwner)) => {
+            (Retirement::Tombstone, Outcome::Rejected(Rejection::NotOwner)) => {
                 self.phase = Phase::Observing;
                 return;
             }
@@ -368,7 +368,7 @@ impl Group {
                 self.retire_by = None;
                 None
             }
-            (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Refused(Refusal::GroupGone)) => {
+            (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Rejected(Rejection::GroupGone)) => {
                 self.phase = Phase::Retired;
                 return;
             }

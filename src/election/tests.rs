@@ -118,7 +118,7 @@ impl Case {
         panic!("it does not come to rest: {:?}", self.asked);
     }
 
-    fn grant(&self) -> Grant {
+    fn grant(&self) -> GrantRequest {
         match self.effect() {
             Effect::Grant(grant) => grant,
             other => panic!("not a grant: {other:?}"),
@@ -633,7 +633,7 @@ fn a_failure_at_any_step_leads_back_to_reading() {
         Outcome::Confirmed,
     ];
     for broken in 0..answers.len() {
-        for outcome in [Outcome::Failed, Outcome::Refused(Refusal::Outdated)] {
+        for outcome in [Outcome::Failed, Outcome::Rejected(Rejection::Outdated)] {
             let mut case = Case::stable(with(Standing::Silent));
             answers[..broken].iter().for_each(|answer| case.answer(answer.clone()));
             case.answer(outcome);
@@ -880,7 +880,7 @@ fn without_ownership_nothing_is_done() {
     case.step(Event::Outcome(late, Outcome::Granted { token: 6 }, with(Standing::Silent)));
     assert!(case.asked.is_empty() && !case.group.is_owned());
     let mut case = Case::stable(with(Standing::Silent));
-    case.answer(Outcome::Refused(Refusal::NotOwner));
+    case.answer(Outcome::Rejected(Rejection::NotOwner));
     assert!(case.asked.is_empty() && !case.group.is_owned());
 }
 

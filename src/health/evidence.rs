@@ -13,7 +13,7 @@ use crate::api::Reason;
 
 /// Whether the pod is the holder. The same facts count differently then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum JudgedAs {
     /// It holds the lock. It has been ready, so any report that it is not ready counts against it.
     Holder,
     /// It does not hold the lock. Until it has been ready once, not being ready does not count against it.
@@ -178,7 +178,7 @@ impl PodEvidence {
     }
 
     /// The verdict at `now`. `node` is the lease of the pod's node.
-    pub fn verdict(&self, standing: Standing, node: &NodeLease, now: Duration) -> Verdict {
+    pub fn verdict(&self, standing: JudgedAs, node: &NodeLease, now: Duration) -> Verdict {
         let Some(word) = &self.word else { return Verdict::Unknown };
         if let Some(reason) = word.ended {
             return Verdict::Ended(reason);
@@ -190,7 +190,7 @@ impl PodEvidence {
             return Verdict::Failing(Reason::ContainerRestarted);
         }
         if word.says_unready(node, now) {
-            let counts = standing == Standing::Holder || self.was_ready;
+            let counts = standing == JudgedAs::Holder || self.was_ready;
             return if counts { Verdict::Failing(Reason::PodNotReady) } else { Verdict::Unknown };
         }
         if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }

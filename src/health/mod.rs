@@ -20,9 +20,9 @@ mod probes;
 mod thresholds;
 
 pub use clock::Monotonic;
-pub use evidence::{PodEvidence, Standing, Verdict};
+pub use evidence::{JudgedAs, PodEvidence, Verdict};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
-pub use probe::{ProbeKind, ProbeOutcome, ProbeRefusal, Refusal, ResolvedProbe};
+pub use probe::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeRefusal, ResolvedProbe};
 pub use prober::{ProbeEvent, ProbeStep, Prober, Target};
 pub use thresholds::Thresholds;

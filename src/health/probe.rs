@@ -48,7 +48,7 @@ pub enum ProbeOutcome {
     /// The pod answered, and the probe succeeded.
     Success,
     /// The pod or its address refused the probe.
-    Refused(Refusal),
+    Refused(ProbeFailure),
     /// No answer in time, or the address is unroutable: this is what a node without power looks like once routers
     /// have noticed.
     Unanswered,
@@ -59,7 +59,7 @@ pub enum ProbeOutcome {
 
 /// An answer that is not good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ProbeFailure {
     /// A status outside 200 to 399.
     HttpStatus(u16),
     /// No process listens on the port.

@@ -33,7 +33,7 @@ use crate::{
     election::{Outcome, Phase, Row},
     health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
     routing::Router,
-    telemetry::{Liveness, Metrics, Readiness},
+    telemetry::{Liveness, Metrics, ReadyChecks},
 };
 use leadergroup_lock::{Claimed, DatabaseConfig, Key, LockRow, PROTOCOL, SessionId, Store, Token};
 
@@ -62,7 +62,7 @@ impl Bench {
             url: "postgres://nobody@127.0.0.1:1/none".into(),
             ..DatabaseConfig::default()
         });
-        let (metrics, readiness) = (Arc::new(Metrics::new()), Readiness::default());
+        let (metrics, readiness) = (Arc::new(Metrics::new()), ReadyChecks::default());
         // What is sent there is answered by this benchmark, or not at all.
         let (messages, probes) = (mpsc::channel(QUEUE).0, mpsc::channel(QUEUE).0);
         let controller = Controller::new(Parts {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
     api::{FINALIZER, OnDelete, PodRef, Reason, Sighting},
-    election::{Effect, Grant, Outcome, Refusal, Row, Ticket},
+    election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
     routing::{Declared, Promoted, RoutingError, Stripped},
     telemetry::LockOutcome,
@@ -41,7 +41,7 @@ struct Learned {
 
 /// Why the calls of an effect ended early.
 enum Failure {
-    Refused(Refusal),
+    Rejected(Rejection),
     Uncleared(Trouble),
     Unknown(Trouble),
     Trouble(Trouble),
@@ -50,7 +50,7 @@ enum Failure {
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         match error {
-            LockError::SessionDead => Self::Refused(Refusal::NotOwner),
+            LockError::SessionDead => Self::Rejected(Rejection::NotOwner),
             LockError::Timeout { .. } | LockError::Interrupted { .. } => {
                 Self::Unknown(Trouble::Lock(error.to_string()))
             }
@@ -69,14 +69,14 @@ impl From<leadergroup_lock::Refusal> for Failure {
     fn from(refusal: leadergroup_lock::Refusal) -> Self {
         use leadergroup_lock::Refusal as R;
         match refusal {
-            R::TokenChanged { .. } => Self::Refused(Refusal::Outdated),
+            R::TokenChanged { .. } => Self::Rejected(Rejection::Outdated),
             R::Busy => Self::Trouble(Trouble::Lock("the lock's row is busy; trying again".to_owned())),
             R::Unclaimed { .. }
             | R::SessionDead
             | R::Tombstone
             | R::Foreign { .. }
             | R::ProtocolNewer { .. }
-            | R::Missing => Self::Refused(Refusal::NotOwner),
+            | R::Missing => Self::Rejected(Rejection::NotOwner),
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) async fn carry_out(context: &Context, order: Order) -> Done {
     let call = Call { context, record: &record, session };
     let (outcome, trouble) = match call.attempt(effect, &mut learned).await {
         Ok(outcome) => (outcome, None),
-        Err(Failure::Refused(refusal)) => (Outcome::Refused(refusal), None),
+        Err(Failure::Rejected(refusal)) => (Outcome::Rejected(refusal), None),
         Err(Failure::Uncleared(trouble)) => (Outcome::ClearRefused, Some(trouble)),
         Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
         Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
@@ -118,11 +118,11 @@ impl Call<'_> {
             Effect::Vacate { token } => self.vacate(Token::new(token)).await?,
             Effect::Declare { previous, next } => match router.declare(group, &previous, &next).await? {
                 Declared::Done => Outcome::Declared,
-                Declared::Outdated => Outcome::Refused(Refusal::Outdated),
-                Declared::GroupGone => Outcome::Refused(Refusal::GroupGone),
+                Declared::Outdated => Outcome::Rejected(Rejection::Outdated),
+                Declared::GroupGone => Outcome::Rejected(Rejection::GroupGone),
             },
             Effect::Strip { token, pods } => match router.strip(group, token, &pods).await? {
-                Stripped::Outdated => Outcome::Refused(Refusal::Outdated),
+                Stripped::Outdated => Outcome::Rejected(Rejection::Outdated),
                 Stripped::Done(pods, changed) => {
                     learned.pods = pods;
                     if changed {
@@ -185,7 +185,7 @@ impl Call<'_> {
     }
 
     fn session(&self) -> Result<SessionId, Failure> {
-        self.session.ok_or(Failure::Refused(Refusal::NotOwner))
+        self.session.ok_or(Failure::Rejected(Rejection::NotOwner))
     }
 
     async fn read(&self, learned: &mut Learned) -> Result<Outcome, Failure> {
@@ -214,7 +214,7 @@ impl Call<'_> {
         let ours = rows
             .into_iter()
             .find(|row| row.session == Some(session) && row.group == self.record.tag && !row.tombstone);
-        ours.map(row_of).ok_or(Failure::Refused(Refusal::NotOwner))
+        ours.map(row_of).ok_or(Failure::Rejected(Rejection::NotOwner))
     }
 
     /// Reads the pod by a quorum read. Returns why it cannot stay active, if that is so.
@@ -231,7 +231,7 @@ impl Call<'_> {
         Ok(against)
     }
 
-    async fn grant(&self, grant: Grant) -> Result<Outcome, Failure> {
+    async fn grant(&self, grant: GrantRequest) -> Result<Outcome, Failure> {
         let request = leadergroup_lock::Grant {
             key: self.record.key.clone(),
             expected: Token::new(grant.expected),
@@ -323,7 +323,7 @@ fn lock_operation(effect: &Effect) -> Option<&'static str> {
 fn lock_outcome(outcome: &Outcome) -> LockOutcome {
     match outcome {
         Outcome::Failed | Outcome::Unknown => LockOutcome::Failed,
-        Outcome::Refused(_) => LockOutcome::Refused,
+        Outcome::Rejected(_) => LockOutcome::Refused,
         _ => LockOutcome::Done,
     }
 }

@@ -61,7 +61,7 @@ use crate::{
     config::Settings,
     health::Prober,
     routing::Router,
-    telemetry::{BindError, Endpoints, Liveness, Metrics, Readiness, Server},
+    telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server},
 };
 use api_server::ApiServer;
 pub use api_server::NoCluster;
@@ -113,7 +113,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         "starting"
     );
     let metrics = Arc::new(lock_keeper::metrics(&store));
-    let (liveness, readiness) = (Liveness::new(STUCK), Readiness::default());
+    let (liveness, readiness) = (Liveness::new(STUCK), ReadyChecks::default());
     let endpoints =
         Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
     let answering = CancellationToken::new();

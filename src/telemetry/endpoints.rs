@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Liveness, Metrics, Readiness};
+use super::{Liveness, Metrics, ReadyChecks};
 
 /// How many connections are served concurrently; others wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
@@ -48,7 +48,7 @@ pub struct Endpoints {
     /// `/livez`.
     pub liveness: Liveness,
     /// `/readyz`.
-    pub readiness: Readiness,
+    pub readiness: ReadyChecks,
 }
 
 /// The address cannot be listened on.

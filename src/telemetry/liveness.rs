@@ -47,16 +47,16 @@ impl Liveness {
 
 /// Whether the process can do its work: all named checks must pass.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
+pub struct ReadyChecks(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
 
 /// One named check.
 #[derive(Clone, Debug)]
 pub struct Check {
     name: &'static str,
-    all: Readiness,
+    all: ReadyChecks,
 }
 
-impl Readiness {
+impl ReadyChecks {
     /// Adds a check that has not passed yet, because of `reason`.
     pub fn check(&self, name: &'static str, reason: &str) -> Check {
         let check = Check { name, all: self.clone() };

@@ -1,7 +1,7 @@
 //! Telemetry: metrics, logs, liveness and readiness of the process.
 //!
 //! This module uses no other module of the crate. The others report through its handles ([`Metrics`], [`Liveness`],
-//! [`Readiness`]), which are cheap to clone. [`Server`] answers requests.
+//! [`ReadyChecks`]), which are cheap to clone. [`Server`] answers requests.
 
 mod endpoints;
 mod liveness;
@@ -12,7 +12,7 @@ mod panics;
 mod process;
 
 pub use endpoints::{BindError, Endpoints, Server};
-pub use liveness::{Check, Liveness, Readiness};
+pub use liveness::{Check, Liveness, ReadyChecks};
 pub use lock::LockReading;
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
 pub use metrics::{ApiOutcome, GroupReading, GroupState, LockOutcome, Metrics};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leadergroup::{
     api::{LeaderGroupSpec, Reason},
     health::{
-        NodeLease, NodeLeases, PodEvidence, PodFacts, PodPhase, ProbeKind, ProbeOutcome, Readiness, Refusal,
-        ResolvedProbe, Restarts, Standing, Thresholds, Verdict,
+        JudgedAs, NodeLease, NodeLeases, PodEvidence, PodFacts, PodPhase, ProbeFailure, ProbeKind,
+        ProbeOutcome, Readiness, ResolvedProbe, Restarts, Thresholds, Verdict,
     },
 };
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ fn ready() -> PodEvidence {
 }
 
 fn of_holder(evidence: &PodEvidence, now: u64) -> Verdict {
-    evidence.verdict(Standing::Holder, &NodeLease::default(), ms(now))
+    evidence.verdict(JudgedAs::Holder, &NodeLease::default(), ms(now))
 }
 
 /// Sends probe number `at / R` at `at`, with this outcome.
@@ -73,7 +73,7 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     evidence.kubelet(&restarted(1), ms(1_500));
     let failing = Verdict::Failing(Reason::ContainerRestarted);
-    for standing in [Standing::Holder, Standing::Candidate] {
+    for standing in [JudgedAs::Holder, JudgedAs::Candidate] {
         assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_500)), failing);
     }
     evidence.kubelet(&restarted(1), ms(1_600));
@@ -99,8 +99,8 @@ fn a_restart_seen_late_does_not_count_after_a_later_success() {
     assert_eq!(of_holder(&evidence, 25_500), Verdict::Eligible { since: ms(25_000) });
     // Negative evidence counts as always.
     let mut refused = evidence.clone();
-    probe(&mut refused, 26_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
-    probe(&mut refused, 27_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    probe(&mut refused, 26_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
+    probe(&mut refused, 27_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(of_holder(&refused, 27_000), Verdict::Failing(Reason::ProbeRefused));
     // The same count in a fresh report is still the old restart; a larger count is a new one.
     evidence.kubelet(&restarted(1), ms(30_000));
@@ -168,7 +168,7 @@ fn the_last_result_must_be_good() {
 
 #[test]
 fn refusals_in_a_row_fail_a_pod_and_one_does_not() {
-    let refused = ProbeOutcome::Refused(Refusal::HttpStatus(503));
+    let refused = ProbeOutcome::Refused(ProbeFailure::HttpStatus(503));
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     probe(&mut evidence, 2_000, refused);
@@ -176,7 +176,7 @@ fn refusals_in_a_row_fail_a_pod_and_one_does_not() {
     probe(&mut evidence, 3_000, ProbeOutcome::Success);
     probe(&mut evidence, 4_000, refused);
     assert_eq!(of_holder(&evidence, 4_000), Verdict::Unknown, "the success in between resets the count");
-    probe(&mut evidence, 5_000, ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    probe(&mut evidence, 5_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(of_holder(&evidence, 5_000), Verdict::Failing(Reason::ProbeRefused));
     probe(&mut evidence, 6_000, ProbeOutcome::Success);
     assert_eq!(of_holder(&evidence, 6_000), Verdict::Eligible { since: ms(6_000) });
@@ -184,7 +184,7 @@ fn refusals_in_a_row_fail_a_pod_and_one_does_not() {
 
 #[test]
 fn refusals_with_a_gap_in_our_own_sending_are_not_in_a_row() {
-    let refused = ProbeOutcome::Refused(Refusal::Reset);
+    let refused = ProbeOutcome::Refused(ProbeFailure::Reset);
     let mut evidence = ready();
     probe(&mut evidence, 1_000, refused);
     probe(&mut evidence, 9_000, refused);
@@ -195,7 +195,7 @@ fn refusals_with_a_gap_in_our_own_sending_are_not_in_a_row() {
 
 #[test]
 fn refusals_grow_stale_like_everything_else() {
-    let refused = ProbeOutcome::Refused(Refusal::HttpStatus(500));
+    let refused = ProbeOutcome::Refused(ProbeFailure::HttpStatus(500));
     let mut evidence = ready();
     probe(&mut evidence, 1_000, refused);
     probe(&mut evidence, 2_000, refused);
@@ -298,7 +298,7 @@ fn probes_that_could_not_be_sent_count_for_nothing() {
     for at in 2..30 {
         evidence.probe_answered(at, ms(at * R), ProbeOutcome::Void);
         assert!(
-            evidence.verdict(Standing::Holder, &NodeLease::default(), ms(at * R + 999)).against().is_none()
+            evidence.verdict(JudgedAs::Holder, &NodeLease::default(), ms(at * R + 999)).against().is_none()
         );
     }
 }
@@ -330,7 +330,7 @@ fn the_end_of_a_pod_overrides_all_other_evidence() {
         let mut ended = facts();
         end(&mut ended);
         evidence.kubelet(&ended, ms(1_001));
-        for standing in [Standing::Holder, Standing::Candidate] {
+        for standing in [JudgedAs::Holder, JudgedAs::Candidate] {
             assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_001)), Verdict::Ended(reason));
         }
     }
@@ -343,7 +343,7 @@ fn not_ready_counts_against_a_pod_that_has_been_ready() {
     let mut evidence = PodEvidence::new(thresholds());
     evidence.kubelet(&unready, ms(0));
     let of_candidate =
-        |evidence: &PodEvidence| evidence.verdict(Standing::Candidate, &NodeLease::default(), ms(1));
+        |evidence: &PodEvidence| evidence.verdict(JudgedAs::Candidate, &NodeLease::default(), ms(1));
     assert_eq!(of_candidate(&evidence), Verdict::Unknown, "it is still starting");
     assert_eq!(of_holder(&evidence, 1), Verdict::Failing(Reason::PodNotReady), "a holder has been ready");
     evidence.kubelet(&facts(), ms(1));
@@ -370,7 +370,7 @@ fn the_control_planes_report_of_a_silent_node_needs_time_or_confirmation() {
     for at in [30_000, 40_000, 50_000, 60_000] {
         leases.alive(ms(at));
     }
-    let verdict = evidence.verdict(Standing::Holder, &leases.of("n1"), ms(60_001));
+    let verdict = evidence.verdict(JudgedAs::Holder, &leases.of("n1"), ms(60_001));
     assert_eq!(verdict, Verdict::Failing(Reason::PodNotReady), "we observed that the lease did not change");
 }
 
@@ -383,7 +383,7 @@ fn without_a_probe_the_lease_of_the_node_must_move() {
     let renewed = |n: i64| Some(jiff::Timestamp::from_second(n).unwrap());
     let mut leases = NodeLeases::default();
     let of_candidate = |evidence: &PodEvidence, leases: &NodeLeases, now| {
-        evidence.verdict(Standing::Candidate, &leases.of("n1"), ms(now))
+        evidence.verdict(JudgedAs::Candidate, &leases.of("n1"), ms(now))
     };
     leases.seen("n1", renewed(1), ms(0));
     assert_eq!(of_candidate(&evidence, &leases, 1), Verdict::Unknown);
@@ -425,7 +425,7 @@ enum Step {
 fn outcome() -> impl Strategy<Value = ProbeOutcome> {
     prop_oneof![
         3 => Just(ProbeOutcome::Success),
-        2 => Just(ProbeOutcome::Refused(Refusal::HttpStatus(503))),
+        2 => Just(ProbeOutcome::Refused(ProbeFailure::HttpStatus(503))),
         6 => Just(ProbeOutcome::Unanswered),
         1 => Just(ProbeOutcome::Void),
     ]
@@ -488,7 +488,7 @@ proptest! {
     fn silence_is_what_the_rule_says(history in history(), after in 0..12_000_u64) {
         let (sends, end) = sends(&history);
         let (evidence, now) = (fed(&sends), end + after);
-        if evidence.verdict(Standing::Holder, &NodeLease::default(), ms(now)) != Verdict::Failing(Reason::ProbeRefused) {
+        if evidence.verdict(JudgedAs::Holder, &NodeLease::default(), ms(now)) != Verdict::Failing(Reason::ProbeRefused) {
             let silent = match of_holder(&evidence, now) {
                 Verdict::Silent { since } => Some(since),
                 _ => None,
@@ -582,13 +582,13 @@ proptest! {
         let (mut now, horizon) = (start, start + ms(after));
         while now < horizon {
             let until = evidence.next_deadline(&lease, now).map_or(horizon, |deadline| deadline.min(horizon));
-            let verdict = evidence.verdict(Standing::Holder, &lease, now);
+            let verdict = evidence.verdict(JudgedAs::Holder, &lease, now);
             for part in 0..8_u32 {
                 let between = now + until.saturating_sub(now) * part / 8;
-                prop_assert_eq!(evidence.verdict(Standing::Holder, &lease, between), verdict);
+                prop_assert_eq!(evidence.verdict(JudgedAs::Holder, &lease, between), verdict);
             }
             let just_before = until.saturating_sub(Duration::from_nanos(1)).max(now);
-            prop_assert_eq!(evidence.verdict(Standing::Holder, &lease, just_before), verdict);
+            prop_assert_eq!(evidence.verdict(JudgedAs::Holder, &lease, just_before), verdict);
             now = until;
         }
     }

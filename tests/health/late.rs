@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use leadergroup::{
     api::{LeaderGroupSpec, ProbeScheme},
     health::{
-        NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe,
-        Standing, Target, Thresholds, Verdict,
+        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeOutcome, ProbeStep, Prober,
+        ResolvedProbe, Target, Thresholds, Verdict,
     },
 };
 use serde_json::json;
@@ -93,11 +93,11 @@ fn a_late_answer_ends_a_silence_and_proves_nothing_else() {
         evidence.probe_sent(second, sent_at);
         evidence.probe_answered(second, sent_at, ProbeOutcome::Unanswered);
     }
-    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(105)), Verdict::Silent { since: s(100) });
+    assert_eq!(evidence.verdict(JudgedAs::Holder, &lease, s(105)), Verdict::Silent { since: s(100) });
 
     // The probe of second 3 is answered.
     evidence.probe_answered_late(3, s(103));
-    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(105)), Verdict::Unknown);
+    assert_eq!(evidence.verdict(JudgedAs::Holder, &lease, s(105)), Verdict::Unknown);
     // An older answer changes nothing, and does not bring an older silence back.
     evidence.probe_answered_late(2, s(102));
     for second in 6..=8 {
@@ -105,6 +105,6 @@ fn a_late_answer_ends_a_silence_and_proves_nothing_else() {
         evidence.probe_sent(second, sent_at);
         evidence.probe_answered(second, sent_at, ProbeOutcome::Unanswered);
     }
-    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(107)), Verdict::Unknown);
-    assert_eq!(evidence.verdict(Standing::Holder, &lease, s(108)), Verdict::Silent { since: s(103) });
+    assert_eq!(evidence.verdict(JudgedAs::Holder, &lease, s(107)), Verdict::Unknown);
+    assert_eq!(evidence.verdict(JudgedAs::Holder, &lease, s(108)), Verdict::Silent { since: s(103) });
 }

@@ -9,7 +9,7 @@ use std::{
 
 use leadergroup::{
     api::ProbeScheme,
-    health::{ProbeEvent, ProbeKind, ProbeOutcome, ProbeStep, Prober, Refusal, ResolvedProbe, Target},
+    health::{ProbeEvent, ProbeFailure, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe, Target},
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::{
@@ -92,7 +92,7 @@ async fn once(address: SocketAddr, kind: ProbeKind, timeout: Duration) -> ProbeO
 }
 
 fn status(code: u16) -> ProbeOutcome {
-    ProbeOutcome::Refused(Refusal::HttpStatus(code))
+    ProbeOutcome::Refused(ProbeFailure::HttpStatus(code))
 }
 
 #[tokio::test]
@@ -226,7 +226,10 @@ async fn the_wrong_scheme_is_an_answer_and_not_a_good_one() {
     let tls = tls_server(OK).await;
     for (server, kind) in [(&plain, https()), (&tls, http())] {
         let outcome = once(server.address, kind, AMPLE).await;
-        assert!(matches!(outcome, ProbeOutcome::Refused(Refusal::Protocol | Refusal::Reset)), "{outcome:?}");
+        assert!(
+            matches!(outcome, ProbeOutcome::Refused(ProbeFailure::Protocol | ProbeFailure::Reset)),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -241,7 +244,7 @@ async fn a_tcp_probe_needs_only_a_connection() {
 async fn a_port_without_a_listener_refuses() {
     for kind in [tcp(), http(), https()] {
         let outcome = once(closed_port().await, kind, AMPLE).await;
-        assert_eq!(outcome, ProbeOutcome::Refused(Refusal::ConnectionRefused));
+        assert_eq!(outcome, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     }
 }
 
@@ -326,7 +329,7 @@ async fn headers_that_never_end_are_read_for_a_while_only() {
         .await;
         assert_eq!(
             once(server.address, http(), AMPLE).await,
-            ProbeOutcome::Refused(Refusal::Protocol),
+            ProbeOutcome::Refused(ProbeFailure::Protocol),
             "{line}"
         );
         eventually("the connection is broken off", || server.open() == 0).await;
@@ -345,20 +348,20 @@ async fn a_connection_that_breaks_before_the_answer_is_a_refusal() {
     let closed = breaking(|_| ()).await;
     let halfway = Server::answering("HTTP/1.1 200 OK\r\ncontent-le").await;
     for server in [reset, closed, halfway] {
-        assert_eq!(once(server.address, http(), AMPLE).await, ProbeOutcome::Refused(Refusal::Reset));
+        assert_eq!(once(server.address, http(), AMPLE).await, ProbeOutcome::Refused(ProbeFailure::Reset));
     }
     let tls = Server::start(|mut stream| async move {
         stream.read_u8().await.unwrap();
         stream.set_zero_linger().unwrap();
     })
     .await;
-    assert_eq!(once(tls.address, https(), AMPLE).await, ProbeOutcome::Refused(Refusal::Reset));
+    assert_eq!(once(tls.address, https(), AMPLE).await, ProbeOutcome::Refused(ProbeFailure::Reset));
 }
 
 #[tokio::test]
 async fn a_response_that_is_not_http_is_a_refusal() {
     let server = Server::answering("SSH-2.0-OpenSSH_9.9\r\n").await;
-    assert_eq!(once(server.address, http(), AMPLE).await, ProbeOutcome::Refused(Refusal::Protocol));
+    assert_eq!(once(server.address, http(), AMPLE).await, ProbeOutcome::Refused(ProbeFailure::Protocol));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use std::{env, net::SocketAddr, process::Stdio, time::Duration};
 
 use leadergroup::health::{
-    Monotonic, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe, Standing,
+    JudgedAs, Monotonic, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe,
     Target, Thresholds,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -59,7 +59,7 @@ async fn operator() {
     loop {
         // The verdict before the event: it must be right immediately after the process resumes.
         let now = Monotonic::now();
-        let verdict = evidence.verdict(Standing::Holder, &NodeLease::default(), now);
+        let verdict = evidence.verdict(JudgedAs::Holder, &NodeLease::default(), now);
         let name = format!("{verdict:?}").split([' ', '(']).next().unwrap().to_owned();
         if said.as_ref() != Some(&name) {
             println!("\nverdict {name}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leadergroup::{
     api::PodRef,
-    election::{Grant, Refusal, Row},
+    election::{GrantRequest, Rejection, Row},
 };
 use uuid::Uuid;
 
@@ -41,7 +41,7 @@ pub struct Database {
 #[derive(Clone, Debug)]
 pub enum Statement {
     Row { group: u32 },
-    Grant(Grant),
+    Grant(GrantRequest),
     Confirm { token: i64 },
     Vacate { token: i64 },
     Tombstone { group: u32, floor: i64 },
@@ -53,7 +53,7 @@ pub enum Reply {
     Row(Row),
     Granted(i64),
     Done,
-    Refused(Refusal),
+    Rejected(Rejection),
     Claimed(Claimed),
 }
 
@@ -82,12 +82,12 @@ impl Database {
                 .row
                 .as_ref()
                 .filter(|row| row.session == Some(session) && row.group == *group && !row.tombstone);
-            return row.map_or(Reply::Refused(Refusal::NotOwner), |row| Reply::Row(self.read(row)));
+            return row.map_or(Reply::Rejected(Rejection::NotOwner), |row| Reply::Row(self.read(row)));
         }
         if !self.lives(session) {
             return match statement {
                 Statement::Claim { .. } => Reply::Claimed(Claimed::Dead),
-                _ => Reply::Refused(Refusal::NotOwner),
+                _ => Reply::Rejected(Rejection::NotOwner),
             };
         }
         match statement {
@@ -108,7 +108,7 @@ impl Database {
                 row.grant = Some(Uuid::from_u128(u128::MAX));
                 true
             }),
-            Statement::Row { .. } => Reply::Refused(Refusal::NotOwner),
+            Statement::Row { .. } => Reply::Rejected(Rejection::NotOwner),
         }
     }
 
@@ -133,26 +133,26 @@ impl Database {
                 if row.token == token && change(row) {
                     Reply::Done
                 } else {
-                    Reply::Refused(Refusal::Outdated)
+                    Reply::Rejected(Rejection::Outdated)
                 }
             }
-            _ => Reply::Refused(Refusal::NotOwner),
+            _ => Reply::Rejected(Rejection::NotOwner),
         }
     }
 
-    fn grant(&mut self, session: u32, grant: &Grant, ledger: &mut Vec<Granted>) -> Reply {
+    fn grant(&mut self, session: u32, grant: &GrantRequest, ledger: &mut Vec<Granted>) -> Reply {
         if self.present != self.timeline {
             self.era = (self.era + 1).max(self.present);
             self.timeline = self.present;
         }
         let Some(row) = self.row.as_mut().filter(|row| row.session == Some(session) && !row.tombstone) else {
-            return Reply::Refused(Refusal::NotOwner);
+            return Reply::Rejected(Rejection::NotOwner);
         };
         if row.grant == Some(grant.id) && row.owner.as_ref().is_some_and(|pod| pod.uid == grant.holder.uid) {
             return Reply::Granted(row.token);
         }
         if row.token != grant.expected {
-            return Reply::Refused(Refusal::Outdated);
+            return Reply::Rejected(Rejection::Outdated);
         }
         let jump = if row.era == self.era { 0 } else { TOKEN_JUMP };
         let highest = self.terms.iter().map(|(token, _)| *token).max().unwrap_or(0);
@@ -205,10 +205,10 @@ impl Database {
                 self.row = Some(LockRow { group, token: floor, tombstone: true, ..LockRow::default() });
                 Reply::Done
             }
-            Some(row) if row.group != group => Reply::Refused(Refusal::NotOwner),
+            Some(row) if row.group != group => Reply::Rejected(Rejection::NotOwner),
             Some(row) if row.tombstone && row.token >= floor => Reply::Done,
             Some(row) if row.session.is_some_and(|other| other != session && lives(other)) => {
-                Reply::Refused(Refusal::NotOwner)
+                Reply::Rejected(Rejection::NotOwner)
             }
             Some(row) => {
                 row.tombstone = true;

@@ -3,7 +3,7 @@
 
 use leadergroup::{
     api::{Declaration, OnDelete, PodRef, Reason, Role},
-    election::{Effect, Outcome, Refusal, Row, Ticket},
+    election::{Effect, Outcome, Rejection, Row, Ticket},
 };
 
 use crate::{
@@ -142,7 +142,7 @@ impl Task {
             Effect::Tombstone => database(Statement::Tombstone { group: self.group, floor: self.floor }),
             Effect::Declare { previous, next } if self.stage == 0 => {
                 if next.token <= previous.token {
-                    return ended(Outcome::Refused(Refusal::Outdated));
+                    return ended(Outcome::Rejected(Rejection::Outdated));
                 }
                 let (previous, next) = (previous.clone(), next.clone());
                 server(Call::Declare { uid: self.group, previous, next })
@@ -178,7 +178,7 @@ impl Task {
         };
         match next {
             Next::Ask(Request::Database(_)) if self.session.is_none() => {
-                ended(Outcome::Refused(Refusal::NotOwner))
+                ended(Outcome::Rejected(Rejection::NotOwner))
             }
             next => next,
         }
@@ -222,7 +222,7 @@ impl Task {
             Job::Effect(_, effect) => effect.clone(),
         };
         match (effect, response) {
-            (_, Response::Database(Reply::Refused(refusal))) => outcome(Outcome::Refused(refusal)),
+            (_, Response::Database(Reply::Rejected(refusal))) => outcome(Outcome::Rejected(refusal)),
             (Effect::Read, Response::Database(Reply::Row(row))) => {
                 (self.row, self.stage) = (Some(row), 1);
                 None
@@ -254,9 +254,9 @@ impl Task {
             }
             (Effect::Declare { next, .. }, Response::Server(Answer::Group(group))) => {
                 outcome(match self.ours(group) {
-                    None => Outcome::Refused(Refusal::GroupGone),
+                    None => Outcome::Rejected(Rejection::GroupGone),
                     Some(found) if found.declared == next => Outcome::Declared,
-                    Some(_) => Outcome::Refused(Refusal::Outdated),
+                    Some(_) => Outcome::Rejected(Rejection::Outdated),
                 })
             }
             (Effect::Promote { .. }, Response::Server(Answer::Labelled(pod))) => {
@@ -328,7 +328,7 @@ impl Task {
             Answer::Group(group) => {
                 let above = self.ours(group).is_none_or(|group| group.declared.token > token);
                 if above && all {
-                    return Some(End::Outcome(Outcome::Refused(Refusal::Outdated)));
+                    return Some(End::Outcome(Outcome::Rejected(Rejection::Outdated)));
                 }
                 if above {
                     return self.next_pod();
@@ -367,7 +367,7 @@ impl Task {
                 Some(_) => Some(End::Buried),
             },
             Response::Database(Reply::Done) => Some(End::Buried),
-            Response::Database(Reply::Refused(_)) => Some(End::Unclaimed),
+            Response::Database(Reply::Rejected(_)) => Some(End::Unclaimed),
             response => unreachable!("{response:?} does not answer a claim"),
         }
     }

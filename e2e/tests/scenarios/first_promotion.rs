@@ -61,7 +61,8 @@ async fn explains(s: &Scenario, active: &str) -> Result<()> {
     let args =
         ["exec", "-n", OPERATOR_NAMESPACE, "deployment/leadergroup", "--", "leadergroup", "explain", &group];
     let text = s.stage.run_kubectl(&args).await?;
-    let eligible = text.lines().filter(|line| line.contains("eligible") && line.contains("succeeded")).count();
+    let eligible =
+        text.lines().filter(|line| line.contains("eligible") && line.contains("succeeded")).count();
     ensure!(eligible == 3, "{eligible} pods are eligible:\n{text}");
     for words in [&format!("held by {active}"), "next: nothing. The holder works"] {
         ensure!(text.contains(words), "no {words:?} in:\n{text}");

@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::super::probe::{ProbeKind, ProbeOutcome, Refusal, ResolvedProbe};
+use super::super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe};
 use crate::api::ProbeScheme;
 
 /// How much of the response's body is read, as in the kubelet. A longer body is not read to its end.
@@ -59,11 +59,11 @@ pub(super) async fn ask(
 pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
     use io::ErrorKind as Kind;
     match error.kind() {
-        Kind::ConnectionRefused => ProbeOutcome::Refused(Refusal::ConnectionRefused),
+        Kind::ConnectionRefused => ProbeOutcome::Refused(ProbeFailure::ConnectionRefused),
         Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe | Kind::UnexpectedEof => {
-            ProbeOutcome::Refused(Refusal::Reset)
+            ProbeOutcome::Refused(ProbeFailure::Reset)
         }
-        Kind::InvalidData => ProbeOutcome::Refused(Refusal::Protocol),
+        Kind::InvalidData => ProbeOutcome::Refused(ProbeFailure::Protocol),
         Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable => ProbeOutcome::Unanswered,
         // Out of descriptors, ports or memory, refused by a local filter, no such address family.
         _ => ProbeOutcome::Void,
@@ -118,7 +118,7 @@ async fn get(
     };
     match answered {
         Ok(status) if (200..400).contains(&status) => ProbeOutcome::Success,
-        Ok(status) => ProbeOutcome::Refused(Refusal::HttpStatus(status)),
+        Ok(status) => ProbeOutcome::Refused(ProbeFailure::HttpStatus(status)),
         Err(error) => of_hyper(&error),
     }
 }
@@ -142,7 +142,7 @@ fn of_hyper(error: &hyper::Error) -> ProbeOutcome {
         source = cause.source();
     }
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
-        return ProbeOutcome::Refused(Refusal::Reset);
+        return ProbeOutcome::Refused(ProbeFailure::Reset);
     }
-    ProbeOutcome::Refused(Refusal::Protocol)
+    ProbeOutcome::Refused(ProbeFailure::Protocol)
 }

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     super::{
         clock::Monotonic,
-        probe::{ProbeOutcome, Refusal, ResolvedProbe},
+        probe::{ProbeFailure, ProbeOutcome, ResolvedProbe},
     },
     exchange,
     stalls::Stalls,
@@ -234,7 +234,8 @@ impl One {
         };
         match outcome {
             // A pod may close the connection to a client that seems to be dead.
-            ProbeOutcome::Unanswered | ProbeOutcome::Refused(Refusal::Reset | Refusal::Protocol)
+            ProbeOutcome::Unanswered
+            | ProbeOutcome::Refused(ProbeFailure::Reset | ProbeFailure::Protocol)
                 if stalls.longest_since(sent_at, Monotonic::now()) >= timeout =>
             {
                 ProbeOutcome::Void
@@ -248,7 +249,7 @@ impl One {
         let remaining = self.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
         let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
         match tokio::time::timeout(remaining, exchange).await {
-            Ok(ProbeOutcome::Success | ProbeOutcome::Refused(Refusal::HttpStatus(_))) => {
+            Ok(ProbeOutcome::Success | ProbeOutcome::Refused(ProbeFailure::HttpStatus(_))) => {
                 self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
             }
             _ => true,

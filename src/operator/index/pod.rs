@@ -63,9 +63,9 @@ impl TrackedPod {
     /// Weighs the evidence. Returns whether the pod's standing changed.
     pub(super) fn assess(&mut self, holder: Option<&str>, leases: &NodeLeases, now: Duration) -> bool {
         let standing = if holder == Some(self.facts.uid.as_str()) {
-            health::Standing::Holder
+            health::JudgedAs::Holder
         } else {
-            health::Standing::Candidate
+            health::JudgedAs::Candidate
         };
         let lease = leases.of(self.node());
         let after = standing_of(self.evidence.verdict(standing, &lease, now));

@@ -20,10 +20,10 @@ fn a_probe_is_looked_at_only_if_it_changes_the_standing() {
     assert_eq!(case.dirty(), [""; 0]);
     let next = case.index.next_deadline().expect("the last proof grows old too");
     assert!(next > first);
-    case.probe("a", ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    case.probe("a", ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(case.dirty(), ["web"], "there is no fresh proof any more");
     case.seen("web");
-    case.probe("a", ProbeOutcome::Refused(Refusal::ConnectionRefused));
+    case.probe("a", ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(case.dirty(), ["web"]);
     assert_eq!(case.seen("web")[0].1, Standing::Failing(Reason::ProbeRefused));
     // A pod that nobody tracks.

@@ -13,7 +13,7 @@ use super::{Event, Index, IndexedGroup, Notice, Request};
 use crate::{
     api::{Reason, Role, Sighting},
     election::Standing,
-    health::{ProbeEvent, ProbeOutcome, ProbeStep, Refusal},
+    health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep},
     operator::{lock_view::LockNews, object::GroupName, probing::Probing, watch_health::Watched},
 };
 use leadergroup_lock::{LockError, SessionId};

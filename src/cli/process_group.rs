@@ -19,7 +19,7 @@ use super::starter::Starter;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A process group whose leader is the command. It ends with its last process, not with the command.
-pub(super) struct Group {
+pub(super) struct ProcessGroup {
     id: Pid,
     /// The command's exit status, once it has ended.
     status: Option<u8>,
@@ -53,7 +53,7 @@ pub enum StartError {
     Wait(Error),
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts a command. It ends when this process or the calling thread ends.
     pub(super) fn start(command: &[OsString], environment: &[(&str, String)]) -> Result<Self, StartError> {
         let ends = signal(SignalKind::child()).map_err(StartError::Wait)?;
