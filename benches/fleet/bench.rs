@@ -1,0 +1,236 @@
+//! The stage that all subjects use: servers, replicas, groups, and who watches them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::task::block_in_place;
+
+use crate::{
+    apiserver::ApiServer,
+    measure::Latencies,
+    observer::Observer,
+    outcome::Outcome,
+    plan::Plan,
+    postgres::{Database, Server},
+    replica::{NAMES, Replica, Settings},
+    responder::Responder,
+    usage::Record,
+    workload::{PODS, Workload, sleep_since},
+};
+
+/// As a user's servers have it, where the tests' are made for speed or for looking inside.
+const API_SERVER: [&str; 2] =
+    ["--storage-media-type=application/vnd.kubernetes.protobuf", "--etcd-compaction-interval=5m"];
+const POSTGRES: [(&str, &str); 2] = [("fsync", "on"), ("shared_buffers", "256MB")];
+
+/// Everything that is measured, and with what.
+pub(crate) struct Bench {
+    pub(crate) plan: Plan,
+    pub(crate) client: Client,
+    pub(crate) observer: Observer,
+    pub(crate) workload: Workload,
+    pub(crate) responder: Responder,
+    pub(crate) record: Record,
+    pub(crate) api_server: ApiServer,
+    pub(crate) postgres: Server,
+    pub(crate) database: Database,
+    pub(crate) replicas: BTreeMap<usize, Replica>,
+    /// Counts the pods that took the place of others.
+    pub(crate) generation: usize,
+    settings: Settings,
+}
+
+impl Bench {
+    /// Everything but the groups.
+    pub(crate) async fn start(plan: Plan) -> Result<Self> {
+        let begin = Instant::now();
+        let api_server = ApiServer::start(&API_SERVER).await;
+        let postgres = block_in_place(|| Server::start(&POSTGRES));
+        let database = postgres.database().await;
+        let client = api_server.client().await;
+        let responder = Responder::start()?;
+        println!("writing {} pods for {} groups", plan.groups * PODS, plan.groups);
+        let workload = Workload::start(&client, plan.groups, plan.probed).await?;
+        let observer = Observer::start(&client);
+        let record = Record::start();
+        let settings = Settings { kubeconfig: api_server.kubeconfig(), database_url: database.url() };
+        let directory = settings.kubeconfig.parent().context("a file without a directory")?;
+        let pid = fs::read_to_string(directory.join("kube-apiserver.pid"))?.parse()?;
+        record.of("API server", pid);
+        let mut bench = Self {
+            plan,
+            client,
+            observer,
+            workload,
+            responder,
+            record,
+            api_server,
+            postgres,
+            database,
+            replicas: BTreeMap::new(),
+            generation: 0,
+            settings,
+        };
+        for number in 0..NAMES.len() {
+            bench.start_replica(number).await?;
+        }
+        println!("ready after {:.0} s", begin.elapsed().as_secs_f64());
+        Ok(bench)
+    }
+
+    pub(crate) fn describe(&self) -> Value {
+        json!({
+            "groups": self.plan.groups,
+            "pods": self.plan.groups * PODS,
+            "probed": self.plan.probed,
+            "replicas": NAMES.len(),
+            "cores": thread::available_parallelism().map_or(0, std::num::NonZero::get),
+        })
+    }
+
+    pub(crate) fn wants(&self, subject: &str) -> bool {
+        self.plan.wants(subject)
+    }
+
+    /// Starts a replica, and waits until it is ready.
+    pub(crate) async fn start_replica(&mut self, number: usize) -> Result<()> {
+        let mut replica = Replica::start(number, &self.settings)?;
+        self.record.of(replica.name, replica.pid());
+        replica.wait_ready(self.plan.limit()).await?;
+        self.replicas.insert(number, replica);
+        Ok(())
+    }
+
+    /// The running replica with this number.
+    pub(crate) fn take_replica(&mut self, number: usize) -> Result<Replica> {
+        self.replicas.remove(&number).with_context(|| format!("replica {number} does not run"))
+    }
+
+    /// How many groups a replica looks after.
+    pub(crate) async fn share(&self, name: &str) -> Result<usize> {
+        let count = self
+            .database
+            .number(&format!(
+                "select count(*) from leadergroup.lock join leadergroup.session on session.id = lock.session
+                 where not session.dead and not lock.tombstone and session.name = '{name}'"
+            ))
+            .await;
+        Ok(usize::try_from(count)?)
+    }
+
+    /// Waits until these replicas look after all groups.
+    pub(crate) async fn wait_adopted(&self, names: &[&str]) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            let mut count = 0;
+            for name in names {
+                count += self.share(name).await?;
+            }
+            if count == self.plan.groups {
+                return Ok(());
+            }
+            ensure!(
+                begin.elapsed() < self.plan.limit(),
+                "{count} of {} groups are looked after",
+                self.plan.groups
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The groups of a fault that befalls so many, spread over all.
+    pub(crate) fn choose(&self, count: usize) -> BTreeSet<usize> {
+        let count = count.min(self.plan.groups);
+        (0..count).map(|number| number * self.plan.groups / count).collect()
+    }
+
+    /// Waits for the new holder of each of these groups. Answers the times since `from`, and tells of changes elsewhere.
+    pub(crate) async fn failovers(
+        &self,
+        what: &str,
+        groups: &BTreeSet<usize>,
+        mark: usize,
+        from: impl Fn(usize) -> Instant,
+        outcome: &mut Outcome,
+    ) -> Result<Latencies> {
+        let changes = self.observer.changes_of(groups, mark, self.plan.limit()).await?;
+        self.no_other_change(what, groups, mark, outcome);
+        let times = changes.iter().map(|(group, change)| change.at.saturating_duration_since(from(*group)));
+        Ok(Latencies::of(times.collect()))
+    }
+
+    /// Tells of every change of holder since the mark that nothing called for: one outside of these groups, and a second
+    /// one within.
+    pub(crate) fn no_other_change(
+        &self,
+        what: &str,
+        groups: &BTreeSet<usize>,
+        mark: usize,
+        outcome: &mut Outcome,
+    ) {
+        let mut seen = BTreeSet::new();
+        let changes = self.observer.since(mark);
+        let wrong: Vec<_> = changes
+            .iter()
+            .filter(|change| !(groups.contains(&change.group) && seen.insert(change.group)))
+            .collect();
+        if let Some(first) = wrong.first() {
+            outcome.wrong(format!(
+                "{what}: {} changes of holder without a cause, the first of group {} to {}",
+                wrong.len(),
+                first.group,
+                first.pod
+            ));
+        }
+    }
+
+    /// Waits until everything is quiet and each group has a holder. Answers the time of the last change.
+    pub(crate) async fn settle(&self) -> Result<Instant> {
+        let quiet = self.observer.quiet(self.plan.limit()).await?;
+        let holders = self.observer.holders();
+        let missing: Vec<_> = (0..self.plan.groups).filter(|group| !holders.contains_key(group)).collect();
+        ensure!(
+            missing.is_empty(),
+            "{} groups have no active pod, such as group {}",
+            missing.len(),
+            missing[0]
+        );
+        Ok(quiet)
+    }
+
+    /// Lets everything run for a while, and answers the share of a core that each replica used.
+    pub(crate) async fn cores(&self, time: Duration) -> Result<Vec<f64>> {
+        let cpu = |replica: &Replica| crate::usage::cpu(replica.pid());
+        let begin = Instant::now();
+        let before = self.replicas.values().map(cpu).collect::<Result<Vec<_>>>()?;
+        sleep_since(begin, time).await;
+        let passed = begin.elapsed().as_secs_f64();
+        let after = self.replicas.values().map(cpu).collect::<Result<Vec<_>>>()?;
+        Ok(after.iter().zip(before).map(|(after, before)| (*after - before).as_secs_f64() / passed).collect())
+    }
+
+    /// The memory that each replica has now, and the most that it ever had, in megabytes.
+    pub(crate) fn memory(&self) -> Result<Vec<(f64, f64)>> {
+        self.replicas.values().map(|replica| crate::usage::memory(replica.pid())).collect()
+    }
+
+    /// Ends the replicas, as a user would.
+    pub(crate) async fn stop(&mut self, outcome: &mut Outcome) {
+        outcome.figure("observer", json!({ "relists": self.observer.relists() }));
+        for (_, replica) in std::mem::take(&mut self.replicas) {
+            outcome.figure("log", json!({ "replica": replica.name, "lines": replica.log_lines() }));
+            if outcome.is_wrong() {
+                eprintln!("the last lines of replica {}:\n{}", replica.name, replica.tail());
+            }
+            if let Err(error) = replica.terminate(Duration::from_secs(30)).await {
+                outcome.wrong(format!("{error:#}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What came out: rows of the last table, figures for programs, pictures, and what was wrong.
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::{
+    bench::Bench,
+    measure::Latencies,
+    plot::{Axis, Lines, Series},
+    replica::NAMES,
+    report::{Report, number},
+};
+
+/// One line of the table.
+struct Row {
+    subject: String,
+    measured: String,
+    wanted: &'static str,
+    before: &'static str,
+}
+
+/// Collects what was measured, and what was wrong.
+pub(crate) struct Outcome {
+    report: Report,
+    rows: Vec<Row>,
+    figures: BTreeMap<&'static str, Vec<Value>>,
+    wrong: Vec<String>,
+}
+
+impl Outcome {
+    pub(crate) fn new(machine: Value) -> Self {
+        Self {
+            report: Report::new("fleet", machine),
+            rows: Vec::new(),
+            figures: BTreeMap::new(),
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Adds a row: what was measured, what is wanted of 1,000 groups, and what the first version made of them.
+    pub(crate) fn row(
+        &mut self,
+        subject: impl Into<String>,
+        measured: String,
+        wanted: &'static str,
+        before: &'static str,
+    ) {
+        let subject = subject.into();
+        println!("{subject}: {measured}");
+        self.rows.push(Row { subject, measured, wanted, before });
+    }
+
+    /// Adds to the figures of a subject.
+    pub(crate) fn figure(&mut self, subject: &'static str, figure: Value) {
+        self.figures.entry(subject).or_default().push(figure);
+    }
+
+    /// Adds to the last line.
+    pub(crate) fn summarise(&mut self, text: String) {
+        self.report.summarise(text);
+    }
+
+    /// Adds a curve over time or share.
+    pub(crate) fn picture(&mut self, name: &'static str, svg: String) {
+        self.report.picture(name, svg);
+    }
+
+    /// Something that must not be, whatever the speed of the machine.
+    pub(crate) fn wrong(&mut self, what: String) {
+        eprintln!("wrong: {what}");
+        self.wrong.push(what);
+    }
+
+    pub(crate) fn wrongs(&mut self, all: Vec<String>) {
+        all.into_iter().for_each(|what| self.wrong(what));
+    }
+
+    pub(crate) fn is_wrong(&self) -> bool {
+        !self.wrong.is_empty()
+    }
+
+    /// Prints the table and the last line and writes the files. The exit status says whether something was wrong.
+    pub(crate) fn finish(mut self, bench: &Bench) -> Result<ExitCode> {
+        if !bench.plan.short {
+            self.usage(bench);
+        }
+        let longest =
+            |cell: fn(&Row) -> &str| self.rows.iter().map(|row| cell(row).chars().count()).max().unwrap_or(0);
+        let left = |width: usize| -i32::try_from(width).unwrap_or(40);
+        let table = Report::table(
+            "A fleet of groups",
+            &[
+                ("", left(longest(|row| &row.subject))),
+                ("measured", left(longest(|row| &row.measured).max(8))),
+                ("wanted", left(longest(|row| row.wanted).max(6))),
+                ("first version", -13),
+            ],
+        );
+        let mut rows = Vec::new();
+        for Row { subject, measured, wanted, before } in &self.rows {
+            table.row(&[subject.clone(), measured.clone(), (*wanted).to_owned(), (*before).to_owned()]);
+            rows.push(
+                json!({ "subject": subject, "measured": measured, "wanted": wanted, "before": before }),
+            );
+        }
+        self.report.figures("table", rows);
+        self.report.figures("wrong", self.wrong.iter().map(|what| json!(what)).collect());
+        for (subject, figures) in self.figures {
+            self.report.figures(subject, figures);
+        }
+        let verdict = match self.wrong.len() {
+            0 => "nothing wrong".to_owned(),
+            count => format!("{count} WRONG, first: {}", self.wrong[0]),
+        };
+        self.report.summarise(verdict);
+        self.report.finish(bench.plan.is_complete())?;
+        Ok(if self.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Curves of what the replicas used.
+    fn usage(&mut self, bench: &Bench) {
+        let curves = |value: fn(&crate::usage::Sample) -> f64| {
+            let curve = |name: &'static str| Series {
+                name,
+                points: bench.record.samples(name).iter().map(|sample| (sample.at, value(sample))).collect(),
+            };
+            NAMES.map(curve).into()
+        };
+        let cpu = Lines {
+            title: "CPU of each replica in a run of the fleet benchmark",
+            x: "seconds",
+            y: "% of a core",
+            across: Axis::Linear,
+            series: curves(|sample| sample.cores * 100.0),
+        };
+        self.report.picture("fleet-cpu.svg", cpu.svg());
+        let memory = Lines {
+            title: "Memory of each replica in a run of the fleet benchmark",
+            x: "seconds",
+            y: "MB",
+            across: Axis::Linear,
+            series: curves(|sample| sample.memory),
+        };
+        self.report.picture("fleet-memory.svg", memory.svg());
+    }
+}
+
+/// Seconds, with as many digits as say something.
+pub(crate) fn seconds(milliseconds: f64) -> String {
+    format!("{} s", number(milliseconds / 1e3))
+}
+
+/// The usual three figures of many durations.
+pub(crate) fn spread(times: &Latencies) -> String {
+    format!(
+        "p50 {}, p99 {}, max {}",
+        seconds(times.quantile(0.5)),
+        seconds(times.quantile(0.99)),
+        seconds(times.quantile(1.0))
+    )
+}
+
+/// A figure of each replica.
+pub(crate) fn each(figures: impl IntoIterator<Item = f64>, unit: &str) -> String {
+    let figures: Vec<_> = figures.into_iter().map(number).collect();
+    format!("{} {unit}", figures.join(" and "))
+}
