@@ -118,7 +118,7 @@ impl Bench {
             .database
             .number(&format!(
                 "select count(*) from leadergroup.lock join leadergroup.session on session.id = lock.session
-                 where not session.dead and not lock.tombstone and session.name = '{name}'"
+                 where not session.dead and not lock.tombstone and split_part(session.name, '/', 2) = '{name}'"
             ))
             .await;
         Ok(usize::try_from(count)?)
@@ -192,7 +192,7 @@ impl Bench {
 
     /// Waits until everything is quiet and each group has a holder. Answers the time of the last change.
     pub(crate) async fn settle(&self) -> Result<Instant> {
-        let quiet = self.observer.quiet(self.plan.limit()).await?;
+        let quiet = self.observer.quiet(self.plan.quiet(), self.plan.limit()).await?;
         let holders = self.observer.holders();
         let missing: Vec<_> = (0..self.plan.groups).filter(|group| !holders.contains_key(group)).collect();
         ensure!(

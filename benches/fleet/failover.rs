@@ -146,13 +146,7 @@ fn tell(
     before: &'static str,
 ) {
     outcome.row(what, spread(times), wanted, before);
-    let changes = times.count();
-    outcome.row(
-        "  API requests a change",
-        format!("{:.1}: {}", requests.total() / changes.max(1) as f64, requests.per(changes)),
-        "",
-        "18",
-    );
+    outcome.requests("  API requests a change", requests, times.count(), "", "18");
     outcome.figure("failovers", json!({ "what": what, "times": times.json(), "requests": requests.json() }));
     outcome.summarise(format!("{what}: {}", spread(times)));
 }

@@ -48,12 +48,7 @@ async fn settled(
         "25 s",
         "75 to 90 s",
     );
-    outcome.row(
-        "  API requests a group",
-        format!("{:.1}: {}", requests.total() / bench.plan.groups as f64, requests.per(bench.plan.groups)),
-        "",
-        "",
-    );
+    outcome.requests("  API requests a group", requests, bench.plan.groups, "", "");
     outcome.figure(
         "first",
         json!({ "created_ms": created, "times": times.json(), "quiet_ms": quiet, "requests": requests.json() }),

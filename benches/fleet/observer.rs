@@ -21,8 +21,6 @@ use tokio::time::sleep;
 use crate::workload::{GROUP_LABEL, NAMESPACE, group_number};
 
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long nothing may change before it counts as quiet.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// A pod that became active.
 #[derive(Clone, Debug)]
@@ -62,21 +60,9 @@ impl Observer {
             relists: 0,
         })));
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-        tokio::spawn(follow(pods, observer.clone(), Seen::pod, |seen: &mut Seen, all: Vec<ObjectMeta>| {
-            seen.relists += 1;
-            seen.active.clear();
-            all.iter().for_each(|pod| seen.pod(pod, false));
-        }));
+        tokio::spawn(follow(pods, observer.clone(), Seen::pod, Seen::all_pods));
         let groups: Api<LeaderGroup> = Api::namespaced(client.clone(), NAMESPACE);
-        tokio::spawn(follow(
-            groups,
-            observer.clone(),
-            Seen::group,
-            |seen: &mut Seen, all: Vec<ObjectMeta>| {
-                seen.groups.clear();
-                all.iter().for_each(|group| seen.group(group, false));
-            },
-        ));
+        tokio::spawn(follow(groups, observer.clone(), Seen::group, Seen::all_groups));
         observer
     }
 
@@ -166,11 +152,11 @@ impl Observer {
         Ok(())
     }
 
-    /// Waits until nothing has changed for a while, and answers when the last change was.
-    pub(crate) async fn quiet(&self, limit: Duration) -> Result<Instant> {
+    /// Waits until nothing has changed for so long, and answers when the last change was.
+    pub(crate) async fn quiet(&self, time: Duration, limit: Duration) -> Result<Instant> {
         let begin = Instant::now();
-        let still = |seen: &Self| seen.last_event().max(begin).elapsed() >= QUIET;
-        self.wait("pods and groups stay as they are for three seconds", limit, still).await?;
+        let still = |seen: &Self| seen.last_event().max(begin).elapsed() >= time;
+        self.wait(&format!("pods and groups stay as they are for {time:?}"), limit, still).await?;
         Ok(self.last_event())
     }
 
@@ -180,6 +166,23 @@ impl Observer {
 }
 
 impl Seen {
+    /// Takes a new list in. A pod that was active before and is still has not changed.
+    fn all_pods(&mut self, pods: &[ObjectMeta]) {
+        self.relists += 1;
+        let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.name.as_deref()).collect();
+        for active in self.active.values_mut() {
+            active.retain(|name| names.contains(name.as_str()));
+        }
+        // Those that are no longer active first: the list says nothing about the order of changes.
+        let (active, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| is_active(pod));
+        others.into_iter().chain(active).for_each(|pod| self.pod(pod, false));
+    }
+
+    fn all_groups(&mut self, groups: &[ObjectMeta]) {
+        self.groups.clear();
+        groups.iter().for_each(|group| self.group(group, false));
+    }
+
     fn pod(&mut self, pod: &ObjectMeta, gone: bool) {
         self.last_event = Instant::now();
         let labels = pod.labels.as_ref();
@@ -191,7 +194,7 @@ impl Seen {
             self.deleting.entry(name.clone()).or_insert(self.last_event);
         }
         let active = self.active.entry(group).or_default();
-        if gone || label(ROLE_LABEL) != Some(ACTIVE_VALUE) {
+        if gone || !is_active(pod) {
             active.remove(name);
         } else if active.insert(name.clone()) {
             if active.len() > 1 {
@@ -216,12 +219,20 @@ impl Seen {
     }
 }
 
+fn label<'a>(object: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    object.labels.as_ref()?.get(name).map(String::as_str)
+}
+
+fn is_active(pod: &ObjectMeta) -> bool {
+    label(pod, ROLE_LABEL) == Some(ACTIVE_VALUE)
+}
+
 /// Watches objects for ever, and begins with a new list where the watch cannot go on.
 async fn follow<K>(
     api: Api<K>,
     observer: Observer,
     changed: fn(&mut Seen, &ObjectMeta, bool),
-    listed: fn(&mut Seen, Vec<ObjectMeta>),
+    listed: fn(&mut Seen, &[ObjectMeta]),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -245,13 +256,14 @@ async fn follow<K>(
     }
 }
 
-async fn list<K>(api: &Api<K>, observer: &Observer, listed: fn(&mut Seen, Vec<ObjectMeta>)) -> Result<String>
+async fn list<K>(api: &Api<K>, observer: &Observer, listed: fn(&mut Seen, &[ObjectMeta])) -> Result<String>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let list = api.list_metadata(&ListParams::default()).await?;
     let version = list.metadata.resource_version.context("a list without a version")?;
-    listed(&mut observer.locked(), list.items.into_iter().map(|object| object.metadata).collect());
+    let all: Vec<ObjectMeta> = list.items.into_iter().map(|object| object.metadata).collect();
+    listed(&mut observer.locked(), &all);
     Ok(version)
 }
 

@@ -11,6 +11,7 @@ use crate::{
     plot::{Axis, Lines, Series},
     replica::NAMES,
     report::{Report, number},
+    requests::Requests,
 };
 
 /// One line of the table.
@@ -50,6 +51,19 @@ impl Outcome {
         let subject = subject.into();
         println!("{subject}: {measured}");
         self.rows.push(Row { subject, measured, wanted, before });
+    }
+
+    /// Adds a row for requests to the API server, and prints them by kind.
+    pub(crate) fn requests(
+        &mut self,
+        subject: &str,
+        requests: &Requests,
+        count: usize,
+        wanted: &'static str,
+        before: &'static str,
+    ) {
+        println!("  {}", requests.per(count));
+        self.row(subject, number(requests.total() / count.max(1) as f64), wanted, before);
     }
 
     /// Adds to the figures of a subject.

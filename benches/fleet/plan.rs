@@ -52,9 +52,14 @@ impl Plan {
         if self.short { full / 10 } else { full }
     }
 
+    /// How long nothing may change before it counts as quiet.
+    pub(crate) fn quiet(&self) -> Duration {
+        Duration::from_secs(if self.short { 1 } else { 3 })
+    }
+
     /// How long anything may take before it counts as never.
     pub(crate) fn limit(&self) -> Duration {
-        if self.short { Duration::from_mins(2) } else { Duration::from_mins(15) }
+        if self.short { Duration::from_mins(1) } else { Duration::from_mins(15) }
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     bench.observer.wait("all groups are gone", bench.plan.limit(), |seen| seen.groups() == 0).await?;
     let gone = milliseconds(begin.elapsed());
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "DELETE leadergroups");
-    bench.observer.quiet(bench.plan.limit()).await?;
+    bench.observer.quiet(bench.plan.quiet(), bench.plan.limit()).await?;
     let left = bench.observer.holders();
     if let Some((group, pod)) = left.first_key_value() {
         outcome.wrong(format!("{} deleted groups have an active pod, such as {group}: {pod}", left.len()));
@@ -37,12 +37,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
         "30 s",
         "509 s",
     );
-    outcome.row(
-        "  API requests a group",
-        format!("{:.1}: {}", requests.total() / bench.plan.groups as f64, requests.per(bench.plan.groups)),
-        "",
-        "",
-    );
+    outcome.requests("  API requests a group", &requests, bench.plan.groups, "", "");
     outcome.row(
         "  memory of each replica after it (and at most)",
         memory

@@ -58,6 +58,12 @@ impl Requests {
         self.0.values().sum()
     }
 
+    /// How many of them change something.
+    pub(crate) fn writes(&self) -> f64 {
+        let reads = |name: &str| name.starts_with("GET ") || name.starts_with("LIST ");
+        self.0.iter().filter(|(name, _)| !reads(name)).map(|(_, count)| count).sum()
+    }
+
     /// Each kind of request, for one of so many changes, the most frequent first.
     pub(crate) fn per(&self, changes: usize) -> String {
         let mut all: Vec<_> = self.0.iter().collect();
