@@ -14,6 +14,7 @@ use tokio::task::block_in_place;
 use crate::{
     apiserver::ApiServer,
     measure::Latencies,
+    network::{self, Fault},
     observer::Observer,
     outcome::Outcome,
     plan::Plan,
@@ -150,17 +151,14 @@ impl Bench {
         (0..count).map(|number| number * self.plan.groups / count).collect()
     }
 
-    /// Waits for the new holder of each of these groups. Answers the times since `from`, and tells of changes elsewhere.
+    /// Waits for the new holder of each of these groups, and answers the times since `from`.
     pub(crate) async fn failovers(
         &self,
-        what: &str,
         groups: &BTreeSet<usize>,
         mark: usize,
         from: impl Fn(usize) -> Instant,
-        outcome: &mut Outcome,
     ) -> Result<Latencies> {
         let changes = self.observer.changes_of(groups, mark, self.plan.limit()).await?;
-        self.no_other_change(what, groups, mark, outcome);
         let times = changes.iter().map(|(group, change)| change.at.saturating_duration_since(from(*group)));
         Ok(Latencies::of(times.collect()))
     }
@@ -212,12 +210,32 @@ impl Bench {
         sleep_since(begin, time).await;
         let passed = begin.elapsed().as_secs_f64();
         let after = self.replicas.values().map(cpu).collect::<Result<Vec<_>>>()?;
-        Ok(after.iter().zip(before).map(|(after, before)| (*after - before).as_secs_f64() / passed).collect())
+        Ok(after
+            .iter()
+            .zip(before)
+            .map(|(after, before)| after.saturating_sub(before).as_secs_f64() / passed)
+            .collect())
     }
 
     /// The memory that each replica has now, and the most that it ever had, in megabytes.
     pub(crate) fn memory(&self) -> Result<Vec<(f64, f64)>> {
         self.replicas.values().map(|replica| crate::usage::memory(replica.pid())).collect()
+    }
+
+    /// Takes in how a subject ended. After a failure everything is made well again, so that the others can be measured.
+    pub(crate) async fn ended(&mut self, result: Result<()>, outcome: &mut Outcome) -> Result<()> {
+        let Err(error) = result else { return Ok(()) };
+        outcome.wrong(format!("{error:#}"));
+        network::heal(Fault::Silent)?;
+        network::heal(Fault::Refusing)?;
+        self.responder.heal();
+        self.workload.restore_power();
+        for number in 0..NAMES.len() {
+            if !self.replicas.contains_key(&number) {
+                self.start_replica(number).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends the replicas, as a user would.

@@ -32,17 +32,21 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     let most = sizes[sizes.len() - 1];
     for size in sizes {
         if bench.wants("silent") {
-            unreachable(bench, outcome, Fault::Silent, size, size == most).await?;
+            let result = unreachable(bench, outcome, Fault::Silent, size, size == most).await;
+            bench.ended(result, outcome).await?;
         }
     }
     if bench.wants("refusing") {
-        unreachable(bench, outcome, Fault::Refusing, most, false).await?;
+        let result = unreachable(bench, outcome, Fault::Refusing, most, false).await;
+        bench.ended(result, outcome).await?;
     }
     if bench.wants("deleted") {
-        deleted(bench, outcome, most).await?;
+        let result = deleted(bench, outcome, most).await;
+        bench.ended(result, outcome).await?;
     }
     if bench.wants("node") {
-        node(bench, outcome).await?;
+        let result = node(bench, outcome).await;
+        bench.ended(result, outcome).await?;
     }
     Ok(())
 }
@@ -70,7 +74,7 @@ async fn unreachable(
     let begin = Instant::now();
     network::break_off(fault, &addresses)?;
     let what = format!("{size} active pods {name}");
-    let times = bench.failovers(&what, &groups, mark, |_| begin, outcome).await?;
+    let times = bench.failovers(&groups, mark, |_| begin).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "");
     network::heal(fault)?;
     bench.settle().await?;
@@ -95,7 +99,7 @@ async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Resul
     let observer = bench.observer.clone();
     // From the moment at which a watch could tell it: the requests for 300 deletions take their time.
     let from = |group: usize| observer.deleted_at(&holders[&group]).unwrap_or_else(Instant::now);
-    let times = bench.failovers(&what, &groups, mark, from, outcome).await?;
+    let times = bench.failovers(&groups, mark, from).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "DELETE pods");
     bench.generation += 1;
     bench.workload.replace_pods(&pods, bench.generation).await?;
@@ -123,13 +127,13 @@ async fn node(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     let requests = Requests::so_far(&bench.client).await?;
     let mark = bench.observer.mark();
     let begin = Instant::now();
-    bench.workload.set_power(NODE, false);
+    bench.workload.power_off(NODE);
     network::break_off(Fault::Silent, &addresses)?;
     let what = format!("node lost with {} pods, {} of them active", addresses.len(), groups.len());
-    let times = bench.failovers(&what, &groups, mark, |_| begin, outcome).await?;
+    let times = bench.failovers(&groups, mark, |_| begin).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "");
     crate::workload::sleep_since(begin, bench.plan.time(NODE_AWAY)).await;
-    bench.workload.set_power(NODE, true);
+    bench.workload.restore_power();
     network::heal(Fault::Silent)?;
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then back"), &groups, mark, outcome);

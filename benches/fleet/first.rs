@@ -19,7 +19,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     let begin = Instant::now();
     bench.workload.create_groups().await?;
     let created = milliseconds(begin.elapsed());
-    let times = bench.failovers("first holders", &all, mark, |_| begin, outcome).await?;
+    let times = bench.failovers(&all, mark, |_| begin).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&before, "CREATE leadergroups");
     settled(bench, outcome, begin, &times, created, &requests).await
 }

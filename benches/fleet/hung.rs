@@ -1,4 +1,5 @@
-//! A third of all pods hang for two minutes: their connections are accepted, and nothing is answered.
+//! A third of all pods hang for two minutes: their connections are accepted, and nothing is answered. And some active pods
+//! are slow: they answer, but later than a probe may take.
 
 use std::{
     collections::BTreeSet,
@@ -14,11 +15,39 @@ use crate::{
     workload::{PODS, Place, Workload, sleep_since},
 };
 
-const TIME: Duration = Duration::from_mins(2);
-/// Until the changes of holder are over, and only the hanging itself costs something.
+/// The changes of holder come first, and then only the hanging itself costs something: that is what is measured.
 const CHANGES: Duration = Duration::from_secs(40);
+const MEASURED: Duration = Duration::from_secs(80);
+/// Longer than the time that a probe may take.
+const DELAY: Duration = Duration::from_secs(2);
+const SLOW: Duration = Duration::from_secs(20);
+const SLOW_PODS: usize = 30;
 /// How long the replicas have to give memory back.
 const AFTERWARDS: Duration = Duration::from_mins(1);
+
+/// Active pods that answer too late are alive: how many of them lose their role all the same.
+pub(crate) async fn slow(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
+    bench.settle().await?;
+    let holders = bench.observer.holders();
+    let groups = bench.choose(SLOW_PODS);
+    let addresses =
+        groups.iter().map(|group| Ok(Place::of(&holders[group])?.address())).collect::<Result<Vec<_>>>()?;
+    let mark = bench.observer.mark();
+    bench.responder.hang(addresses, DELAY);
+    tokio::time::sleep(SLOW).await;
+    let changed: BTreeSet<usize> = bench.observer.since(mark).iter().map(|change| change.group).collect();
+    bench.responder.heal();
+    bench.settle().await?;
+    bench.no_other_change("slow active pods", &groups, mark, outcome);
+    outcome.row(
+        format!("{} active pods answer after 2 s, for 20 s: replaced", groups.len()),
+        changed.len().to_string(),
+        "0",
+        "all",
+    );
+    outcome.figure("slow", json!({ "pods": groups.len(), "replaced": changed.len() }));
+    Ok(())
+}
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
@@ -32,12 +61,13 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     }
     let mark = bench.observer.mark();
     let begin = Instant::now();
-    bench.responder.hang((0..bench.plan.groups).map(|group| Workload::place(group, hung(group)).address()));
+    let addresses = (0..bench.plan.groups).map(|group| Workload::place(group, hung(group)).address());
+    bench.responder.hang(addresses, Duration::MAX);
     let what = format!("{} pods hung, {} of them active", bench.plan.groups, groups.len());
-    let times = bench.failovers(&what, &groups, mark, |_| begin, outcome).await?;
+    let times = bench.failovers(&groups, mark, |_| begin).await?;
     sleep_since(begin, bench.plan.time(CHANGES)).await;
-    let cores = bench.cores(bench.plan.time(TIME - CHANGES)).await?;
-    bench.responder.hang([]);
+    let cores = bench.cores(bench.plan.time(MEASURED)).await?;
+    bench.responder.heal();
     let percent: Vec<f64> = cores.iter().map(|share| share * 100.0).collect();
     tokio::time::sleep(bench.plan.time(AFTERWARDS)).await;
     bench.settle().await?;

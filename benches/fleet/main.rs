@@ -81,19 +81,27 @@ async fn subjects(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     // Everything else needs the groups.
     first::run(bench, outcome).await?;
     if bench.wants("rest") {
-        rest::run(bench, outcome).await?;
+        let result = rest::run(bench, outcome).await;
+        bench.ended(result, outcome).await?;
     }
     if bench.plan.probed {
         failover::run(bench, outcome).await?;
     }
     if bench.wants("replicas") {
-        replicas::run(bench, outcome).await?;
+        let result = replicas::run(bench, outcome).await;
+        bench.ended(result, outcome).await?;
     }
     if bench.wants("outages") {
-        outages::run(bench, outcome).await?;
+        let result = outages::run(bench, outcome).await;
+        bench.ended(result, outcome).await?;
+    }
+    if bench.plan.probed && bench.wants("slow") {
+        let result = hung::slow(bench, outcome).await;
+        bench.ended(result, outcome).await?;
     }
     if bench.plan.probed && bench.wants("hung") {
-        hung::run(bench, outcome).await?;
+        let result = hung::run(bench, outcome).await;
+        bench.ended(result, outcome).await?;
     }
     if bench.wants("removal") {
         removal::run(bench, outcome).await?;

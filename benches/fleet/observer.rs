@@ -175,12 +175,16 @@ impl Seen {
         }
         // Those that are no longer active first: the list says nothing about the order of changes.
         let (active, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| is_active(pod));
-        others.into_iter().chain(active).for_each(|pod| self.pod(pod, false));
+        for pod in others.into_iter().chain(active) {
+            self.pod(pod, false);
+        }
     }
 
     fn all_groups(&mut self, groups: &[ObjectMeta]) {
         self.groups.clear();
-        groups.iter().for_each(|group| self.group(group, false));
+        for group in groups {
+            self.group(group, false);
+        }
     }
 
     fn pod(&mut self, pod: &ObjectMeta, gone: bool) {

@@ -88,7 +88,9 @@ impl Outcome {
     }
 
     pub(crate) fn wrongs(&mut self, all: Vec<String>) {
-        all.into_iter().for_each(|what| self.wrong(what));
+        for what in all {
+            self.wrong(what);
+        }
     }
 
     pub(crate) fn is_wrong(&self) -> bool {

@@ -54,8 +54,8 @@ async fn rolling(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
     let mark = bench.observer.mark();
     let mut times = Vec::new();
-    for number in 0..NAMES.len() {
-        let share = bench.share(NAMES[number]).await?;
+    for (number, name) in NAMES.into_iter().enumerate() {
+        let share = bench.share(name).await?;
         let begin = Instant::now();
         bench.take_replica(number)?.terminate(bench.plan.limit()).await?;
         let ended = milliseconds(begin.elapsed());

@@ -1,19 +1,21 @@
 //! The programs in all pods: one thread answers every probe, except those of pods that hang.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
 };
 
 use crate::network::PORT;
@@ -28,7 +30,8 @@ pub(crate) struct Responder(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    hung: RwLock<HashSet<Ipv4Addr>>,
+    /// How long the answers of some pods take.
+    delays: RwLock<HashMap<Ipv4Addr, Duration>>,
     answered: AtomicU64,
 }
 
@@ -37,7 +40,7 @@ impl Responder {
         let responder = Self::default();
         let shared = Arc::clone(&responder.0);
         let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
+            .enable_all()
             .build()
             .context("starting a runtime")?;
         let entered = runtime.enter();
@@ -52,9 +55,16 @@ impl Responder {
         Ok(responder)
     }
 
-    /// These pods accept connections, and never answer.
-    pub(crate) fn hang(&self, addresses: impl IntoIterator<Item = Ipv4Addr>) {
-        *self.0.hung.write().unwrap_or_else(PoisonError::into_inner) = addresses.into_iter().collect();
+    /// These pods accept connections and answer after this time, or never if it is the largest there is. All others are
+    /// well.
+    pub(crate) fn hang(&self, addresses: impl IntoIterator<Item = Ipv4Addr>, delay: Duration) {
+        let delays = addresses.into_iter().map(|address| (address, delay)).collect();
+        *self.0.delays.write().unwrap_or_else(PoisonError::into_inner) = delays;
+    }
+
+    /// All pods answer at once.
+    pub(crate) fn heal(&self) {
+        self.hang([], Duration::ZERO);
     }
 
     /// How many probes were answered so far.
@@ -79,20 +89,25 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 /// Answers one request. Failures are the prober's: it gave up.
 async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
-    let hangs = match stream.local_addr().map(|address| address.ip()) {
+    let delay = match stream.local_addr().map(|address| address.ip()) {
         Ok(IpAddr::V4(address)) => {
-            shared.hung.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
+            shared.delays.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied()
         }
-        _ => false,
+        _ => None,
     };
     let mut request = [0; 1024];
     let mut length = 0;
-    while hangs || !request[..length].ends_with(b"\r\n\r\n") {
-        // What a hung program is sent is never read; here it is thrown away, to see the end of the connection.
-        let start = if hangs { 0 } else { length };
-        match stream.read(&mut request[start..]).await {
-            Ok(read @ 1..) => length = start + read,
+    while !request[..length].ends_with(b"\r\n\r\n") {
+        match stream.read(&mut request[length..]).await {
+            Ok(read @ 1..) => length += read,
             _ => return,
+        }
+    }
+    if let Some(delay) = delay {
+        // Not longer than the prober waits.
+        let closed = stream.read(&mut request);
+        if timeout(delay, closed).await.is_ok() {
+            return;
         }
     }
     if stream.write_all(ANSWER).await.is_ok() {

@@ -163,14 +163,14 @@ impl Workload {
         Ok(())
     }
 
-    /// Takes the power from a node, or gives it back, as far as the API server sees it.
-    pub(crate) fn set_power(&self, node: usize, on: bool) {
-        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        if on {
-            dead.remove(&node)
-        } else {
-            dead.insert(node)
-        };
+    /// Takes the power from a node, as far as the API server sees it.
+    pub(crate) fn power_off(&self, node: usize) {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).insert(node);
+    }
+
+    /// Gives all nodes their power back.
+    pub(crate) fn restore_power(&self) {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn pods(&self) -> Api<Pod> {
