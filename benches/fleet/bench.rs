@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, thread,
+    fs,
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -45,12 +47,15 @@ pub(crate) struct Bench {
     /// Counts the pods that took the place of others.
     pub(crate) generation: usize,
     settings: Settings,
+    load: String,
 }
 
 impl Bench {
     /// Everything but the groups.
     pub(crate) async fn start(plan: Plan) -> Result<Self> {
         let begin = Instant::now();
+        let load = fs::read_to_string("/proc/loadavg").context("reading the machine's load")?;
+        let load = load.split_whitespace().next().unwrap_or_default().to_owned();
         let api_server = ApiServer::start(&API_SERVER).await;
         let postgres = block_in_place(|| Server::start(&POSTGRES));
         let database = postgres.database().await;
@@ -59,8 +64,8 @@ impl Bench {
         println!("writing {} pods for {} groups", plan.groups * PODS, plan.groups);
         let workload = Workload::start(&client, plan.groups, plan.probed).await?;
         let observer = Observer::start(&client);
-        let record = Record::start();
         let settings = Settings { kubeconfig: api_server.kubeconfig(), database_url: database.url() };
+        let record = Record::start(port_of(&settings.kubeconfig)?);
         let directory = settings.kubeconfig.parent().context("a file without a directory")?;
         let pid = fs::read_to_string(directory.join("kube-apiserver.pid"))?.parse()?;
         record.of("API server", pid);
@@ -77,6 +82,7 @@ impl Bench {
             replicas: BTreeMap::new(),
             generation: 0,
             settings,
+            load,
         };
         for number in 0..NAMES.len() {
             bench.start_replica(number).await?;
@@ -92,6 +98,8 @@ impl Bench {
             "probed": self.plan.probed,
             "replicas": NAMES.len(),
             "cores": thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            // Of the minute before: what else the machine does makes all figures worse.
+            "load at the start": self.load,
         })
     }
 
@@ -251,4 +259,11 @@ impl Bench {
             }
         }
     }
+}
+
+/// The API server's port.
+fn port_of(kubeconfig: &Path) -> Result<u16> {
+    let text = fs::read_to_string(kubeconfig)?;
+    let port = text.lines().find_map(|line| line.trim().strip_prefix("server: ")?.rsplit(':').next());
+    Ok(port.context("a kubeconfig without a server")?.parse()?)
 }

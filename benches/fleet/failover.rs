@@ -30,13 +30,14 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
         sizes = vec![bench.plan.groups / 2];
     }
     let most = sizes[sizes.len() - 1];
+    let probed = bench.plan.probed;
     for size in sizes {
-        if bench.wants("silent") {
+        if probed && bench.wants("silent") {
             let result = unreachable(bench, outcome, Fault::Silent, size, size == most).await;
             bench.ended(result, outcome).await?;
         }
     }
-    if bench.wants("refusing") {
+    if probed && bench.wants("refusing") {
         let result = unreachable(bench, outcome, Fault::Refusing, most, false).await;
         bench.ended(result, outcome).await?;
     }
@@ -44,7 +45,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
         let result = deleted(bench, outcome, most).await;
         bench.ended(result, outcome).await?;
     }
-    if bench.wants("node") {
+    if probed && bench.wants("node") {
         let result = node(bench, outcome).await;
         bench.ended(result, outcome).await?;
     }

@@ -84,9 +84,7 @@ async fn subjects(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
         let result = rest::run(bench, outcome).await;
         bench.ended(result, outcome).await?;
     }
-    if bench.plan.probed {
-        failover::run(bench, outcome).await?;
-    }
+    failover::run(bench, outcome).await?;
     if bench.wants("replicas") {
         let result = replicas::run(bench, outcome).await;
         bench.ended(result, outcome).await?;

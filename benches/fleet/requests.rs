@@ -55,13 +55,14 @@ impl Requests {
     }
 
     pub(crate) fn total(&self) -> f64 {
-        self.0.values().sum()
+        self.0.values().fold(0.0, |sum, count| sum + count)
     }
 
     /// How many of them change something.
     pub(crate) fn writes(&self) -> f64 {
         let reads = |name: &str| name.starts_with("GET ") || name.starts_with("LIST ");
-        self.0.iter().filter(|(name, _)| !reads(name)).map(|(_, count)| count).sum()
+        // Not `sum`: that of nothing is -0.
+        self.0.iter().filter(|(name, _)| !reads(name)).fold(0.0, |sum, (_, count)| sum + count)
     }
 
     /// Each kind of request, for one of so many changes, the most frequent first.

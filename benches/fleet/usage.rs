@@ -35,7 +35,7 @@ pub(crate) fn memory(pid: u32) -> Result<(f64, f64)> {
 }
 
 /// How many connections a process has to this port.
-pub(crate) fn connections(pid: u32, port: u16) -> Result<usize> {
+fn connections(pid: u32, port: u16) -> Result<usize> {
     let mut own = HashSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
         // One that was closed meanwhile is none.
@@ -63,6 +63,8 @@ pub(crate) struct Sample {
     pub(crate) cores: f64,
     /// Megabytes.
     pub(crate) memory: f64,
+    /// To the API server.
+    pub(crate) connections: usize,
 }
 
 /// A record of what each process used, by name.
@@ -75,10 +77,11 @@ struct Recorded {
 }
 
 impl Record {
-    pub(crate) fn start() -> Self {
+    /// `port` is the API server's.
+    pub(crate) fn start(port: u16) -> Self {
         let recorded = Recorded { processes: BTreeMap::new(), samples: BTreeMap::new() };
         let record = Self(Arc::new(Mutex::new(recorded)));
-        tokio::spawn(record.clone().run());
+        tokio::spawn(record.clone().run(port));
         record
     }
 
@@ -92,7 +95,7 @@ impl Record {
         recorded.samples.get(name).cloned().unwrap_or_default()
     }
 
-    async fn run(self) {
+    async fn run(self, port: u16) {
         let begin = Instant::now();
         let mut before: BTreeMap<&'static str, (u32, Instant, Duration)> = BTreeMap::new();
         let mut beat = interval(Duration::from_secs(1));
@@ -102,12 +105,17 @@ impl Record {
             for (name, pid) in recorded.processes.clone() {
                 let now = Instant::now();
                 // It may just have ended.
-                let (Ok(cpu), Ok((memory, _))) = (cpu(pid), memory(pid)) else { continue };
+                let (Ok(cpu), Ok((memory, _)), Ok(connections)) =
+                    (cpu(pid), memory(pid), connections(pid, port))
+                else {
+                    continue;
+                };
                 if let Some((same, then, used)) = before.insert(name, (pid, now, cpu))
                     && same == pid
                 {
                     let cores = cpu.saturating_sub(used).as_secs_f64() / (now - then).as_secs_f64();
-                    let sample = Sample { at: begin.elapsed().as_secs_f64(), cores, memory };
+                    let at = begin.elapsed().as_secs_f64();
+                    let sample = Sample { at, cores, memory, connections };
                     recorded.samples.entry(name).or_default().push(sample);
                 }
             }
