@@ -1,4 +1,4 @@
-//! The stage that all subjects use: servers, replicas, groups, and who watches them.
+//! What all subjects use: the servers, the replicas, the groups, and the observer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,12 +27,12 @@ use crate::{
     workload::{PODS, Workload, sleep_since},
 };
 
-/// As a user's servers have it, where the tests' are made for speed or for looking inside.
+/// The settings of production servers. Those of the tests are for speed and for reading etcd directly.
 const API_SERVER: [&str; 2] =
     ["--storage-media-type=application/vnd.kubernetes.protobuf", "--etcd-compaction-interval=5m"];
 const POSTGRES: [(&str, &str); 2] = [("fsync", "on"), ("shared_buffers", "256MB")];
 
-/// Everything that is measured, and with what.
+/// The running servers, replicas and groups, and what measures them.
 pub(crate) struct Bench {
     pub(crate) plan: Plan,
     pub(crate) client: Client,
@@ -44,14 +44,14 @@ pub(crate) struct Bench {
     pub(crate) postgres: Server,
     pub(crate) database: Database,
     pub(crate) replicas: BTreeMap<usize, Replica>,
-    /// Counts the pods that took the place of others.
+    /// How often pods were deleted and replaced; part of the names of new pods.
     pub(crate) generation: usize,
     settings: Settings,
     load: String,
 }
 
 impl Bench {
-    /// Everything but the groups.
+    /// Starts everything, except that it creates no group.
     pub(crate) async fn start(plan: Plan) -> Result<Self> {
         let begin = Instant::now();
         let load = fs::read_to_string("/proc/loadavg").context("reading the machine's load")?;
@@ -98,7 +98,7 @@ impl Bench {
             "probed": self.plan.probed,
             "replicas": NAMES.len(),
             "cores": thread::available_parallelism().map_or(0, std::num::NonZero::get),
-            // Of the minute before: what else the machine does makes all figures worse.
+            // Other work on the machine makes all figures worse.
             "load at the start": self.load,
         })
     }
@@ -121,7 +121,7 @@ impl Bench {
         self.replicas.remove(&number).with_context(|| format!("replica {number} does not run"))
     }
 
-    /// How many groups a replica looks after.
+    /// How many groups a replica owns.
     pub(crate) async fn share(&self, name: &str) -> Result<usize> {
         let count = self
             .database
@@ -133,7 +133,7 @@ impl Bench {
         Ok(usize::try_from(count)?)
     }
 
-    /// Waits until these replicas look after all groups.
+    /// Waits until these replicas own all groups.
     pub(crate) async fn wait_adopted(&self, names: &[&str]) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -146,20 +146,20 @@ impl Bench {
             }
             ensure!(
                 begin.elapsed() < self.plan.limit(),
-                "{count} of {} groups are looked after",
+                "{count} of {} groups have an owner",
                 self.plan.groups
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// The groups of a fault that befalls so many, spread over all.
+    /// So many groups, evenly spread over all.
     pub(crate) fn choose(&self, count: usize) -> BTreeSet<usize> {
         let count = count.min(self.plan.groups);
         (0..count).map(|number| number * self.plan.groups / count).collect()
     }
 
-    /// Waits for the new holder of each of these groups, and answers the times since `from`.
+    /// Waits until each of these groups has a new holder, and returns the times since `from`.
     pub(crate) async fn failovers(
         &self,
         groups: &BTreeSet<usize>,
@@ -171,8 +171,8 @@ impl Bench {
         Ok(Latencies::of(times.collect()))
     }
 
-    /// Tells of every change of holder since the mark that nothing called for: one outside of these groups, and a second
-    /// one within.
+    /// Reports changes of holder since the mark that no fault explains: any change in another group, and a second
+    /// change in one of these groups.
     pub(crate) fn no_other_change(
         &self,
         what: &str,
@@ -196,7 +196,7 @@ impl Bench {
         }
     }
 
-    /// Waits until everything is quiet and each group has a holder. Answers the time of the last change.
+    /// Waits until nothing changes any more and each group has a holder. Returns the time of the last change.
     pub(crate) async fn settle(&self) -> Result<Instant> {
         let quiet = self.observer.quiet(self.plan.quiet(), self.plan.limit()).await?;
         let holders = self.observer.holders();
@@ -210,7 +210,7 @@ impl Bench {
         Ok(quiet)
     }
 
-    /// Lets everything run for a while, and answers the share of a core that each replica used.
+    /// The share of a core that each replica uses, measured for this time.
     pub(crate) async fn cores(&self, time: Duration) -> Result<Vec<f64>> {
         let cpu = |replica: &Replica| crate::usage::cpu(replica.pid());
         let begin = Instant::now();
@@ -230,7 +230,7 @@ impl Bench {
         self.replicas.values().map(|replica| crate::usage::memory(replica.pid())).collect()
     }
 
-    /// Takes in how a subject ended. After a failure everything is made well again, so that the others can be measured.
+    /// Reports a subject's failure, and ends all faults so that the next subject can be measured.
     pub(crate) async fn ended(&mut self, result: Result<()>, outcome: &mut Outcome) -> Result<()> {
         let Err(error) = result else { return Ok(()) };
         outcome.wrong(format!("{error:#}"));
@@ -246,7 +246,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Ends the replicas, as a user would.
+    /// Terminates the replicas.
     pub(crate) async fn stop(&mut self, outcome: &mut Outcome) {
         outcome.figure("observer", json!({ "relists": self.observer.relists() }));
         for (_, replica) in std::mem::take(&mut self.replicas) {

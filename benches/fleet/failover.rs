@@ -1,4 +1,5 @@
-//! Many active pods fail in the same moment, in all the ways in which pods fail, and a node with all of its pods.
+//! Many active pods fail at the same moment: they fall silent, refuse connections or are deleted. A node fails with all
+//! of its pods.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +22,7 @@ use crate::{
 /// How many pods fail at once.
 const SIZES: [usize; 3] = [30, 100, 300];
 const NODE: usize = 3;
-/// Longer than the lease of a node is good for, so that all is heard that there is to be said about it.
+/// Longer than the duration of a node's lease, so that its expiry is measured too.
 const NODE_AWAY: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
@@ -52,7 +53,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     Ok(())
 }
 
-/// So many active pods fall silent, or refuse to be connected to.
+/// So many active pods fall silent or refuse connections.
 async fn unreachable(
     bench: &mut Bench,
     outcome: &mut Outcome,
@@ -73,14 +74,14 @@ async fn unreachable(
     let requests = Requests::so_far(&bench.client).await?;
     let mark = bench.observer.mark();
     let begin = Instant::now();
-    network::break_off(fault, &addresses)?;
+    network::start_fault(fault, &addresses)?;
     let what = format!("{size} active pods {name}");
     let times = bench.failovers(&groups, mark, |_| begin).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "");
     network::heal(fault)?;
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then well again"), &groups, mark, outcome);
-    tell(outcome, &what, &times, &requests, wanted, before);
+    add_rows(outcome, &what, &times, &requests, wanted, before);
     if largest && !bench.plan.short {
         outcome.picture("fleet-silent.svg", distribution(&times));
     }
@@ -98,7 +99,7 @@ async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Resul
     bench.workload.delete_pods(&pods).await?;
     let what = format!("{size} active pods deleted");
     let observer = bench.observer.clone();
-    // From the moment at which a watch could tell it: the requests for 300 deletions take their time.
+    // Counted from the watch event: sending 300 requests takes time too.
     let from = |group: usize| observer.deleted_at(&holders[&group]).unwrap_or_else(Instant::now);
     let times = bench.failovers(&groups, mark, from).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "DELETE pods");
@@ -106,7 +107,7 @@ async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Resul
     bench.workload.replace_pods(&pods, bench.generation).await?;
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then replaced"), &groups, mark, outcome);
-    tell(outcome, &what, &times, &requests, "p50 0.5 s, p99 1.5 s", "of 103: p50 2.7 s, p99 4.7 s");
+    add_rows(outcome, &what, &times, &requests, "p50 0.5 s, p99 1.5 s", "of 103: p50 2.7 s, p99 4.7 s");
     Ok(())
 }
 
@@ -129,7 +130,7 @@ async fn node(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     let mark = bench.observer.mark();
     let begin = Instant::now();
     bench.workload.power_off(NODE);
-    network::break_off(Fault::Silent, &addresses)?;
+    network::start_fault(Fault::Silent, &addresses)?;
     let what = format!("node lost with {} pods, {} of them active", addresses.len(), groups.len());
     let times = bench.failovers(&groups, mark, |_| begin).await?;
     let requests = Requests::so_far(&bench.client).await?.since(&requests, "");
@@ -138,11 +139,11 @@ async fn node(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     network::heal(Fault::Silent)?;
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then back"), &groups, mark, outcome);
-    tell(outcome, &what, &times, &requests, "p50 T + 2 s, p99 T + 6 s", "");
+    add_rows(outcome, &what, &times, &requests, "p50 T + 2 s, p99 T + 6 s", "");
     Ok(())
 }
 
-fn tell(
+fn add_rows(
     outcome: &mut Outcome,
     what: &str,
     times: &Latencies,
@@ -156,7 +157,7 @@ fn tell(
     outcome.summarise(format!("{what}: {}", spread(times)));
 }
 
-/// How many of the groups have a new holder, over time.
+/// The share of groups with a new holder, over time.
 fn distribution(times: &Latencies) -> String {
     let steps = 100;
     let point = |step: i32| {

@@ -1,5 +1,5 @@
-//! A third of all pods hang for two minutes: their connections are accepted, and nothing is answered. And some active pods
-//! are slow: they answer, but later than a probe may take.
+//! A third of all pods hang for two minutes: they accept connections and never answer. Some active pods are slow: they
+//! answer later than the timeout of a probe.
 
 use std::{
     collections::BTreeSet,
@@ -15,17 +15,17 @@ use crate::{
     workload::{PODS, Place, Workload, sleep_since},
 };
 
-/// The changes of holder come first, and then only the hanging itself costs something: that is what is measured.
+/// The failovers are over after this time. CPU is measured afterwards.
 const CHANGES: Duration = Duration::from_secs(40);
 const MEASURED: Duration = Duration::from_secs(80);
-/// Longer than the time that a probe may take.
+/// Longer than the timeout of a probe.
 const DELAY: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(20);
 const SLOW_PODS: usize = 30;
-/// How long the replicas have to give memory back.
+/// How long the replicas have to return memory.
 const AFTERWARDS: Duration = Duration::from_mins(1);
 
-/// Active pods that answer too late are alive: how many of them lose their role all the same.
+/// Counts the active pods that are replaced although they answer, if late.
 pub(crate) async fn slow(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
     let holders = bench.observer.holders();
@@ -51,7 +51,7 @@ pub(crate) async fn slow(bench: &mut Bench, outcome: &mut Outcome) -> Result<()>
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
-    // One of each group: every group has pods that can take over.
+    // One pod of each group hangs, so that each group has pods that can take over.
     let hung = |group: usize| group / PODS % PODS;
     let mut groups = BTreeSet::new();
     for (group, pod) in bench.observer.holders() {

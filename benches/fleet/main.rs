@@ -1,8 +1,8 @@
-//! What the operator costs and how fast it is with many groups: two replicas as processes, on a real API server, etcd and
+//! The operator's cost and speed with many groups: two replicas as processes, on a real API server, etcd and
 //! PostgreSQL.
 //!
-//! `make bench-fleet` prints a table and a last line, and writes all figures as JSON. Arguments choose subjects by a part
-//! of their name. `cargo test --bench fleet` runs the short form, in which only wrong results count. There are no
+//! `make bench-fleet` prints a table and a last line, and writes all figures as JSON. Arguments choose subjects by a
+//! part of their name. `cargo test --bench fleet` runs a short form that fails only on wrong results. There are no
 //! kubelets: the benchmark writes nodes, leases and pods, and answers the probes.
 
 #![allow(missing_docs, reason = "a program, not a library")]
@@ -78,7 +78,7 @@ async fn measure_all(plan: Plan) -> Result<ExitCode> {
 }
 
 async fn subjects(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
-    // Everything else needs the groups.
+    // All other subjects need the groups.
     first::run(bench, outcome).await?;
     if bench.wants("rest") {
         let result = rest::run(bench, outcome).await;

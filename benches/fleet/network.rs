@@ -1,4 +1,4 @@
-//! The pods' addresses, and packets to chosen ones that are lost or refused.
+//! The pods' addresses, and faults of chosen addresses: packets that are lost or refused.
 
 use std::{
     io::Write as _,
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// All pods' addresses. Every one of them belongs to this machine, without being set up by itself.
+/// The addresses of all pods. A route makes all of them local, so that none is configured by itself.
 const POD_RANGE: &str = "198.19.0.0/16";
 /// The port of all pods.
 pub(crate) const PORT: u16 = 8080;
@@ -16,9 +16,9 @@ pub(crate) const PORT: u16 = 8080;
 /// What happens to packets for a pod.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
-    /// They are lost, as to a machine without power.
+    /// They are dropped, as when the machine has no power.
     Silent,
-    /// They are refused, as where nobody listens.
+    /// They are refused, as when nothing listens on the port.
     Refusing,
 }
 
@@ -43,8 +43,8 @@ pub(crate) fn set_up() -> Result<()> {
     ))
 }
 
-/// Lets the fault happen to these addresses, all in the same moment.
-pub(crate) fn break_off(fault: Fault, addresses: &[Ipv4Addr]) -> Result<()> {
+/// Starts the fault for these addresses, for all at the same moment.
+pub(crate) fn start_fault(fault: Fault, addresses: &[Ipv4Addr]) -> Result<()> {
     let elements: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     nft(&format!("add element ip fleet {} {{ {} }}", fault.set(), elements.join(", ")))
 }

@@ -1,4 +1,5 @@
-//! Who is active, as a watch of the API server tells it: each change with its time, and whatever must not be.
+//! Watches pods and groups through the API server: records each change of the active pod with its time, and every
+//! revision at which a group has two active pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,21 +31,21 @@ pub(crate) struct Change {
     pub(crate) at: Instant,
 }
 
-/// Sees every change of pods and groups.
+/// The state of the watches, shared with the tasks that follow them.
 #[derive(Clone)]
 pub(crate) struct Observer(Arc<Mutex<Seen>>);
 
 struct Seen {
     /// The active pods of each group: never more than one.
     active: BTreeMap<usize, BTreeSet<String>>,
-    /// In the order in which they were seen.
+    /// In the order of the watch.
     changes: Vec<Change>,
-    /// When a pod was first seen with a time of deletion.
+    /// When the watch first showed a pod with a deletion timestamp.
     deleting: HashMap<String, Instant>,
     groups: BTreeSet<String>,
     last_event: Instant,
     violations: Vec<String>,
-    /// How often a watch could not go on where it had ended.
+    /// How often the watch of pods began with a list.
     relists: usize,
 }
 
@@ -73,7 +74,7 @@ impl Observer {
         seen.active.iter().filter_map(|(group, pods)| Some((*group, first(pods)?))).collect()
     }
 
-    /// What was recorded so far, to ask for what comes later.
+    /// The number of changes recorded so far, for [`Self::since`].
     pub(crate) fn mark(&self) -> usize {
         self.locked().changes.len()
     }
@@ -83,7 +84,7 @@ impl Observer {
         self.locked().changes[mark..].to_vec()
     }
 
-    /// When the pod was seen to be on its way out.
+    /// When the watch first showed the pod with a deletion timestamp.
     pub(crate) fn deleted_at(&self, pod: &str) -> Option<Instant> {
         self.locked().deleting.get(pod).copied()
     }
@@ -98,7 +99,7 @@ impl Observer {
         self.locked().last_event
     }
 
-    /// How often a watch had to begin with a new list.
+    /// How often the watch of pods had to start again with a list.
     pub(crate) fn relists(&self) -> usize {
         self.locked().relists.saturating_sub(1)
     }
@@ -152,7 +153,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Waits until nothing has changed for so long, and answers when the last change was.
+    /// Waits until nothing has changed for this time, and returns the time of the last change.
     pub(crate) async fn quiet(&self, time: Duration, limit: Duration) -> Result<Instant> {
         let begin = Instant::now();
         let still = |seen: &Self| seen.last_event().max(begin).elapsed() >= time;
@@ -166,14 +167,14 @@ impl Observer {
 }
 
 impl Seen {
-    /// Takes a new list in. A pod that was active before and is still has not changed.
+    /// Applies a list. A pod that was active before and still is counts as unchanged.
     fn all_pods(&mut self, pods: &[ObjectMeta]) {
         self.relists += 1;
         let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.name.as_deref()).collect();
         for active in self.active.values_mut() {
             active.retain(|name| names.contains(name.as_str()));
         }
-        // Those that are no longer active first: the list says nothing about the order of changes.
+        // Pods that are not active come first, because a list does not show the order of changes.
         let (active, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| is_active(pod));
         for pod in others.into_iter().chain(active) {
             self.pod(pod, false);
@@ -231,7 +232,7 @@ fn is_active(pod: &ObjectMeta) -> bool {
     label(pod, ROLE_LABEL) == Some(ACTIVE_VALUE)
 }
 
-/// Watches objects for ever, and begins with a new list where the watch cannot go on.
+/// Watches objects for ever, and lists them again when the watch cannot be resumed.
 async fn follow<K>(
     api: Api<K>,
     observer: Observer,
@@ -251,7 +252,7 @@ async fn follow<K>(
             sleep(PAUSE * 5).await;
             continue;
         };
-        // Lost for good only if the server says so.
+        // After a broken connection the watch is resumed from the last event.
         if watch(&api, &observer, changed, &mut at).await.is_ok() {
             version = Some(at);
         } else {
@@ -271,7 +272,7 @@ where
     Ok(version)
 }
 
-/// Follows one watch to its end. Fails if what comes next cannot be had from it.
+/// Follows one watch to its end. Fails if it cannot be resumed.
 async fn watch<K>(
     api: &Api<K>,
     observer: &Observer,

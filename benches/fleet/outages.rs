@@ -1,4 +1,5 @@
-//! PostgreSQL and the API server are away for a while. No holder may change; afterwards it is to be quiet soon.
+//! PostgreSQL and then the API server are down for a while. No holder may change. Measures the time from the end of the
+//! outage to the last write.
 
 use std::time::{Duration, Instant};
 
@@ -31,23 +32,19 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     quiet(bench, outcome, mark, "API server away for 15 s").await
 }
 
-/// Waits until all is as before, and says how long after the end of the outage that was.
+/// Waits until nothing changes any more, and reports how long after the end of the outage that was.
 async fn quiet(bench: &Bench, outcome: &mut Outcome, mark: usize, what: &'static str) -> Result<()> {
     let back = Instant::now();
     bench.wait_adopted(&NAMES).await?;
     let adopted = milliseconds(back.elapsed());
-    // What the replicas do about an outage may come a while after its end.
+    // Consequences of an outage can come some time after its end.
     sleep(bench.plan.time(Duration::from_secs(30))).await;
     let last = bench.settle().await?;
     let quiet = milliseconds(last.saturating_duration_since(back));
     bench.no_other_change(what, &[].into(), mark, outcome);
     outcome.row(
         what,
-        format!(
-            "quiet {} after the end, all groups looked after within {}",
-            seconds(quiet),
-            seconds(adopted)
-        ),
+        format!("quiet {} after the end, all groups owned within {}", seconds(quiet), seconds(adopted)),
         "no change",
         "",
     );

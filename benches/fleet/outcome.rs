@@ -1,4 +1,4 @@
-//! What came out: rows of the last table, figures for programs, pictures, and what was wrong.
+//! The results: rows of the table, figures as JSON, pictures, and wrong results.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -22,7 +22,7 @@ struct Row {
     before: &'static str,
 }
 
-/// Collects what was measured, and what was wrong.
+/// Collects the results.
 pub(crate) struct Outcome {
     report: Report,
     rows: Vec<Row>,
@@ -40,7 +40,7 @@ impl Outcome {
         }
     }
 
-    /// Adds a row: what was measured, what is wanted of 1,000 groups, and what the first version made of them.
+    /// Adds a row: the measured value, and for 1,000 groups the wanted value and that of the first version.
     pub(crate) fn row(
         &mut self,
         subject: impl Into<String>,
@@ -76,12 +76,12 @@ impl Outcome {
         self.report.summarise(text);
     }
 
-    /// Adds a curve over time or share.
+    /// Adds a picture under a file name.
     pub(crate) fn picture(&mut self, name: &'static str, svg: String) {
         self.report.picture(name, svg);
     }
 
-    /// Something that must not be, whatever the speed of the machine.
+    /// Adds a wrong result: one that is wrong on a machine of any speed.
     pub(crate) fn wrong(&mut self, what: String) {
         eprintln!("wrong: {what}");
         self.wrong.push(what);
@@ -97,7 +97,7 @@ impl Outcome {
         !self.wrong.is_empty()
     }
 
-    /// Prints the table and the last line and writes the files. The exit status says whether something was wrong.
+    /// Prints the table and the last line, and writes the files. The exit status is a failure if a result was wrong.
     pub(crate) fn finish(mut self, bench: &Bench) -> Result<ExitCode> {
         if !bench.plan.short {
             self.usage(bench);
@@ -135,7 +135,7 @@ impl Outcome {
         Ok(if self.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Curves of what the replicas used.
+    /// Adds pictures of the CPU and memory of the replicas over time.
     fn usage(&mut self, bench: &Bench) {
         let curves = |value: fn(&crate::usage::Sample) -> f64| {
             let curve = |name: &'static str| Series {
@@ -163,12 +163,12 @@ impl Outcome {
     }
 }
 
-/// Seconds, with as many digits as say something.
+/// A time in seconds.
 pub(crate) fn seconds(milliseconds: f64) -> String {
     format!("{} s", number(milliseconds / 1e3))
 }
 
-/// The usual three figures of many durations.
+/// Median, 99th percentile and maximum.
 pub(crate) fn spread(times: &Latencies) -> String {
     format!(
         "p50 {}, p99 {}, max {}",
@@ -178,7 +178,7 @@ pub(crate) fn spread(times: &Latencies) -> String {
     )
 }
 
-/// A figure of each replica.
+/// One figure for each replica.
 pub(crate) fn each(figures: impl IntoIterator<Item = f64>, unit: &str) -> String {
     let figures: Vec<_> = figures.into_iter().map(number).collect();
     format!("{} {unit}", figures.join(" and "))

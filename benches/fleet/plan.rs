@@ -1,4 +1,4 @@
-//! What is measured: how many groups, which subjects, for how long.
+//! The settings of one run: how many groups, which subjects, for how long.
 
 use std::{env, time::Duration};
 
@@ -7,20 +7,19 @@ use anyhow::{Context as _, Result, ensure};
 /// Subjects of the short form.
 const SHORT: [&str; 6] = ["rest", "silent", "refusing", "deleted", "replicas", "removal"];
 
-/// What is measured.
+/// The settings of one run.
 pub(crate) struct Plan {
     pub(crate) groups: usize,
     /// Whether the pods have readiness probes.
     pub(crate) probed: bool,
-    /// A quick run for wrong results alone.
+    /// A quick run that looks for wrong results only.
     pub(crate) short: bool,
     /// Parts of the subjects' names; empty for all subjects.
     only: Vec<String>,
 }
 
 impl Plan {
-    /// From arguments and environment. Cargo passes `--bench` to benchmarks that are to measure, and not to those that it
-    /// runs as tests.
+    /// Reads arguments and environment. `cargo bench` passes `--bench`; `cargo test` does not, and gets the short form.
     pub(crate) fn read() -> Result<Self> {
         let arguments: Vec<String> = env::args().skip(1).collect();
         let short = !arguments.iter().any(|word| word == "--bench");
@@ -47,17 +46,17 @@ impl Plan {
         !self.short && self.only.is_empty() && self.probed
     }
 
-    /// A time of a full run, or a fraction of it.
+    /// The time for a step: a tenth of it in the short form.
     pub(crate) fn time(&self, full: Duration) -> Duration {
         if self.short { full / 10 } else { full }
     }
 
-    /// How long nothing may change before it counts as quiet.
+    /// How long nothing must change until a state counts as quiet.
     pub(crate) fn quiet(&self) -> Duration {
         Duration::from_secs(if self.short { 1 } else { 3 })
     }
 
-    /// How long anything may take before it counts as never.
+    /// How long any wait may take before the subject fails.
     pub(crate) fn limit(&self) -> Duration {
         if self.short { Duration::from_mins(1) } else { Duration::from_mins(15) }
     }

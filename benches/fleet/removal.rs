@@ -1,4 +1,4 @@
-//! All groups are deleted at once: the time until they are gone, and no label is left.
+//! All groups are deleted at once: the time until they are gone. No pod may keep the label of an active pod.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{
     requests::Requests,
 };
 
-/// How long the replicas have to give memory back.
+/// How long the replicas have to return memory.
 const AFTERWARDS: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {

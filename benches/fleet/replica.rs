@@ -32,7 +32,7 @@ pub(crate) struct Replica {
 pub(crate) const NAMES: [&str; 2] = ["first", "second"];
 
 impl Replica {
-    /// Starts the replica with this number. What it logs is added to the log of its predecessor.
+    /// Starts the replica with this number. It appends to the log of its predecessor.
     pub(crate) fn start(number: usize, settings: &Settings) -> Result<Self> {
         let name = NAMES[number];
         let program = env::var_os("LEADERGROUP_BENCH_OPERATOR")
@@ -53,7 +53,7 @@ impl Replica {
         Ok(Self { name, child, address, log })
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until `/readyz` succeeds.
     pub(crate) async fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let begin = Instant::now();
         while !self.is_ready() {
@@ -64,14 +64,14 @@ impl Replica {
         Ok(())
     }
 
-    /// Ends it at once, as a crash does.
+    /// Kills it, as a crash does.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM, and waits for its end.
     pub(crate) async fn terminate(mut self, limit: Duration) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let begin = Instant::now();

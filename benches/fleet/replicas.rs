@@ -1,5 +1,5 @@
-//! A replica is killed, and both are restarted one after the other: how long groups are without a replica that looks
-//! after them, and how they are shared out afterwards. No holder may change.
+//! One replica is killed, and later both are restarted one after the other: the time until all groups have an owner
+//! again, and each replica's share of them afterwards. No holder may change.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     replica::NAMES,
 };
 
-/// How long the replicas have to share the groups out.
+/// How long the replicas have to balance their shares.
 const BALANCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
@@ -21,7 +21,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     bench.wait_adopted(&NAMES).await?;
     let mark = bench.observer.mark();
     let shares = shares(bench).await?;
-    // The one with more to do.
+    // The replica with more groups.
     let victim = usize::from(shares[1] > shares[0]);
     bench.take_replica(victim)?.kill()?;
     let begin = Instant::now();
@@ -49,7 +49,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     rolling(bench, outcome).await
 }
 
-/// As a Deployment does it: one ends and its successor starts, then the next.
+/// Restarts one replica after the other: SIGTERM, and a start after its end.
 async fn rolling(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
     let mark = bench.observer.mark();

@@ -1,4 +1,4 @@
-//! Requests to the API server by verb and resource, as its own metrics count them.
+//! Requests to the API server by verb and resource, from its own metrics.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// What the operator reads and writes. The rest are the API server's own affairs, and the nodes' leases.
+/// The resources that the operator uses. Others are requests of the API server itself, and the nodes' leases.
 const RESOURCES: [&str; 5] = ["pods", "leadergroups", "events", "nodes", "namespaces"];
 const COUNTER: &str = "apiserver_request_total{";
 
@@ -41,7 +41,7 @@ impl Requests {
         Ok(Self(counts))
     }
 
-    /// What came after the earlier count, without what the benchmark itself asked for.
+    /// The requests after the earlier count, without the benchmark's own, whose names begin with `own`.
     pub(crate) fn since(&self, earlier: &Self, own: &str) -> Self {
         let later = self
             .0
@@ -58,14 +58,14 @@ impl Requests {
         self.0.values().fold(0.0, |sum, count| sum + count)
     }
 
-    /// How many of them change something.
+    /// The number of requests that are no reads.
     pub(crate) fn writes(&self) -> f64 {
         let reads = |name: &str| name.starts_with("GET ") || name.starts_with("LIST ");
         // Not `sum`: that of nothing is -0.
         self.0.iter().filter(|(name, _)| !reads(name)).fold(0.0, |sum, (_, count)| sum + count)
     }
 
-    /// Each kind of request, for one of so many changes, the most frequent first.
+    /// The number of each kind of request for one of so many changes, the most frequent first.
     pub(crate) fn per(&self, changes: usize) -> String {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by(|one, other| other.1.total_cmp(one.1));

@@ -1,4 +1,4 @@
-//! The programs in all pods: one thread answers every probe, except those of pods that hang.
+//! Stands for the programs in all pods: one thread answers every probe, late or never where a pod is slow or hangs.
 
 use std::{
     collections::HashMap,
@@ -47,16 +47,16 @@ impl Responder {
         let listener = listen().context("listening for probes")?;
         drop(entered);
         thread::Builder::new().name("responder".to_owned()).spawn(move || {
-            // The pods' programs run on machines of their own: they do not compete with what is measured. Zero is this
-            // thread. Without the right to do so the figures are worse, and that is all.
+            // Real pods run on other machines and do not compete with the operator for the CPU. If this fails, the
+            // figures are worse. `None` is this thread.
             let _ = rustix::process::setpriority_process(None, -10);
             runtime.block_on(serve(listener, shared));
         })?;
         Ok(responder)
     }
 
-    /// These pods accept connections and answer after this time, or never if it is the largest there is. All others are
-    /// well.
+    /// These pods accept connections and answer after this time, or never if it is `Duration::MAX`. All others answer
+    /// at once.
     pub(crate) fn hang(&self, addresses: impl IntoIterator<Item = Ipv4Addr>, delay: Duration) {
         let delays = addresses.into_iter().map(|address| (address, delay)).collect();
         *self.0.delays.write().unwrap_or_else(PoisonError::into_inner) = delays;
@@ -81,13 +81,13 @@ fn listen() -> std::io::Result<TcpListener> {
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     loop {
-        // An attempt that the peer has given up meanwhile, or no file descriptor for another moment.
+        // The peer has closed the connection already, or there is no free file descriptor at the moment.
         let Ok((stream, _)) = listener.accept().await else { continue };
         tokio::spawn(answer(stream, Arc::clone(&shared)));
     }
 }
 
-/// Answers one request. Failures are the prober's: it gave up.
+/// Answers one request. An error means that the prober has closed the connection.
 async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
     let delay = match stream.local_addr().map(|address| address.ip()) {
         Ok(IpAddr::V4(address)) => {
@@ -104,7 +104,7 @@ async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
         }
     }
     if let Some(delay) = delay {
-        // Not longer than the prober waits.
+        // The prober closes the connection when it stops waiting.
         let closed = stream.read(&mut request);
         if timeout(delay, closed).await.is_ok() {
             return;

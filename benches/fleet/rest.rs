@@ -1,4 +1,4 @@
-//! Nothing happens: what keeping all groups costs.
+//! The cost of all groups while nothing happens.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::{
 /// How long is measured.
 const TIME: Duration = Duration::from_mins(1);
 const LAST_EVENTS: Duration = Duration::from_secs(20);
-/// The statement that counts transactions is one itself.
+/// The query is a transaction itself.
 const TRANSACTIONS: &str = "select (xact_commit + xact_rollback)::bigint from pg_stat_database
                             where datname = current_database()";
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
-    // Events come last, and nobody waits for them.
+    // The last Events are written some time after the last change.
     tokio::time::sleep(bench.plan.time(LAST_EVENTS)).await;
     let mark = bench.observer.mark();
     let begin = Instant::now();

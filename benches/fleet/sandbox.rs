@@ -1,5 +1,6 @@
-//! Namespaces of the benchmark's own: for the network, so that thousands of pods have addresses that nothing else on the
-//! machine sees, and for processes, so that the kernel ends everything when the benchmark ends, however that came about.
+//! Linux namespaces for the benchmark: a network namespace, so that thousands of pods have addresses that nothing else
+//! on the machine can see, and a PID namespace, so that the kernel kills all processes when the benchmark ends, also
+//! by a crash.
 
 use std::{
     env, fs,
@@ -17,16 +18,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::network;
 
-/// Set for the program that runs inside.
+/// An environment variable that is set inside the namespaces.
 const INSIDE: &str = "LEADERGROUP_FLEET_INSIDE";
-/// Directories for temporary files begin so; the number of the process follows.
+/// The prefix of directories for temporary files; the process id follows.
 const DIRECTORY: &str = "leadergroup-fleet-";
 
 pub(crate) fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
 
-/// Runs this program once more, in new namespaces, and removes its temporary files when it has ended.
+/// Runs this program again in new namespaces, and removes its temporary files at the end.
 pub(crate) fn run_inside() -> Result<ExitCode> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -48,7 +49,7 @@ pub(crate) fn run_inside() -> Result<ExitCode> {
 fn start(directory: &Path) -> Result<Child> {
     let own = env::current_exe().context("finding this program's file")?;
     Command::new("setpriv")
-        // Both ends are tied: killing this process kills `unshare`, whose end kills all that is inside.
+        // If this process is killed, `unshare` is killed too, and then everything inside.
         .args(["--pdeathsig", "KILL", "--", "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc"])
         .args(["--kill-child", "--"])
         .arg(own)
@@ -67,7 +68,7 @@ fn wait(child: &mut Child, interrupted: &AtomicBool) -> Result<ExitCode> {
         if interrupted.load(Ordering::Relaxed) {
             child.kill()?;
             child.wait()?;
-            // The processes inside have some files open for another moment.
+            // The processes inside take a moment to disappear.
             std::thread::sleep(Duration::from_millis(500));
             return Ok(ExitCode::FAILURE);
         }
@@ -81,13 +82,13 @@ fn remove_leftovers(parent: &Path) {
         let name = entry.file_name();
         let Some(process) = name.to_str().and_then(|name| name.strip_prefix(DIRECTORY)) else { continue };
         if !PathBuf::from("/proc").join(process).exists() {
-            // Somebody else may be removing them too.
+            // Another run may remove them at the same time.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Sets the network up, from the inside.
+/// Configures the network, inside the namespaces.
 pub(crate) fn set_up() -> Result<()> {
     network::set_up()
 }

@@ -1,4 +1,4 @@
-//! What processes use: CPU time, memory and connections, as the kernel counts them; and a record of it for each second.
+//! CPU time, memory and connections of processes, from the kernel, and a record of them for each second.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -38,7 +38,7 @@ pub(crate) fn memory(pid: u32) -> Result<(f64, f64)> {
 fn connections(pid: u32, port: u16) -> Result<usize> {
     let mut own = HashSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
-        // One that was closed meanwhile is none.
+        // A file that was closed in the meantime does not count.
         let Ok(target) = fs::read_link(entry.path()) else { continue };
         let socket = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'));
         own.extend(socket.map(str::to_owned));
@@ -54,7 +54,7 @@ fn connections(pid: u32, port: u16) -> Result<usize> {
     Ok(to_port.count())
 }
 
-/// A second of one process.
+/// The usage of one process in one second.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     /// Seconds since the record began.
@@ -67,7 +67,7 @@ pub(crate) struct Sample {
     pub(crate) connections: usize,
 }
 
-/// A record of what each process used, by name.
+/// A record of the usage of each process, by name.
 #[derive(Clone)]
 pub(crate) struct Record(Arc<Mutex<Recorded>>);
 
@@ -104,7 +104,7 @@ impl Record {
             let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             for (name, pid) in recorded.processes.clone() {
                 let now = Instant::now();
-                // It may just have ended.
+                // The process may have just ended.
                 let (Ok(cpu), Ok((memory, _)), Ok(connections)) =
                     (cpu(pid), memory(pid), connections(pid, port))
                 else {

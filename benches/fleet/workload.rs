@@ -26,16 +26,16 @@ use crate::network::{PORT, address};
 
 /// The namespace of all groups.
 pub(crate) const NAMESPACE: &str = "fleet";
-/// Says to which group a pod belongs.
+/// Names the group of a pod.
 pub(crate) const GROUP_LABEL: &str = "app";
 /// Pods of each group.
 pub(crate) const PODS: usize = 3;
-/// Each holds a tenth of the pods, and no two of a group.
+/// Each node has a tenth of the pods, and at most one pod of a group.
 pub(crate) const NODES: usize = 10;
-/// As a kubelet does it.
+/// A kubelet's interval.
 const RENEWAL: Duration = Duration::from_secs(10);
 const LEASES: &str = "kube-node-lease";
-/// Requests at a time, for what is not measured.
+/// Requests at a time.
 const PARALLEL: usize = 16;
 
 /// The nodes and pods of all groups.
@@ -48,7 +48,7 @@ pub(crate) struct Workload {
     dead: Arc<Mutex<BTreeSet<usize>>>,
 }
 
-/// A pod's place: its name has the generation too, since another pod follows on one that is deleted.
+/// A pod's place. The pod's name adds a generation, because a deleted pod is replaced by another one in the same place.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     group: usize,
@@ -82,14 +82,14 @@ fn group_name(group: usize) -> String {
 }
 
 impl Workload {
-    /// Makes nodes and pods, and keeps the nodes' leases.
+    /// Creates nodes and pods, and starts renewing the nodes' leases.
     pub(crate) async fn start(client: &Client, groups: usize, probed: bool) -> Result<Self> {
         let workload = Self { client: client.clone(), groups, probed, dead: Arc::default() };
         let namespaces: Api<Namespace> = Api::all(client.clone());
         for name in [NAMESPACE, LEASES] {
             let namespace = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
             match namespaces.create(&PostParams::default(), &namespace).await {
-                // The API server makes its own ones.
+                // The API server creates some namespaces itself.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 made => {
                     made.with_context(|| format!("creating the namespace {name}"))?;
@@ -135,7 +135,7 @@ impl Workload {
         stream::iter((0..self.groups).map(create)).buffer_unordered(PARALLEL).try_collect().await
     }
 
-    /// Asks for the deletion of all groups with one request.
+    /// Deletes all groups with one request.
     pub(crate) async fn delete_groups(&self) -> Result<()> {
         let api: Api<LeaderGroup> = Api::namespaced(self.client.clone(), NAMESPACE);
         api.delete_collection(&DeleteParams::default(), &ListParams::default())
@@ -144,7 +144,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Asks for the pods' deletion. They stay, as long as no kubelet says that their programs have ended.
+    /// Starts the deletion of these pods. They stay until [`Self::replace_pods`], which does the kubelet's part.
     pub(crate) async fn delete_pods(&self, pods: &[String]) -> Result<()> {
         let api = self.pods();
         let delete = async |pod: &String| api.delete(pod, &DeleteParams::default()).await.map(drop);
@@ -152,7 +152,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Lets deleted pods go, and makes their successors.
+    /// Finishes the deletion of these pods, and creates others in their places.
     pub(crate) async fn replace_pods(&self, pods: &[String], generation: usize) -> Result<()> {
         let api = self.pods();
         let replace = async |pod: &String| {
@@ -163,12 +163,12 @@ impl Workload {
         Ok(())
     }
 
-    /// Takes the power from a node, as far as the API server sees it.
+    /// Stops the renewal of a node's lease.
     pub(crate) fn power_off(&self, node: usize) {
         self.dead.lock().unwrap_or_else(PoisonError::into_inner).insert(node);
     }
 
-    /// Gives all nodes their power back.
+    /// Renews the leases of all nodes again.
     pub(crate) fn restore_power(&self) {
         self.dead.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -229,7 +229,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Renews the leases of all living nodes for ever, one after the other.
+    /// Renews the leases of all nodes with power for ever, one after the other.
     async fn renew(self) {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASES);
         let mut beat = interval(RENEWAL / u32::try_from(NODES).expect("there are few nodes"));
@@ -240,7 +240,7 @@ impl Workload {
             }
             let lease = json!({ "spec": { "renewTime": renewal() } });
             let name = format!("node-{node}");
-            // The API server may be away; a kubelet tries again too.
+            // The API server may be down. The next renewal is the retry.
             let _ = leases.patch(&name, &PatchParams::default(), &Patch::Merge(&lease)).await;
         }
     }
@@ -250,7 +250,7 @@ fn renewal() -> Value {
     json!(format!("{:.6}", Timestamp::now()))
 }
 
-/// Sleeps until so much time has passed since then.
+/// Sleeps until this time has passed since `begin`.
 pub(crate) async fn sleep_since(begin: Instant, time: Duration) {
     sleep(time.saturating_sub(begin.elapsed())).await;
 }
