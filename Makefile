@@ -16,8 +16,8 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs docs \
-  e2e-build: | own-target
+demo test check cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+  bench-fleet bench-fleet-docs bench-fleet-short docs e2e-build: | own-target
 
 ##@ Demo and tests
 
@@ -128,6 +128,20 @@ bench-lock-docs: prerequisites # The same, and write the pictures of docs/benchm
 	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" TMPDIR="$${TMPDIR:-/var/tmp}" \
 	  cargo bench --workspace --bench lock
 
+.PHONY: bench-fleet
+bench-fleet: root build-cluster ## Two replicas with GROUPS=1000 groups: cost and speed; ONLY=<subjects>, PROBES=0 for pods without probes
+	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" LEADERGROUP_BENCH_PROBES="$(PROBES)" TMPDIR="$${TMPDIR:-/var/tmp}" \
+	  cargo bench --profile release --bench fleet -- $(ONLY)
+
+.PHONY: bench-fleet-docs
+bench-fleet-docs: root build-cluster # The same, and the pictures of docs/benchmarks.md
+	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" LEADERGROUP_BENCH_GROUPS="$(GROUPS)" \
+	  TMPDIR="$${TMPDIR:-/var/tmp}" cargo bench --profile release --bench fleet
+
+.PHONY: bench-fleet-short
+bench-fleet-short: root build-cluster ## The same within a minute, with few groups: fails if something is wrong, not if it is slow
+	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" cargo test --workspace --bench fleet
+
 .PHONY: docs
 docs: ## Build the library's documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib --document-private-items -p leadergroup -p leadergroup-lock
@@ -155,4 +169,4 @@ e2e-build: # Build the test cluster's own command
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

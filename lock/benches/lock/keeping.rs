@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::contender::{Kind, Outcome, prepare};
 use crate::machine::{Bench, Usage, connect, execute, store};
-use crate::plot::{Lines, Series};
+use crate::plot::{Axis, Lines, Series};
 use crate::postgres::Database;
 use crate::report::{Report, number};
 use crate::rivals::{Lease, baseline, renew_batch, upsert};
@@ -165,6 +165,7 @@ fn pictures(report: &mut Report, curves: &[Curve]) {
     let cpu = Lines {
         title: "Keeping groups of 3 candidates: the server's CPU",
         x: "groups",
+        across: Axis::Logarithmic,
         y: "% of a core",
         series: series(|kept| kept.cores * 100.0),
     };
@@ -172,6 +173,7 @@ fn pictures(report: &mut Report, curves: &[Curve]) {
     let missed = Lines {
         title: "Keeping groups of 3 candidates: ticks missed",
         x: "groups",
+        across: Axis::Logarithmic,
         y: "% of all",
         series: series(Kept::missed),
     };

@@ -47,7 +47,7 @@ async fn main() -> Result<()> {
 
     let explain = std::env::var("LEADERGROUP_BENCH_EXPLAIN").ok();
     let bench = Bench::start(Duration::from_secs_f64(seconds), explain.as_deref())?;
-    let mut report = Report::new(bench.describe().await?);
+    let mut report = Report::new("lock", bench.describe().await?);
     if wants("keeping") {
         keeping::run(&bench, &mut report).await?;
     }

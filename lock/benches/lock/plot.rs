@@ -8,6 +8,8 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 50.0;
+/// Curves with more points are drawn without dots.
+const MOST_DOTS: usize = 40;
 /// Colours that colour-blind readers can distinguish.
 const COLOURS: [&str; 5] = ["#0072b2", "#56b4e9", "#cc79a7", "#d55e00", "#009e73"];
 
@@ -17,11 +19,19 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Curves over a logarithmic horizontal axis; the vertical axis is linear.
+/// The scale of an axis.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Axis {
+    Linear,
+    Logarithmic,
+}
+
+/// Curves; the vertical axis is linear.
 pub(crate) struct Lines {
     pub(crate) title: &'static str,
     pub(crate) x: &'static str,
     pub(crate) y: &'static str,
+    pub(crate) across: Axis,
     pub(crate) series: Vec<Series>,
 }
 
@@ -81,6 +91,17 @@ fn height(share: f64) -> f64 {
     HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
 }
 
+/// The next larger of 1, 2, 5, 10, 20, 50 and so on.
+fn round_step(least: f64) -> f64 {
+    let least = least.max(1e-3);
+    let decade = 10_f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0]
+        .map(|step| step * decade)
+        .into_iter()
+        .find(|step| *step >= least)
+        .unwrap_or(decade * 10.0)
+}
+
 fn label(value: f64) -> String {
     crate::report::number(value).trim_end_matches(".00").trim_end_matches(".0").to_owned()
 }
@@ -93,18 +114,21 @@ impl Lines {
         let (first, last) =
             all().fold((f64::MAX, f64::MIN), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
         let most = all().fold(1.0, |most: f64, (_, y)| most.max(*y)) * 1.05;
-        let place = |x: f64| {
-            LEFT + (x / first).ln() / (last / first).ln().max(f64::EPSILON) * (WIDTH - LEFT - RIGHT - 20.0)
-                + 10.0
+        let (first, last) = if self.across == Axis::Linear { (0.0, last) } else { (first, last) };
+        let share = |x: f64| match self.across {
+            Axis::Linear => x / last.max(f64::EPSILON),
+            Axis::Logarithmic => (x / first).ln() / (last / first).ln().max(f64::EPSILON),
         };
+        let place = |x: f64| LEFT + share(x) * (WIDTH - LEFT - RIGHT - 20.0) + 10.0;
         for step in 0..=4 {
             let share = f64::from(step) / 4.0;
             canvas.level(height(share), &label((share * most).round()));
         }
+        let step = round_step(last / 8.0);
         let mut x = first;
         while x <= last {
             canvas.text(place(x), HEIGHT - BOTTOM + 18.0, "middle", &label(x));
-            x *= 10.0;
+            x = if self.across == Axis::Linear { x + step } else { x * 10.0 };
         }
         canvas.text(WIDTH / 2.0, HEIGHT - 12.0, "middle", self.x);
         canvas.text(LEFT, TOP - 10.0, "end", self.y);
@@ -114,6 +138,9 @@ impl Lines {
                 let (x, y) = (place(*x), height(y / most));
                 // Writing to a string cannot fail.
                 let _ = write!(points, "{x:.1},{y:.1} ");
+                if series.points.len() > MOST_DOTS {
+                    continue;
+                }
                 canvas.shape(&format!("circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\""));
             }
             canvas.shape(&format!(

@@ -16,6 +16,8 @@ struct Target {
 
 /// Collects the results.
 pub(crate) struct Report {
+    /// What is measured: the name of the file, and the first word of the last line.
+    name: &'static str,
     figures: Map<String, Value>,
     summary: Vec<String>,
     targets: Vec<Target>,
@@ -24,7 +26,7 @@ pub(crate) struct Report {
 
 impl Report {
     /// Begins a report with a description of the machine.
-    pub(crate) fn new(machine: Value) -> Self {
+    pub(crate) fn new(name: &'static str, machine: Value) -> Self {
         let told: Vec<_> = machine
             .as_object()
             .into_iter()
@@ -35,6 +37,7 @@ impl Report {
             .collect();
         println!("{}", told.join(", "));
         Self {
+            name,
             figures: Map::from_iter([("machine".to_owned(), machine)]),
             summary: Vec::new(),
             targets: Vec::new(),
@@ -113,15 +116,15 @@ impl Report {
     pub(crate) fn finish(mut self, complete: bool) -> Result<()> {
         self.tell_targets();
         // A part of the figures must not replace all of them.
-        let name = if complete { "lock.json" } else { "lock-part.json" };
-        let file = Self::file(name, &serde_json::to_string_pretty(&self.figures)?)?;
+        let name = if complete { format!("{}.json", self.name) } else { format!("{}-part.json", self.name) };
+        let file = Self::file(&name, &serde_json::to_string_pretty(&self.figures)?)?;
         let images =
             std::env::var_os("LEADERGROUP_BENCH_IMAGES").map_or(directory().join("bench"), PathBuf::from);
         for (name, svg) in &self.pictures {
             write(&images, name, svg)?;
         }
         println!("\nfigures: {}, pictures: {}", file.display(), images.display());
-        println!("lock: {}", self.summary.join(" · "));
+        println!("{}: {}", self.name, self.summary.join(" · "));
         Ok(())
     }
 }
