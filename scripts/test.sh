@@ -106,7 +106,7 @@ join "tests with PostgreSQL"
 # tests, which keep the machine busy, run in the meantime.
 touch "$logs/scenarios"
 RUST_TEST_THREADS=4 beside "tests of the lock" bash -c '
-  tail -n +1 -f "$0" | grep -q "^scenarios that have the cluster to themselves"
+  tail -n +1 -f "$0" | grep -q -e "^scenarios with exclusive use of the cluster" -e "^test result"
   exec cargo test --workspace --test lock' "$logs/scenarios"
 step "end to end: the scenarios"
 cargo test --workspace --test scenarios 2>&1 | tee "$logs/scenarios"
