@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, Fuse, FusedFuture as _},
+    stream::FuturesUnordered,
+};
 use tokio::{
     sync::{Semaphore, mpsc},
     time::{Instant, MissedTickBehavior, interval_at, timeout_at},
@@ -134,6 +138,9 @@ fn until_turn(uid: &str, interval: Duration) -> Duration {
     Duration::from_nanos((turn + interval - now) % interval)
 }
 
+/// The connection, the request and the answer of one probe.
+type Exchange = BoxFuture<'static, ProbeOutcome>;
+
 /// One probe.
 struct One {
     shared: Arc<Shared>,
@@ -149,7 +156,7 @@ enum Asked {
     /// It has an outcome.
     Answered,
     /// It has not, and may still be answered. When it was sent.
-    Unanswered(BoxFuture<'static, ProbeOutcome>, Duration),
+    Unanswered(Fuse<Exchange>, Duration),
 }
 
 /// How a probe left the number of those in flight.
@@ -190,7 +197,7 @@ impl One {
         };
         self.tell(sent_at, ProbeStep::Sent).await?;
         let (shared, ip, probe) = (self.shared.clone(), self.ip, self.probe.clone());
-        let mut exchange = async move {
+        let exchange = async move {
             let connected = match first {
                 Poll::Ready(connected) => connected,
                 Poll::Pending => connecting.await,
@@ -199,22 +206,24 @@ impl One {
                 Ok(stream) => exchange::ask(stream, ip, &probe, &shared.tls).await,
                 Err(error) => exchange::of_io(&error),
             }
-        }
-        .boxed();
+        };
+        self.exchange(exchange.boxed(), sent_at).await
+    }
+
+    /// Carries the exchange out until its timeout.
+    async fn exchange(&self, exchange: Exchange, sent_at: Duration) -> Option<Asked> {
+        let mut exchange = exchange.fuse();
         let outcome = self.outcome(&mut exchange, sent_at).await;
         self.end(sent_at, outcome).await?;
+        // An exchange may also end without an answer, because the network reports that there is no way to the pod.
         Some(match outcome {
-            ProbeOutcome::Unanswered => Asked::Unanswered(exchange, sent_at),
+            ProbeOutcome::Unanswered if !exchange.is_terminated() => Asked::Unanswered(exchange, sent_at),
             _ => Asked::Answered,
         })
     }
 
     /// Waits for the outcome, at most for the timeout, counting only the time in which this process ran.
-    async fn outcome(
-        &self,
-        exchange: &mut BoxFuture<'static, ProbeOutcome>,
-        sent_at: Duration,
-    ) -> ProbeOutcome {
+    async fn outcome(&self, exchange: &mut Fuse<Exchange>, sent_at: Duration) -> ProbeOutcome {
         let (stalls, timeout) = (&self.shared.stalls, self.probe.timeout);
         let stalled_before = stalls.total(sent_at);
         let (mut allowed, mut made_good) = (timeout, Duration::ZERO);
@@ -245,7 +254,7 @@ impl One {
     }
 
     /// Listens for an answer that is late. A pod that gives one lives, fit or not.
-    async fn listen(self, exchange: BoxFuture<'static, ProbeOutcome>, sent_at: Duration) -> bool {
+    async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
         let remaining = self.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
         let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
         match tokio::time::timeout(remaining, exchange).await {
@@ -270,6 +279,31 @@ impl One {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::ProbeKind;
+
+    #[tokio::test]
+    async fn an_exchange_that_ended_without_an_answer_is_not_listened_to() {
+        let (events, mut told) = tokio::sync::mpsc::channel(8);
+        let shared = Arc::new(Shared {
+            events,
+            permits: Semaphore::new(1),
+            late_permits: Semaphore::new(1),
+            stalls: Arc::new(Stalls::new(Monotonic::now())),
+            tls: super::super::tls::connector(),
+        });
+        let timeout = Duration::from_mins(1);
+        let probe = Arc::new(ResolvedProbe { kind: ProbeKind::TcpSocket, port: 1, timeout });
+        let ip = IpAddr::from([198, 18, 0, 1]);
+        let one = One { shared, uid: "u".into(), ip, probe, seq: 1, listen: timeout };
+        // As if the connection failed with "no route to host" after a while.
+        let exchange = async {
+            tokio::task::yield_now().await;
+            ProbeOutcome::Unanswered
+        };
+        let asked = one.exchange(exchange.boxed(), Monotonic::now()).await;
+        assert!(matches!(asked, Some(Asked::Answered)));
+        assert_eq!(told.recv().await.expect("an event").step, ProbeStep::Ended(ProbeOutcome::Unanswered));
+    }
 
     #[test]
     fn the_turns_of_many_pods_are_spread_over_the_interval() {
