@@ -54,7 +54,7 @@ fn settled(seed: u32) -> Group {
     let row = Row {
         token: 5,
         grant: Some(Uuid::nil()),
-        owner: Some(pod("a")),
+        holder: Some(pod("a")),
         confirmed: true,
         pending: vec![pod("a")],
     };

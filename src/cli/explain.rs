@@ -148,7 +148,7 @@ fn evidence_words(pod: &ExplainedPod) -> String {
     let kubelet = match facts.readiness {
         Readiness::Ready => "ready",
         Readiness::NotReady => "not ready",
-        Readiness::NodeUnheard => "the node is not heard",
+        Readiness::NodeUnheard => "the node does not report",
         Readiness::Unknown => "unknown",
     };
     let container = facts.container_problem.as_ref().map(|problem| {
@@ -184,7 +184,7 @@ fn step_words(step: &Effect) -> String {
         }
         Effect::Vacate { .. } => "free the lock, because no pod can take over".to_owned(),
         Effect::Declare { next, .. } => {
-            let holder = next.holder.as_ref().map_or("nobody", |pod| pod.name.as_str());
+            let holder = next.holder.as_ref().map_or("no pod", |pod| pod.name.as_str());
             format!("declare token {} and the holder {holder} in the status", next.token)
         }
         Effect::Strip { pods, .. } => format!("take the active label off: {}", names(pods)),
@@ -203,7 +203,7 @@ fn rest_words(rest: Rest) -> String {
     let evidence = |against: Option<crate::api::Reason>| {
         against.map_or_else(
             || "There is no holder".to_owned(),
-            |reason| format!("The holder is to be replaced ({reason})"),
+            |reason| format!("The holder must be replaced ({reason})"),
         )
     };
     match rest {
@@ -216,7 +216,7 @@ fn rest_words(rest: Rest) -> String {
         Rest::Paused { against } => format!("{}, but the group is paused", evidence(against)),
         Rest::NoCandidate { against } => format!("{}, but no pod is eligible", evidence(against)),
         Rest::Waiting { remaining } => {
-            format!("The holder is to be replaced in {:.1} s at the earliest", remaining.as_secs_f64())
+            format!("The holder can be replaced in {:.1} s at the earliest", remaining.as_secs_f64())
         }
         Rest::ReadAgain => "What was read is not consistent yet: the owner reads it again".to_owned(),
         Rest::NotOwned => "The group is deleted".to_owned(),

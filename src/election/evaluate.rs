@@ -31,7 +31,7 @@ impl Group {
         if self.world.obstacle.is_some() {
             return;
         }
-        if self.row.owner.is_none() && self.is_behind() && self.declared_holder_is_labelled() {
+        if self.row.holder.is_none() && self.is_behind() && self.declared_holder_is_labelled() {
             // It was promoted late, or its label was seen late. It is not a stray: it keeps the role.
             return self.regained(now, effects);
         }
@@ -40,7 +40,7 @@ impl Group {
             let token = self.declared.token;
             return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
         }
-        match self.row.owner.clone() {
+        match self.row.holder.clone() {
             None => self.elect_first(now, effects),
             Some(holder) => match self.case_against(&holder) {
                 None => self.keep(&holder, now, effects),
@@ -101,7 +101,7 @@ impl Group {
     /// Handles the quorum read of a holder that was not labelled active. The label is restored under a new term:
     /// nothing is promoted under a confirmed term, so no promotion of it can arrive late.
     pub(super) fn relabel(&mut self, against: Option<Reason>, now: Duration, effects: &mut Effects) {
-        match self.row.owner.clone() {
+        match self.row.holder.clone() {
             Some(_) if self.keeps_its_label() || self.world.policy.paused => {}
             Some(holder) if against.is_none() && self.is_fit(&holder) => {
                 self.relabel_after = now + RELABEL_INTERVAL;
@@ -122,7 +122,7 @@ impl Group {
     }
 
     pub(super) fn holder_uid(&self) -> String {
-        self.row.owner.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default()
+        self.row.holder.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default()
     }
 
     fn replace(&mut self, holder: &PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
@@ -156,14 +156,14 @@ impl Group {
     /// Updates the world.
     pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
-        let against = self.row.owner.as_ref().and_then(|holder| self.case_against(holder));
+        let against = self.row.holder.as_ref().and_then(|holder| self.case_against(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {
             *certain |= against.is_some_and(is_certain);
         }
     }
 
     pub(super) fn change(&mut self, holder: PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
-        let from = self.row.owner.clone();
+        let from = self.row.holder.clone();
         let began = self.lost_since.unwrap_or(now);
         self.begin(Change { holder, reason, from, began }, effects);
     }
@@ -184,7 +184,7 @@ impl Group {
         now: Duration,
         effects: &mut Effects,
     ) {
-        let Some(holder) = self.row.owner.clone() else {
+        let Some(holder) = self.row.holder.clone() else {
             return self.read(effects);
         };
         // An unfinished term is already in the middle of a change, which pause and delay do not stop.

@@ -227,7 +227,7 @@ impl Group {
 
     /// The holder according to the row.
     pub fn holder(&self) -> Option<&PodRef> {
-        self.row.owner.as_ref()
+        self.row.holder.as_ref()
     }
 
     /// The holder, if it is labelled active.

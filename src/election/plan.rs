@@ -1,4 +1,4 @@
-//! What a group would do next, found by letting it do so on a copy of the world.
+//! What a group would do next, computed by running its election on a copy of the world.
 
 use std::time::Duration;
 
@@ -122,13 +122,13 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
             Effect::Grant(grant) => {
                 let token = grant.expected.max(grant.floor) + 1;
                 let mut pending = if self.row.confirmed { Vec::new() } else { self.row.pending.clone() };
-                pending.extend(self.row.owner.take());
-                let (owner, grant) = (Some(grant.holder.clone()), Some(grant.id));
-                self.row = Row { token, grant, owner, confirmed: false, pending };
+                pending.extend(self.row.holder.take());
+                let (holder, grant) = (Some(grant.holder.clone()), Some(grant.id));
+                self.row = Row { token, grant, holder, confirmed: false, pending };
                 Outcome::Granted { token }
             }
             Effect::Vacate { .. } => {
-                self.row.owner = None;
+                self.row.holder = None;
                 Outcome::Vacated
             }
             Effect::Declare { next, .. } => {

@@ -51,7 +51,7 @@ impl Group {
 
     /// Whether there is no unfinished term.
     pub(super) fn is_finished(&self) -> bool {
-        self.row.owner.is_none() || (self.row.confirmed && self.declared.token == self.row.token)
+        self.row.holder.is_none() || (self.row.confirmed && self.declared.token == self.row.token)
     }
 
     /// Whether the declaration is of a later term than the row.
@@ -62,14 +62,14 @@ impl Group {
         self.declared.token > self.row.token
             || (self.declared.token == self.row.token
                 && self.declared.token > 0
-                && self.row.owner.is_some()
+                && self.row.holder.is_some()
                 && !same_grant)
     }
 
     /// The database lost commits: the declaration is of a later term than the row. The active pod keeps its role
     /// under a token that was never used.
     fn regain(&mut self, now: Duration, effects: &mut Effects) {
-        let former = self.row.owner.take();
+        let former = self.row.holder.take();
         self.row.confirmed = false;
         self.row.pending.extend(former);
         if self.world.deleting {
@@ -118,7 +118,7 @@ impl Group {
         if self.world.deleting {
             return self.retire(Retirement::Tombstone, effects);
         }
-        let Some(holder) = self.row.owner.clone() else {
+        let Some(holder) = self.row.holder.clone() else {
             self.phase = Phase::Stable;
             return;
         };

@@ -138,7 +138,7 @@ impl Group {
             }
             (Phase::Rechecking(change), Outcome::Rechecked { version, declared, row }) => {
                 let stands = declared.as_ref() == Some(&self.declared)
-                    && row.is_some_and(|row| row.token == self.row.token && row.owner == self.row.owner);
+                    && row.is_some_and(|row| row.token == self.row.token && row.holder == self.row.holder);
                 match version.filter(|_| stands) {
                     Some(_) if self.is_spent(&change.holder) => self.settle(now),
                     Some(version) => self.promote(change, version, effects),
@@ -147,7 +147,7 @@ impl Group {
             }
             (Phase::Confirming(change), Outcome::Confirmed) => self.confirmed(change, now, effects),
             (Phase::Vacating, Outcome::Vacated) => {
-                let from = self.row.owner.take();
+                let from = self.row.holder.take();
                 self.lost_since = None;
                 self.failures = 0;
                 let reason = self.vacancy_reason(from.as_ref());
@@ -239,7 +239,7 @@ impl Group {
     fn granted(&mut self, change: Change, token: i64, now: Duration, effects: &mut Effects) {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         let settled = self.row.confirmed && self.declared.token == self.row.token;
-        let former = self.row.owner.replace(change.holder.clone());
+        let former = self.row.holder.replace(change.holder.clone());
         self.row.pending.extend(former);
         self.row.token = token;
         self.row.confirmed = false;
@@ -285,7 +285,7 @@ impl Group {
 
     /// Step 4.
     fn promote(&mut self, change: Change, version: String, effects: &mut Effects) {
-        let Some(pod) = self.row.owner.clone() else {
+        let Some(pod) = self.row.holder.clone() else {
             // Unreachable: a term without a holder is never promoted. Reading again is always safe.
             return self.read(effects);
         };
@@ -294,7 +294,7 @@ impl Group {
     }
 
     fn recheck(&mut self, change: Change, effects: &mut Effects) {
-        let Some(pod) = self.row.owner.clone() else {
+        let Some(pod) = self.row.holder.clone() else {
             return self.read(effects);
         };
         self.go(Phase::Rechecking(change), Effect::Recheck(pod), effects);

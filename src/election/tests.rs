@@ -32,9 +32,9 @@ fn declaration(token: i64, holder: Option<&str>, strip: &[&str]) -> Declaration 
     Declaration { token, grant: Some(GRANT.to_string()), holder: holder.map(pod), strip }
 }
 
-fn row(token: i64, owner: Option<&str>, confirmed: bool) -> Row {
-    let owner = owner.map(pod);
-    Row { token, grant: Some(GRANT), pending: owner.iter().cloned().collect(), owner, confirmed }
+fn row(token: i64, holder: Option<&str>, confirmed: bool) -> Row {
+    let holder = holder.map(pod);
+    Row { token, grant: Some(GRANT), pending: holder.iter().cloned().collect(), holder, confirmed }
 }
 
 /// a is active with token 5; b and c are healthy.

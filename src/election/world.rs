@@ -90,7 +90,7 @@ pub struct Row {
     /// The grant that began the term.
     pub grant: Option<Uuid>,
     /// The holder; none when the lock is free.
-    pub owner: Option<PodRef>,
+    pub holder: Option<PodRef>,
     /// Whether the holder's promotion was confirmed.
     pub confirmed: bool,
     /// The holders of all terms since the last confirmed one, that one included.

@@ -1,5 +1,5 @@
-//! The connections to the API server: HTTP/2, so that all calls share a few connections, and no retries, because the
-//! election knows better what to do next.
+//! The connections to the API server: HTTP/2, so that all calls share a few connections, and no retries: after a
+//! failure the election decides the next step.
 //!
 //! kube's own client speaks HTTP/1.1 and opens a connection for each call under way. This one negotiates HTTP/2 and
 //! falls back to HTTP/1.1 where the other side, perhaps a proxy, does not offer it.

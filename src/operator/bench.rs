@@ -169,7 +169,7 @@ impl Bench {
         let row = Row {
             token: TOKEN,
             grant: Some(GRANT),
-            owner: declared.holder.clone(),
+            holder: declared.holder.clone(),
             confirmed: true,
             pending: Vec::new(),
         };

@@ -1,4 +1,4 @@
-//! The conditions of a group's status: what is reported as true or false, and in which words.
+//! The conditions of a group's status: what is reported as true or false, and with which message.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ fn accepted(view: View) -> Finding {
     let others: Vec<_> = view.seen.older_groups().into_iter().collect();
     if !others.is_empty() {
         let message = format!(
-            "the older LeaderGroup {} selects pods of this one; narrow one of the two selectors. Nobody is promoted here",
+            "the older LeaderGroup {} selects pods of this one; narrow one of the two selectors. No pod of this group is promoted",
             others.join(", ")
         );
         return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
@@ -108,7 +108,7 @@ fn accepted(view: View) -> Finding {
     if let Some(owner) = view.seen.owner_that_selects_by_role() {
         let message = format!(
             "{owner} selects its pods by the label {}, so a pod whose role changes is replaced at once; take the label out of \
-             its selector and its template. Nobody is promoted here",
+             its selector and its template. No pod of this group is promoted",
             view.group.record().reference.marks.label
         );
         return finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message);
@@ -123,7 +123,7 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         let token = view.group.election().declared().token;
         return match member.standing {
             Standing::Failing(reason) => {
-                let others = if eligible == 0 { ", and nobody can take over" } else { "" };
+                let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
                 finding(Active, false, reason, format!("{name} is active but unwell{others}"))
             }
             Standing::Silent => {
@@ -140,7 +140,7 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         };
     }
     if view.group.record().object.spec.paused {
-        return finding(Active, false, Reason::Paused, "nobody is active, and spec.paused keeps it so");
+        return finding(Active, false, Reason::Paused, "no pod is active; spec.paused prevents an election");
     }
     if let Some(Hindrance::Pods(problem)) = hindrance {
         let message = format!("the operator cannot watch the pods: {problem}");
@@ -249,7 +249,7 @@ mod tests {
         let policy = Policy { paused: true, ..Policy::default() };
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
         let row =
-            Row { token: 5, grant: Some(grant), owner: Some(pod), confirmed: true, pending: Vec::new() };
+            Row { token: 5, grant: Some(grant), holder: Some(pod), confirmed: true, pending: Vec::new() };
         let (mut group, now) = (Group::new(&Arc::new(record())), Duration::from_secs(100));
         let asked = group.step(Event::Owned { seed: Uuid::from_u128(1_000) }, now);
         let read = Outcome::Read { row: Some(row), declared: Some(declared) };

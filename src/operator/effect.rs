@@ -302,7 +302,7 @@ pub(super) fn row_of(row: LockRow) -> Row {
     Row {
         token: row.token.get(),
         grant: row.grant.map(leadergroup_lock::GrantId::as_uuid),
-        owner: row.holder.map(pod),
+        holder: row.holder.map(pod),
         confirmed: row.confirmed,
         pending: row.pending.into_iter().map(|term| pod(term.holder)).collect(),
     }

@@ -279,7 +279,7 @@ impl Observer {
         observed: Duration,
     ) -> Explanation {
         let now = Monotonic::now();
-        let holder = row.as_ref().and_then(|row| row.owner.as_ref()).map(|pod| pod.uid.clone());
+        let holder = row.as_ref().and_then(|row| row.holder.as_ref()).map(|pod| pod.uid.clone());
         let world = self.index.world(name, holder.as_deref(), now).unwrap_or_default();
         let mut pods = self.pods(name);
         pods.sort_by(|one, other| one.facts.name.cmp(&other.facts.name));

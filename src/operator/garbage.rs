@@ -1,5 +1,5 @@
-//! Garbage collection in the lock's table: a row whose group was deleted while the database was away gets its tombstone.
-//! Without that its key would seem to be in use for ever.
+//! Garbage collection in the lock's table: a row whose group was deleted while the database was unavailable gets its
+//! tombstone. Without that its key would seem to be in use for ever.
 
 use futures::{StreamExt as _, stream};
 

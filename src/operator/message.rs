@@ -1,4 +1,4 @@
-//! What reaches the controller: one channel, bounded, in the order of arrival.
+//! Messages to the controller: one bounded channel, in the order of arrival.
 
 use std::sync::Arc;
 

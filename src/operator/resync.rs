@@ -76,7 +76,7 @@ pub(super) fn compare<'a>(
     let settled = |group: &&Group| *group.election().phase() == Phase::Stable && !group.election().busy();
     let differing = owned.into_iter().filter(settled).filter(|group| {
         let expected = group.election().row();
-        let holder = expected.owner.as_ref().map(|pod| pod.uid.as_str());
+        let holder = expected.holder.as_ref().map(|pod| pod.uid.as_str());
         rows.get(&group.record().key)
             .is_none_or(|row| row.token.get() != expected.token || row.holder.as_deref() != holder)
     });

@@ -171,12 +171,12 @@ impl Metrics {
         registry.register("eligible_pods", "Pods of the group that could be active", self.eligible.clone());
         registry.register(
             "failovers",
-            "Unplanned changes of the active pod, by reason",
+            "Changes from one active pod to another, by reason",
             self.failovers.clone(),
         );
         registry.register_with_unit(
             "failover_duration",
-            "Time from the decision for a failover to the label of the new active pod",
+            "Time from the first evidence against the old active pod to the confirmation of the new term",
             Unit::Seconds,
             self.failover_duration.clone(),
         );

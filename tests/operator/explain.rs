@@ -78,7 +78,7 @@ async fn it_shows_the_evidence_and_the_next_steps_and_changes_nothing() {
     report(&pods, "web-1", "True").await;
     eventually("the holder to be unfit", async || {
         explained().await["plan"]["rest"]
-            == "The holder is to be replaced (PodNotReady), but the group is paused"
+            == "The holder must be replaced (PodNotReady), but the group is paused"
     })
     .await;
     kubelet.abort();

@@ -20,7 +20,7 @@ pub struct LockRow {
     pub token: i64,
     pub era: i64,
     pub grant: Option<Uuid>,
-    pub owner: Option<PodRef>,
+    pub holder: Option<PodRef>,
     pub confirmed: i64,
     pub tombstone: bool,
 }
@@ -97,14 +97,14 @@ impl Database {
             Statement::Tombstone { group, floor } => self.tombstone(session, *group, *floor),
             Statement::Grant(grant) => self.grant(session, grant, ledger),
             Statement::Confirm { token } => self.change(session, *token, |row| {
-                if row.owner.is_none() {
+                if row.holder.is_none() {
                     return false;
                 }
                 row.confirmed = row.confirmed.max(*token);
                 true
             }),
             Statement::Vacate { token } => self.change(session, *token, |row| {
-                row.owner = None;
+                row.holder = None;
                 row.grant = Some(Uuid::from_u128(u128::MAX));
                 true
             }),
@@ -116,7 +116,7 @@ impl Database {
         Row {
             token: row.token,
             grant: row.grant,
-            owner: row.owner.clone(),
+            holder: row.holder.clone(),
             confirmed: row.confirmed > 0 && row.confirmed == row.token,
             pending: self
                 .terms
@@ -148,7 +148,7 @@ impl Database {
         let Some(row) = self.row.as_mut().filter(|row| row.session == Some(session) && !row.tombstone) else {
             return Reply::Rejected(Rejection::NotOwner);
         };
-        if row.grant == Some(grant.id) && row.owner.as_ref().is_some_and(|pod| pod.uid == grant.holder.uid) {
+        if row.grant == Some(grant.id) && row.holder.as_ref().is_some_and(|pod| pod.uid == grant.holder.uid) {
             return Reply::Granted(row.token);
         }
         if row.token != grant.expected {
@@ -159,7 +159,7 @@ impl Database {
         row.token = 1 + (row.token + jump).max(grant.floor).max(self.era * TOKEN_JUMP).max(highest);
         row.era = self.era;
         row.grant = Some(grant.id);
-        row.owner = Some(grant.holder.clone());
+        row.holder = Some(grant.holder.clone());
         self.terms.push((row.token, grant.holder.clone()));
         let owner = grant.holder.uid.clone();
         ledger.push(Granted { token: row.token, id: grant.id, owner, active: None });
@@ -193,7 +193,7 @@ impl Database {
         let row = self.row.as_mut().expect("it was there a moment ago");
         row.session = Some(session);
         if revive {
-            (row.group, row.tombstone, row.owner) = (group, false, None);
+            (row.group, row.tombstone, row.holder) = (group, false, None);
         }
         Claimed::Ours
     }
@@ -212,7 +212,7 @@ impl Database {
             }
             Some(row) => {
                 row.tombstone = true;
-                (row.session, row.owner, row.grant) = (None, None, None);
+                (row.session, row.holder, row.grant) = (None, None, None);
                 row.token = row.token.max(floor);
                 Reply::Done
             }

@@ -128,7 +128,7 @@ impl Model {
         let uid = Some(&active.pod.uid);
         let agreed = row.confirmed
             && row.token == declared.token
-            && row.owner.as_ref().map(|pod| &pod.uid) == uid
+            && row.holder.as_ref().map(|pod| &pod.uid) == uid
             && declared.holder.as_ref().map(|pod| &pod.uid) == uid;
         if !agreed {
             return Some(format!("I6: {active:?} is active, with {declared:?} and {row:?}"));

@@ -107,7 +107,7 @@ impl Replica {
             return;
         }
         let (row, declared) = (entry.machine.row(), entry.machine.declared());
-        let settled = row.owner.is_none() || (row.confirmed && row.token == declared.token);
+        let settled = row.holder.is_none() || (row.confirmed && row.token == declared.token);
         if entry.object.paused && settled && grant.reason != Reason::LostCommits {
             self.violation = Some(format!("granted to {} while paused: {row:?}", grant.holder.uid));
             return;

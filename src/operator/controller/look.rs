@@ -69,7 +69,7 @@ impl Controller {
         self.index.world(name, holder.as_deref(), now)
     }
 
-    /// Moves a group's election by one event, starts its effects, and sees to its status and its timer.
+    /// Moves a group's election by one event, starts its effects, and updates its status and timer.
     pub(super) fn step(&mut self, name: &GroupName, event: Event, now: Duration) {
         let session = self.index.lock().own();
         let Some(group) = self.sync(name) else { return };

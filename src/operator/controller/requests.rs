@@ -1,4 +1,4 @@
-//! What the index asks for, and the news of the lock.
+//! Carries out requests of the index, and handles events of the lock session.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One group as it was last seen: its object, its pods, and what keeps it from electing anybody.
+//! One group as it was last seen: its object, its pods, and what prevents an election.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -125,7 +125,7 @@ impl IndexedGroup {
             changed |= known.assess(self.holder.as_deref(), leases, now);
         }
         let owner = self.owner_selectors.pod_seen(pod, &self.record.reference.marks);
-        // Nobody is promoted until the answer has arrived.
+        // No pod is promoted before the answer arrives.
         (changed || was_contested || owner.is_some(), owner)
     }
 
@@ -199,7 +199,7 @@ impl IndexedGroup {
         }
     }
 
-    /// Why nobody of this group may be promoted.
+    /// Why no pod of this group may be promoted.
     pub(in crate::operator) fn obstacle(&self) -> Option<Reason> {
         if self.invalid.is_some() || self.undecodable.is_some() {
             Some(Reason::InvalidSpec)

@@ -95,7 +95,7 @@ impl Index {
         }
     }
 
-    /// Takes an event in. The requests are to be carried out in their order, before the next event.
+    /// Takes an event in. The requests must be carried out in their order, before the next event.
     pub(super) fn apply(&mut self, event: Event, now: Duration) -> Requests {
         let mut requests = Requests::new();
         match event {
@@ -173,7 +173,7 @@ impl Index {
         Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE))
     }
 
-    /// What is to be probed at each pod of a group; `None` for a pod that is not to be probed.
+    /// What to probe at each pod of a group; `None` for a pod that must not be probed.
     pub(super) fn targets(&self, name: &GroupName, probing: Probing) -> Vec<(Arc<str>, Option<Target>)> {
         let Some(group) = self.groups.get(name) else { return Vec::new() };
         let lock = &group.record().object.spec.lock;
