@@ -218,6 +218,10 @@ fn rest_words(rest: Rest) -> String {
         Rest::Waiting { remaining } => {
             format!("The holder can be replaced in {:.1} s at the earliest", remaining.as_secs_f64())
         }
+        Rest::Unfinished { remaining } => format!(
+            "A change is not finished. The owner waits at most {:.1} s for evidence about its holder",
+            remaining.as_secs_f64()
+        ),
         Rest::ReadAgain => "What was read is not consistent yet: the owner reads it again".to_owned(),
         Rest::NotOwned => "The group is deleted".to_owned(),
     }

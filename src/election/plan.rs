@@ -49,6 +49,12 @@ pub enum Rest {
         /// How long.
         remaining: Duration,
     },
+    /// A change was not finished, and there is no evidence about its holder yet. The owner waits for it before it chooses
+    /// another pod.
+    Unfinished {
+        /// How long.
+        remaining: Duration,
+    },
     /// The watch and the read disagree, or another replica is ahead: read again.
     ReadAgain,
     /// The group is gone, or belongs to another replica.
@@ -95,6 +101,7 @@ impl Rest {
             (Phase::Observing | Phase::Retired, _) => Self::NotOwned,
             (Phase::BackingOff { .. }, _) => Self::ReadAgain,
             (_, Some(obstacle)) => Self::Blocked(obstacle),
+            (Phase::Resuming { until }, _) => Self::Unfinished { remaining: until.saturating_sub(now) },
             _ if world.policy.paused => Self::Paused { against },
             _ if standing == Some(Standing::Eligible) => Self::HolderWorks,
             _ if standing == Some(Standing::Unproven) => Self::HolderUnproven,

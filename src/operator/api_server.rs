@@ -26,6 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// dead connection fail by their own time limits; this is how soon new calls get a new connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// There is no cluster to work for: neither a service account nor a kubeconfig.
 #[derive(Debug, thiserror::Error)]
 #[error("no way to the API server: run inside a pod with a service account, or set KUBECONFIG ({0})")]
@@ -34,10 +35,13 @@ pub struct NoCluster(String);
 /// The clients, each with connections of its own: a change of holder never waits behind a long list, or behind a
 /// thousand reports, on the way.
 pub(super) struct ApiServer {
-    /// For changes of holder, and for the question whether the API server answers.
+    /// For changes of holder, and for the question whether the API server answers. HTTP/2.
     pub(super) changes: Client,
-    /// For watches, status and Events.
+    /// For status, Events and deletions. HTTP/2.
     pub(super) background: Client,
+    /// For watches, one connection each. The API server allows 100 requests at a time on a connection of HTTP/2, and
+    /// watches never end; and only a connection of its own tells that a watch was never answered.
+    pub(super) watches: Client,
 }
 
 impl ApiServer {
@@ -45,14 +49,27 @@ impl ApiServer {
     pub(super) async fn find() -> Result<Self, NoCluster> {
         let no_cluster = |error: &dyn std::error::Error| NoCluster(error.to_string());
         let config = Config::infer().await.map_err(|error| no_cluster(&error))?;
-        let client = || client(&config).map_err(|error| no_cluster(&*error));
-        Ok(Self { changes: client()?, background: client()? })
+        let shared = || shared(&config).map_err(|error| no_cluster(&*error));
+        let watches = single(config.clone()).map_err(|error| no_cluster(&error))?;
+        Ok(Self { changes: shared()?, background: shared()?, watches })
     }
 }
 
-fn client(config: &Config) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+/// kube's own client: a connection for each call under way.
+fn single(mut config: Config) -> Result<Client, kube::Error> {
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // Counted from the last byte in either direction, so that a list, or the start of a watch, is given up if it never
+    // arrives.
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    Client::try_from(config)
+}
+
+/// A client whose calls share a connection.
+fn shared(config: &Config) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
     if config.proxy_url.is_some() {
-        return Ok(Client::try_from(config.clone())?);
+        return Ok(single(config.clone())?);
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

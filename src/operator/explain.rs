@@ -119,10 +119,12 @@ pub async fn explain(
         probes: HashMap::new(),
     };
     observer.list(&namespace).await?;
-    let record = observer.index.group(&name).map(|group| group.record().clone());
-    let record = record.ok_or_else(|| ExplainError::NoGroup(name.to_string()))?;
+    observer.record(&name)?;
     let began = Monotonic::now();
     observer.observe(&name, patience).await?;
+    // The owner may have acted in the meantime: the labels and the declaration as they are now, and then the row.
+    observer.list(&namespace).await?;
+    let record = observer.record(&name)?;
     let (lock, row) = match read_lock(store, &record).await {
         Ok((info, row)) => (Ok(info), Ok(row)),
         Err(problem) => (Err(problem.clone()), Err(problem)),
@@ -190,14 +192,27 @@ impl Observer {
         let groups: Api<Sighting> = Api::namespaced(self.client.clone(), namespace);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let every = ListParams::default();
-        for group in call("the LeaderGroups", || groups.list(&every)).await?.items {
-            self.apply(Event::Group(None, watcher::Event::Apply(group))).await;
+        let (groups, pods) = (
+            call("the LeaderGroups", || groups.list(&every)).await?.items,
+            call("the pods", || pods.list(&every)).await?.items,
+        );
+        self.apply(Event::Group(None, watcher::Event::Init)).await;
+        for group in groups {
+            self.apply(Event::Group(None, watcher::Event::InitApply(group))).await;
         }
-        for mut pod in call("the pods", || pods.list(&every)).await?.items {
+        self.apply(Event::Group(None, watcher::Event::InitDone)).await;
+        self.apply(Event::Pod(None, watcher::Event::Init)).await;
+        for mut pod in pods {
             trim(&mut pod);
-            self.apply(Event::Pod(None, watcher::Event::Apply(pod))).await;
+            self.apply(Event::Pod(None, watcher::Event::InitApply(pod))).await;
         }
+        self.apply(Event::Pod(None, watcher::Event::InitDone)).await;
         Ok(())
+    }
+
+    fn record(&self, name: &GroupName) -> Result<Arc<Record>, ExplainError> {
+        let group = self.index.group(name);
+        group.map(|group| group.record().clone()).ok_or_else(|| ExplainError::NoGroup(name.to_string()))
     }
 
     async fn list_leases(&mut self) -> Result<(), ExplainError> {

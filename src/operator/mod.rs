@@ -150,7 +150,7 @@ impl Replica<'_> {
         let (probes, evidence) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         let (namespaces, messages_of_watches) = (settings.namespaces.clone(), messages.clone());
-        watch::Watches { client: api.background.clone(), namespaces, messages: messages_of_watches }.start();
+        watch::Watches { client: api.watches, namespaces, messages: messages_of_watches }.start();
         let patience = settings.ttl * 2;
         let ping = watch::ping(api.changes.clone(), settings.retry_interval, patience, fit, messages.clone());
         let ping = tokio::spawn(ping);

@@ -170,13 +170,16 @@ impl Router {
         let mut pods = pods.to_vec();
         // A pod that left the group may still carry its label.
         let labelled = ListParams::default().labels(&group.marks.label);
-        let api = self.pods(group);
-        let list = async {
-            let found = self.call("list the pods with a role", api.list(&labelled)).await;
-            found.map(|found| found.items)
-        };
+        // No change of holder waits for the end of another group.
+        let this = &self.in_background();
+        let (what, api) = ("list the pods with a role", this.pods(group));
+        let list = async { this.call(what, api.list(&labelled)).await.map(|found| found.items) };
+        let stamped = this.lists.stamped(&group.namespace, &group.marks.label, list);
+        // The list of another caller comes before this one's own.
+        let after = this.call_timeout * 2;
+        let stamped = tokio::time::timeout(after, stamped).await;
         let mut failed = Vec::new();
-        match self.lists.stamped(&group.namespace, &group.marks.label, list).await {
+        match stamped.unwrap_or(Err(RoutingError::Timeout { what, after })) {
             Ok(stamped) => {
                 let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
                 let ours = stamped.iter().filter(|stamped| stamped.group == group.uid);
@@ -185,7 +188,7 @@ impl Router {
             // An invalid label cannot be on any pod, so a group with such a spec can still be deleted.
             Err(error) => failed.extend((error.code() != Some(400)).then_some(error)),
         }
-        let clears: Vec<_> = pods.iter().map(|pod| self.clear_one(group, on_delete, pod)).collect();
+        let clears: Vec<_> = pods.iter().map(|pod| this.clear_one(group, on_delete, pod)).collect();
         let outcomes: Vec<_> = stream::iter(clears).buffer_unordered(PARALLEL).collect().await;
         failed.extend(outcomes.into_iter().filter_map(Result::err));
         // Return an error that may not recur at the next attempt, rather than a refusal.

@@ -58,6 +58,33 @@ async fn an_answer_after_the_timeout_is_reported_as_late() {
 }
 
 #[tokio::test]
+async fn a_late_refusal_does_not_count_as_an_answer() {
+    let go = Arc::new(Notify::new());
+    let allowed = go.clone();
+    let server = Server::start(move |mut stream| {
+        let allowed = allowed.clone();
+        async move {
+            read_head(&mut stream).await;
+            allowed.notified().await;
+            finish(stream, b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n").await;
+        }
+    })
+    .await;
+    let (sender, mut events) = mpsc::channel(8);
+    let mut prober = Prober::new(sender, 8);
+    prober.set_target(&"u".into(), &target(&server, PATIENCE));
+    let mut steps = Vec::new();
+    while steps.last() != Some(&ProbeStep::Ended(ProbeOutcome::Unanswered)) {
+        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
+        steps.push(event.step);
+    }
+    go.notify_one();
+    eventually("the answer is read", || server.open() == 0).await;
+    events.close();
+    assert!(events.recv().await.is_none(), "nothing follows {steps:?}");
+}
+
+#[tokio::test]
 async fn nobody_listens_for_longer_than_asked_for() {
     let server = Server::hanging().await;
     let (sender, mut events) = mpsc::channel(8);

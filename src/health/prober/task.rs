@@ -61,7 +61,7 @@ pub enum ProbeStep {
     Sent,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
-    /// An answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod lives, not that it is fit.
+    /// A good answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod is slow and not silent.
     AnsweredLate,
 }
 
@@ -253,14 +253,13 @@ impl One {
         }
     }
 
-    /// Listens for an answer that is late. A pod that gives one lives, fit or not.
+    /// Listens for an answer that is late. A refusal that is late does not count: the pod, or a proxy in front of it, is
+    /// slow and unwell at the same time, and must not stay for ever.
     async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
         let remaining = self.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
         let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
         match tokio::time::timeout(remaining, exchange).await {
-            Ok(ProbeOutcome::Success | ProbeOutcome::Refused(ProbeFailure::HttpStatus(_))) => {
-                self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
-            }
+            Ok(ProbeOutcome::Success) => self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some(),
             _ => true,
         }
     }
