@@ -122,7 +122,7 @@ fn owner_words(session: &SessionInfo) -> String {
 fn verdict_words(standing: Standing) -> String {
     match standing {
         Standing::Eligible => "eligible".to_owned(),
-        Standing::Unproven => "unproven".to_owned(),
+        Standing::Unproven => "unknown".to_owned(),
         Standing::Failing(reason) => format!("failing: {reason}"),
         Standing::Silent => "silent".to_owned(),
         Standing::Ended(reason) => format!("ended: {reason}"),
