@@ -5,7 +5,7 @@
 //! would add the finalizer again. Then it settles the labels and removes the finalizers. It can be repeated at any
 //! point.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::{
     api::{HumanDuration, LeaderGroup, Sighting},
-    routing::{GroupRef, Router, RoutingError},
+    routing::{GroupRef, Router, RoutingError, words},
 };
 
 /// Arguments of `uninstall`.
@@ -166,24 +166,6 @@ async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, Uninsta
     let outcomes: Vec<Result<(), String>> = stream::iter(releases).buffer_unordered(PARALLEL).collect().await;
     failed.extend(outcomes.into_iter().filter_map(Result::err));
     if failed.is_empty() { Ok(groups.len()) } else { Err(UninstallError::Incomplete(failed)) }
-}
-
-/// The API server's own message, if there is one.
-fn words(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} (HTTP {})", status.message, status.code);
-    }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Some errors repeat their cause.
-        let inner = error.to_string();
-        if !text.contains(&inner) {
-            text = format!("{text}: {inner}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// What helps against an error of the first call.

@@ -30,7 +30,7 @@ use crate::{
     api::{Declaration, Reason, Sighting},
     election::{Member, Plan, Row, Standing, World},
     health::{Monotonic, PodFacts, ProbeOutcome, ProbeStep, Prober},
-    routing::Router,
+    routing::{Router, words},
 };
 use leadergroup_lock::{LockError, LockInfo, Store};
 
@@ -166,16 +166,6 @@ where
         Ok(answer) => answer.map_err(|error| ExplainError::Api { what, problem: words(&error) }),
         Err(_) => Err(ExplainError::Timeout(what)),
     }
-}
-
-/// The API server's own words where there are any, otherwise the error with its causes.
-fn words(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} (HTTP {})", status.message, status.code);
-    }
-    let first: &dyn std::error::Error = error;
-    let causes = std::iter::successors(Some(first), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Fills an index from lists and probes.

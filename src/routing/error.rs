@@ -1,6 +1,6 @@
 //! Errors of calls to the API server.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 /// A failed call to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,24 @@ fn remedy(code: u16) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// The API server's own message where there is one, otherwise the error with its causes.
+pub(crate) fn words(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} (HTTP {})", status.message, status.code);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Some errors repeat their cause.
+        let inner = error.to_string();
+        if !text.contains(&inner) {
+            text = format!("{text}: {inner}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 impl RoutingError {

@@ -13,6 +13,7 @@ mod pods;
 mod shared_list;
 
 pub use error::RoutingError;
+pub(crate) use error::words;
 pub use group::Declared;
 pub use marks::{GroupRef, Marks, stamp_of};
 pub use pods::{Promoted, Stripped};

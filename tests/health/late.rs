@@ -28,8 +28,8 @@ fn target(server: &Server, listen: Duration) -> Target {
     Target { ip: server.address.ip(), probe, interval: Duration::from_hours(1), listen }
 }
 
-#[tokio::test]
-async fn an_answer_after_the_timeout_is_reported_as_late() {
+/// A server that gives this answer when it is allowed to.
+async fn slow(answer: &'static [u8]) -> (Server, Arc<Notify>) {
     let go = Arc::new(Notify::new());
     let allowed = go.clone();
     let server = Server::start(move |mut stream| {
@@ -37,10 +37,16 @@ async fn an_answer_after_the_timeout_is_reported_as_late() {
         async move {
             read_head(&mut stream).await;
             allowed.notified().await;
-            finish(stream, OK).await;
+            finish(stream, answer).await;
         }
     })
     .await;
+    (server, go)
+}
+
+#[tokio::test]
+async fn an_answer_after_the_timeout_is_reported_as_late() {
+    let (server, go) = slow(OK).await;
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8);
     prober.set_target(&"u".into(), &target(&server, PATIENCE));
@@ -59,17 +65,7 @@ async fn an_answer_after_the_timeout_is_reported_as_late() {
 
 #[tokio::test]
 async fn a_late_refusal_does_not_count_as_an_answer() {
-    let go = Arc::new(Notify::new());
-    let allowed = go.clone();
-    let server = Server::start(move |mut stream| {
-        let allowed = allowed.clone();
-        async move {
-            read_head(&mut stream).await;
-            allowed.notified().await;
-            finish(stream, b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n").await;
-        }
-    })
-    .await;
+    let (server, go) = slow(b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n").await;
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8);
     prober.set_target(&"u".into(), &target(&server, PATIENCE));
