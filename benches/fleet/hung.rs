@@ -75,16 +75,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     let memory = bench.memory()?;
     outcome.row(&what, spread(&times), "p50 T + 2 s, p99 T + 6 s", "");
     outcome.row("  CPU of each replica meanwhile", each(percent.iter().copied(), "% of a core"), "", "");
-    outcome.row(
-        "  memory of each replica after it (and at most)",
-        memory
-            .iter()
-            .map(|(now, most)| format!("{now:.0} MB ({most:.0} MB)"))
-            .collect::<Vec<_>>()
-            .join(" and "),
-        "80 MB",
-        "",
-    );
+    outcome.memory_after(&memory, "");
     outcome
         .figure("hung", json!({ "what": what, "times": times.json(), "cores": cores, "memory_mb": memory }));
     outcome.summarise(format!("{what}: {}", each(percent, "% of a core")));

@@ -53,6 +53,13 @@ impl Outcome {
         self.rows.push(Row { subject, measured, wanted, before });
     }
 
+    /// Adds a row for the memory of the replicas after a subject, in MB: now, and at most so far.
+    pub(crate) fn memory_after(&mut self, memory: &[(f64, f64)], before: &'static str) {
+        let replicas = memory.iter().map(|(now, most)| format!("{now:.0} MB ({most:.0} MB)"));
+        let measured = replicas.collect::<Vec<_>>().join(" and ");
+        self.row("  memory of each replica after it (and at most)", measured, "80 MB", before);
+    }
+
     /// Adds a row for requests to the API server, and prints them by kind.
     pub(crate) fn requests(
         &mut self,

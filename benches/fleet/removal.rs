@@ -38,16 +38,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
         "509 s",
     );
     outcome.requests("  API requests a group", &requests, bench.plan.groups, "", "");
-    outcome.row(
-        "  memory of each replica after it (and at most)",
-        memory
-            .iter()
-            .map(|(now, most)| format!("{now:.0} MB ({most:.0} MB)"))
-            .collect::<Vec<_>>()
-            .join(" and "),
-        "80 MB",
-        "400 MB and more",
-    );
+    outcome.memory_after(&memory, "400 MB and more");
     outcome.figure(
         "removal",
         json!({ "asked_ms": asked, "gone_ms": gone, "memory_mb": memory, "requests": requests.json() }),

@@ -3,11 +3,7 @@
 //! A replica that becomes the owner of the group now would see the same: the index is filled from lists instead of
 //! watches, the prober probes the pods, and the plan is made by the election's own steps.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, Client, api::ListParams, runtime::watcher};
@@ -338,10 +334,7 @@ fn plan(world: &World, row: Row, declared: Declaration, pods: &[ExplainedPod], n
 
 /// Whether none of the probed pods answered: then this machine may not reach the pods at all.
 pub fn hears_no_pod(pods: &[ExplainedPod]) -> bool {
-    let outcomes: HashSet<bool> = pods
-        .iter()
-        .flat_map(|pod| &pod.probes)
-        .map(|(outcome, _)| matches!(outcome, ProbeOutcome::Unanswered | ProbeOutcome::Void))
-        .collect();
-    outcomes == HashSet::from([true])
+    let mut outcomes = pods.iter().flat_map(|pod| &pod.probes).map(|(outcome, _)| outcome).peekable();
+    outcomes.peek().is_some()
+        && outcomes.all(|outcome| matches!(outcome, ProbeOutcome::Unanswered | ProbeOutcome::Void))
 }
