@@ -63,6 +63,16 @@ pub enum Claimed {
     },
 }
 
+impl Claimed {
+    /// The row, if the own session has the claim.
+    pub fn ours(&self) -> Option<&LockRow> {
+        match self {
+            Self::Ours(row) => Some(row),
+            _ => None,
+        }
+    }
+}
+
 /// A row that a session has claimed, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedRow {

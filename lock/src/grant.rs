@@ -326,7 +326,7 @@ fn refused<'a>(
 }
 
 /// Tokens must never run out; an absurdly large number from a caller would use them up.
-fn check_token(token: Token) -> Result<(), LockError> {
+pub(crate) fn check_token(token: Token) -> Result<(), LockError> {
     const LARGEST: i64 = i64::MAX / 2;
     if (0..=LARGEST).contains(&token.get()) {
         return Ok(());

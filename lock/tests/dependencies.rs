@@ -13,7 +13,7 @@ fn dependencies() -> BTreeSet<String> {
     let output = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["tree", "--package", "leadergroup-lock", "--all-features", "--edges", "normal"])
-        .args(["--target", "all", "--prefix", "none", "--format", "{p}", "--offline", "--locked"])
+        .args(["--target", "all", "--prefix", "none", "--format", "{p}", "--locked"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

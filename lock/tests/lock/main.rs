@@ -43,6 +43,7 @@ mod pruning;
 mod python;
 mod quarantine;
 mod reasons;
+mod reassign;
 mod reconcile;
 mod sessions;
 mod silent;
