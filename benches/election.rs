@@ -31,6 +31,7 @@ fn member(name: &str, role: Role) -> Member {
         role,
         stamp: Some(5),
         stamped_by_us: true,
+        fencing_fits: true,
         standing: Standing::Eligible,
         created: 0,
     }
@@ -57,9 +58,11 @@ fn settled(seed: u32) -> Group {
         holder: Some(pod("a")),
         confirmed: true,
         pending: vec![pod("a")],
+        reason: None,
     };
     let mut group = Group::new(world.clone());
-    let asked = group.step(Event::Owned { seed: Uuid::from_u128(u128::from(seed)) }, NOW);
+    let asked = group
+        .step(Event::Owned { seed: Uuid::from_u128(u128::from(seed)), row: None, world: world.clone() }, NOW);
     for (ticket, _) in asked {
         let outcome = Outcome::Read { row: Some(row.clone()), declared: declared.clone() };
         group.step(Event::Outcome(ticket, outcome, world.clone()), NOW);

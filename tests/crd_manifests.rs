@@ -141,7 +141,7 @@ async fn the_stored_object_shows_every_default() {
         json!({
             "selector": { "matchLabels": { "app": "orders" } },
             "lock": { "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" },
-            "health": { "failureThreshold": 2 },
+            "health": { "failureThreshold": 2, "holdConnection": "WhenKeptAlive" },
             "routing": { "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby" },
             "onDelete": "Strip",
             "paused": false
@@ -162,7 +162,7 @@ async fn a_null_is_replaced_by_the_default_and_not_stored() {
     manifest["spec"]["health"] = Value::Null;
     let stored = groups.create(&manifest).await.unwrap();
     assert_eq!(stored["spec"]["lock"], json!({ "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" }));
-    assert_eq!(stored["spec"]["health"], json!({ "failureThreshold": 2 }));
+    assert_eq!(stored["spec"]["health"], json!({ "failureThreshold": 2, "holdConnection": "WhenKeptAlive" }));
 }
 
 /// For kstatus, an object without a status, or with the condition Ready=True, is settled.

@@ -134,6 +134,7 @@ fn what_is_wrong_in_the_file_is_named_with_its_line() {
         ("fence: {patience: 0s}\n", 1, "fence.patience must be", "half of database.statementTimeout"),
         ("fence: {overrun: kill}\n", 1, "fence.overrun must be one of two words", "terminate or wait"),
         ("database: {caFile: ''}\n", 1, "database.caFile must be the path of a file", "leave it out"),
+        ("node: A\n", 1, "node must be 1 to 253", "write the node's name"),
         ("replica: a b\n", 1, "replica must be 1 to 253", "write the pod's name"),
         ("listen: 8080\n", 1, "listen must be an address and a port", "[::]:8080"),
         ("ttl: 4s\nttl: 5s\n", 2, "sets a key twice", "each key once"),

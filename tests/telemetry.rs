@@ -60,6 +60,7 @@ fn each_metric_says_what_happened() {
     metrics.failover("Silent", Duration::from_secs(70));
     metrics.probe("success");
     metrics.set_probe_targets(6);
+    metrics.set_lock_store_up(true);
     metrics.heartbeat(Duration::from_millis(2));
     metrics.heartbeat_lag(Duration::from_millis(3));
     metrics.lock_operation("acquire", LockOutcome::Refused);
@@ -83,6 +84,7 @@ fn each_metric_says_what_happened() {
         ("leadergroup_failover_duration_seconds_count", 2.0),
         ("leadergroup_probe_total{outcome=\"success\"}", 1.0),
         ("leadergroup_probe_targets", 6.0),
+        ("leadergroup_lock_store_up", 1.0),
         ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
         ("leadergroup_lock_heartbeat_lag_seconds_bucket{le=\"0.0025\"}", 0.0),
         ("leadergroup_lock_heartbeat_lag_seconds_bucket{le=\"0.005\"}", 1.0),

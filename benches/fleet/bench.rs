@@ -121,13 +121,15 @@ impl Bench {
         self.replicas.remove(&number).with_context(|| format!("replica {number} does not run"))
     }
 
-    /// How many groups a replica owns.
-    pub(crate) async fn share(&self, name: &str) -> Result<usize> {
+    /// How many groups these replicas own.
+    pub(crate) async fn share(&self, names: &[&str]) -> Result<usize> {
+        let names: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+        let names = names.join(", ");
         let count = self
             .database
             .number(&format!(
                 "select count(*) from leadergroup.lock join leadergroup.session on session.id = lock.session
-                 where not session.dead and not lock.tombstone and split_part(session.name, '/', 2) = '{name}'"
+                 where not session.dead and not lock.tombstone and split_part(session.name, '/', 2) in ({names})"
             ))
             .await;
         Ok(usize::try_from(count)?)
@@ -137,10 +139,8 @@ impl Bench {
     pub(crate) async fn wait_adopted(&self, names: &[&str]) -> Result<()> {
         let begin = Instant::now();
         loop {
-            let mut count = 0;
-            for name in names {
-                count += self.share(name).await?;
-            }
+            // One query for all of them: groups may move from one to another.
+            let count = self.share(names).await?;
             if count == self.plan.groups {
                 return Ok(());
             }

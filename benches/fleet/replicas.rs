@@ -14,7 +14,9 @@ use crate::{
 };
 
 /// How long the replicas have to balance their shares.
-const BALANCE: Duration = Duration::from_secs(30);
+const BALANCE: Duration = Duration::from_mins(1);
+/// The share that each replica has at least, once they are balanced, in percent; few groups may be spread less evenly.
+const FAIR: usize = 40;
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     bench.settle().await?;
@@ -36,14 +38,7 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
         "",
         "4.2 s in a failover",
     );
-    tokio::time::sleep(bench.plan.time(BALANCE)).await;
-    let back = self::shares(bench).await?;
-    outcome.row(
-        "  shares after it came back",
-        each(back.iter().map(|share| *share as f64), "groups"),
-        "even",
-        "",
-    );
+    let back = balanced(bench, "it came back", "", outcome).await?;
     outcome.figure("killed", json!({ "groups": shares[victim], "adopted_ms": adopted, "shares": back }));
     outcome.summarise(format!("adoption after a kill {}", seconds(adopted)));
     rolling(bench, outcome).await
@@ -55,7 +50,7 @@ async fn rolling(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     let mark = bench.observer.mark();
     let mut times = Vec::new();
     for (number, name) in NAMES.into_iter().enumerate() {
-        let share = bench.share(name).await?;
+        let share = bench.share(&[name]).await?;
         let begin = Instant::now();
         bench.take_replica(number)?.terminate(bench.plan.limit()).await?;
         let ended = milliseconds(begin.elapsed());
@@ -71,23 +66,47 @@ async fn rolling(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
         );
     }
     bench.settle().await?;
-    tokio::time::sleep(bench.plan.time(BALANCE)).await;
+    let shares = balanced(bench, "both restarts", "all at one replica", outcome).await?;
     bench.no_other_change("the replicas were restarted", &[].into(), mark, outcome);
-    let shares = shares(bench).await?;
-    outcome.row(
-        "  shares after both restarts",
-        each(shares.iter().map(|share| *share as f64), "groups"),
-        "even",
-        "all at one replica",
-    );
     outcome.figure("restarted", json!({ "replicas": times, "shares": shares }));
     Ok(())
+}
+
+/// Waits until the groups are shared fairly, and reports the shares.
+async fn balanced(
+    bench: &Bench,
+    event: &str,
+    first_version: &'static str,
+    outcome: &mut Outcome,
+) -> Result<Vec<usize>> {
+    let least = if bench.plan.short { 1 } else { bench.plan.groups * FAIR / 100 };
+    let begin = Instant::now();
+    let shares = loop {
+        let shares = shares(bench).await?;
+        if shares.iter().all(|share| *share >= least) && shares.iter().sum::<usize>() == bench.plan.groups {
+            break shares;
+        }
+        if begin.elapsed() > BALANCE {
+            outcome.wrong(format!("after {event} the replicas own {shares:?} groups"));
+            break shares;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let figures = each(shares.iter().map(|share| *share as f64), "groups");
+    let took = seconds(milliseconds(begin.elapsed()));
+    outcome.row(
+        format!("  shares after {event}"),
+        format!("{figures}, after {took}"),
+        "40 to 60 %",
+        first_version,
+    );
+    Ok(shares)
 }
 
 async fn shares(bench: &Bench) -> Result<Vec<usize>> {
     let mut shares = Vec::new();
     for name in NAMES {
-        shares.push(bench.share(name).await?);
+        shares.push(bench.share(&[name]).await?);
     }
     Ok(shares)
 }

@@ -13,6 +13,8 @@ pub enum ConditionType {
     Redundant,
     /// The pods carry the labels of the declared term.
     Routed,
+    /// The operator probes the pods itself.
+    Probed,
     /// The operator can reach the lock's database.
     LockStoreReachable,
     /// The group is accepted, active and routed.
@@ -48,7 +50,7 @@ pub enum Reason {
     ProbeRefused,
     /// The pod did not answer for the lock's ttl.
     Silent,
-    /// A change that was interrupted by a fault was completed.
+    /// A change that was interrupted by a fault was completed; why it was begun is not known.
     Resumed,
     /// The database lost commits; the active pod keeps its role under a larger token.
     LostCommits,
@@ -58,6 +60,10 @@ pub enum Reason {
     NoPods,
     /// The selector matches pods, but none of them can be active.
     NoEligiblePod,
+    /// The pods have no probe that can be run from outside.
+    NoProbe,
+    /// The probe of a pod cannot be carried out.
+    ProbeUnusable,
     /// A change of holder is in progress.
     Changing,
     /// Only one pod can be active.
@@ -86,8 +92,46 @@ impl fmt::Display for ConditionType {
     }
 }
 
+impl Reason {
+    /// The reasons for which holders change. The lock's row keeps them as text.
+    pub const OF_CHANGES: [Self; 12] = [
+        Self::FirstHolder,
+        Self::PodDeleted,
+        Self::PodFinished,
+        Self::DisruptionTarget,
+        Self::ContainerTerminated,
+        Self::ContainerRestarted,
+        Self::PodNotReady,
+        Self::ProbeRefused,
+        Self::Silent,
+        Self::Resumed,
+        Self::LostCommits,
+        Self::LabelLost,
+    ];
+
+    /// The reason of a change of holder that reads so.
+    pub fn of_change(text: &str) -> Option<Self> {
+        Self::OF_CHANGES.into_iter().find(|reason| reason.to_string() == text)
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_change_is_read_as_it_was_written() {
+        for reason in Reason::OF_CHANGES {
+            assert_eq!(Reason::of_change(&reason.to_string()), Some(reason));
+        }
+        for other in ["", "silent", "NoPods", "reassigned by hand (by me)"] {
+            assert_eq!(Reason::of_change(other), None, "{other}");
+        }
     }
 }

@@ -10,6 +10,13 @@ pub const ACTIVE_VALUE: &str = "active";
 pub const STANDBY_VALUE: &str = "standby";
 /// The annotation that carries a [`Stamp`].
 pub const STAMP_ANNOTATION: &str = "leadergroup.dev/stamp";
+/// The annotation that carries a [`FencingToken`]. Only the active pod has it.
+pub const FENCING_ANNOTATION: &str = "leadergroup.dev/fencing-token";
+/// Stamps above this are ignored. JSON readers distinguish integers only up to 2^53, twice this value, and the tokens
+/// after a stamp must stay below that.
+pub const LARGEST_TOKEN: i64 = 1 << 52;
+/// The name under which the API server records what the operator has written (`metadata.managedFields`).
+pub const FIELD_MANAGER: &str = "leadergroup";
 /// Keeps a deleted group around until its pods' labels are settled.
 pub const FINALIZER: &str = "leadergroup.dev/routing";
 
@@ -34,6 +41,32 @@ pub struct Stamp {
     pub group: String,
     /// The fencing token of the term that wrote the role.
     pub token: i64,
+}
+
+/// What the active pod shows to a store that refuses the writes of former holders: the lock's key and the term's token.
+///
+/// It is written together with the active label and removed together with it. A [`Stamp`] is not fit for this: the pod
+/// that loses the role gets the stamp of the next term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencingToken<'a> {
+    /// The key of the lock. It may contain slashes.
+    pub key: &'a str,
+    /// The fencing token of the term.
+    pub token: i64,
+}
+
+impl<'a> FencingToken<'a> {
+    /// Reads `<key>/<token>`.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let (key, token) = text.rsplit_once('/')?;
+        Some(Self { key, token: token.parse().ok()? }).filter(|it| !it.key.is_empty() && it.token > 0)
+    }
+}
+
+impl fmt::Display for FencingToken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.key, self.token)
+    }
 }
 
 /// The annotation is not of the form `<group UID>/<token>`.
@@ -68,6 +101,15 @@ mod tests {
         assert_eq!(stamp.to_string().parse(), Ok(stamp));
         for bad in ["", "6f1c", "/1", "6f1c/", "6f1c/x", "6f1c/-1"] {
             assert!(bad.parse::<Stamp>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_fencing_token_survives_the_round_trip_although_its_key_contains_slashes() {
+        let fencing = FencingToken { key: "c1/shop/web", token: 42 };
+        assert_eq!(FencingToken::parse(&fencing.to_string()), Some(fencing));
+        for bad in ["", "web", "/1", "web/", "web/x", "web/0", "web/-1"] {
+            assert_eq!(FencingToken::parse(bad), None, "{bad}");
         }
     }
 }

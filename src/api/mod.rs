@@ -19,13 +19,14 @@ mod validation;
 pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
-    ACTIVE_VALUE, FINALIZER, ParseStampError, ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
+    ACTIVE_VALUE, FENCING_ANNOTATION, FIELD_MANAGER, FINALIZER, FencingToken, LARGEST_TOKEN, ParseStampError,
+    ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
 };
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
-    HealthSpec, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete, ProbePort, ProbeScheme,
-    ProbeSpec, RoutingSpec, TcpSocketProbe,
+    GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete,
+    ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
 pub use status::{ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodRef};
 pub use validation::InvalidSpec;

@@ -171,8 +171,8 @@ pub(super) fn health(schema: &mut Schema) {
 pub(super) fn probe(schema: &mut Schema) {
     add(
         schema,
-        Rule::new("has(self.httpGet) != has(self.tcpSocket)")
-            .message("probe must be of exactly one kind: write either httpGet or tcpSocket"),
+        Rule::new("[has(self.httpGet), has(self.tcpSocket), has(self.grpc)].filter(is, is).size() == 1")
+            .message("probe must be of exactly one kind: write one of httpGet, tcpSocket and grpc"),
     );
 }
 

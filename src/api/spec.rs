@@ -128,12 +128,36 @@ pub struct HealthSpec {
     /// unanswered probes before a pod counts as silent. From 1 to 10; multiplied by `lock.retryInterval` it must not
     /// exceed `lock.ttl`. Defaults to 2.
     pub failure_threshold: u32,
+    /// holdConnection is whether the operator holds a TCP connection open to the port that it probes on the active pod.
+    /// The kernel closes it when the process ends, so a crash is noticed at once, and not only when the next probes are
+    /// due. `WhenKeptAlive` holds one if the server keeps the connection of an HTTP probe open, or speaks gRPC. `Always`
+    /// opens one to any server; a server that serves one connection at a time is blocked by it. `Never` holds none.
+    /// Defaults to `WhenKeptAlive`.
+    pub hold_connection: HoldConnection,
 }
 
 impl Default for HealthSpec {
     fn default() -> Self {
-        Self { container: None, probe: None, timeout: None, failure_threshold: 2 }
+        Self {
+            container: None,
+            probe: None,
+            timeout: None,
+            failure_threshold: 2,
+            hold_connection: HoldConnection::default(),
+        }
     }
+}
+
+/// Whether a connection is held open to the active pod.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub enum HoldConnection {
+    /// The one of an HTTP probe, if the server keeps it open.
+    #[default]
+    WhenKeptAlive,
+    /// One to any server.
+    Always,
+    /// None.
+    Never,
 }
 
 /// A probe, always sent to the pod's own address. Exactly one of its fields must be set.
@@ -147,6 +171,9 @@ pub struct ProbeSpec {
     /// tcpSocket is a TCP connection. It succeeds if the connection is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocketProbe>,
+    /// grpc is a call of the gRPC health checking protocol, without TLS. It succeeds if the service is serving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcProbe>,
 }
 
 /// An HTTP GET request.
@@ -173,6 +200,19 @@ pub struct TcpSocketProbe {
     /// port is the port, by number or by its name in the container.
     #[schemars(schema_with = "schema::port")]
     pub port: ProbePort,
+}
+
+/// A call of the gRPC health checking protocol.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
+#[schemars(transform = rules::port)]
+pub struct GrpcProbe {
+    /// port is the port, by number or by its name in the container.
+    #[schemars(schema_with = "schema::port")]
+    pub port: ProbePort,
+    /// service is the name of the service that is asked for. Defaults to the whole server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxLength" = 253))]
+    pub service: Option<String>,
 }
 
 /// A port, by number or by the name it has in the container.

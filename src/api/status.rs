@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConditionType, HumanDuration, Reason, schema};
 
+/// The largest integer that every reader of JSON distinguishes from its neighbours. A larger token would leave no room for
+/// the next one.
+const MAX_TOKEN: i64 = (1 << 53) - 1;
+
 /// What the operator last observed and did. Written only when it changes.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
@@ -18,7 +22,11 @@ pub struct LeaderGroupStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<ActivePod>,
     /// token is the fencing token of the term that was declared last.
+    #[schemars(range(min = 0, max = MAX_TOKEN))]
     pub token: i64,
+    /// key is the lock's key: spec.lock.key or its default. SQL statements that check the fencing token need it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// declaration is the current term. The operator declares a change of holder here before it changes any label.
     /// For the operator's use: do not edit.
     pub declaration: Declaration,
@@ -43,6 +51,7 @@ impl Default for LeaderGroupStatus {
             observed_generation: -1,
             active: None,
             token: 0,
+            key: None,
             declaration: Declaration::default(),
             eligible: 0,
             members: 0,
@@ -100,6 +109,7 @@ pub struct PodRef {
 #[serde(rename_all = "camelCase")]
 pub struct Declaration {
     /// token is the fencing token of the term; 0 before the first term.
+    #[schemars(range(min = 0, max = MAX_TOKEN))]
     #[serde(default)]
     pub token: i64,
     /// grant is the identifier of the lock's grant. It distinguishes two grants of the same token, which are possible

@@ -49,7 +49,7 @@ pub enum InvalidSpec {
     )]
     FailureThreshold,
     /// No kind of probe, or more than one.
-    #[error("spec.health.probe must be of exactly one kind: write either httpGet or tcpSocket")]
+    #[error("spec.health.probe must be of exactly one kind: write one of httpGet, tcpSocket and grpc")]
     ProbeKind,
     /// The path is not valid in a request.
     #[error(
@@ -173,9 +173,10 @@ impl LockSpec {
 
 impl ProbeSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
-        let (port, path) = match (&self.http_get, &self.tcp_socket) {
-            (Some(http), None) => (&http.port, http.path.as_deref()),
-            (None, Some(tcp)) => (&tcp.port, None),
+        let (port, path) = match (&self.http_get, &self.tcp_socket, &self.grpc) {
+            (Some(http), None, None) => (&http.port, http.path.as_deref()),
+            (None, Some(tcp), None) => (&tcp.port, None),
+            (None, None, Some(grpc)) => (&grpc.port, None),
             _ => return Err(InvalidSpec::ProbeKind),
         };
         let usable = match port {

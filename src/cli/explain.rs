@@ -138,6 +138,7 @@ fn evidence_words(pod: &ExplainedPod) -> String {
             let kind = match probe.kind {
                 ProbeKind::TcpSocket => "TCP",
                 ProbeKind::HttpGet { .. } => "HTTP",
+                ProbeKind::Grpc { .. } => "gRPC",
             };
             let counts: Vec<_> =
                 pod.probes.iter().map(|(outcome, n)| format!("{n} {}", outcome_words(*outcome))).collect();
@@ -164,6 +165,8 @@ fn outcome_words(outcome: ProbeOutcome) -> String {
         ProbeOutcome::Refused(ProbeFailure::HttpStatus(code)) => format!("with HTTP {code}"),
         ProbeOutcome::Refused(ProbeFailure::ConnectionRefused) => "refused".to_owned(),
         ProbeOutcome::Refused(ProbeFailure::Reset) => "reset".to_owned(),
+        ProbeOutcome::Refused(ProbeFailure::NotServing) => "not serving".to_owned(),
+        ProbeOutcome::Refused(ProbeFailure::GrpcStatus(code)) => format!("with gRPC status {code}"),
         ProbeOutcome::Refused(ProbeFailure::Protocol) => "with an invalid answer".to_owned(),
         ProbeOutcome::Unanswered => "unanswered".to_owned(),
         ProbeOutcome::Void => "not sent".to_owned(),
@@ -178,6 +181,9 @@ fn step_words(step: &Effect) -> String {
     match step {
         Effect::Read => "read the lock's row and the group".to_owned(),
         Effect::Verify(pod) => format!("read {} again, to confirm the evidence", pod.name),
+        Effect::Try { pod, .. } => {
+            format!("ask the API server whether it lets {} be labelled active (a dry run)", pod.name)
+        }
         Effect::Grant(grant) => {
             let token = grant.expected.max(grant.floor) + 1;
             format!("grant token {token} to {}: {}", grant.holder.name, grant.reason)

@@ -1,10 +1,11 @@
-//! `leadergroup lock`: inspects locks, and takes a lock away from its holder.
+//! `leadergroup lock`: inspects locks, takes a lock away from its holder, or gives it to another group.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::check::{CheckArgs, check};
 use super::print::{Answer, OutputFormat, lines, pretty, table};
+use super::reassign::{ReassignArgs, ReassignError, reassign};
 use crate::config::SettingsArgs;
 use leadergroup_lock::{
     Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
@@ -30,6 +31,8 @@ pub enum LockCommand {
     History(HistoryArgs),
     /// Take a lock away from its holder, which notices it only afterwards
     Release(ReleaseArgs),
+    /// Give a group its key after its old cluster or the database was lost
+    Reassign(ReassignArgs),
     /// Check whether programs can use the locks: exit status 0 if they can
     Check(CheckArgs),
     /// Print the SQL that installs the fence in a database other than the lock's
@@ -113,6 +116,9 @@ pub enum LockCommandError {
     /// An error of the database, or an argument that is not a valid key.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// A key was not reassigned.
+    #[error(transparent)]
+    Reassign(#[from] ReassignError),
     /// No such lock.
     #[error("there is no lock with the key \"{key}\"; `leadergroup lock ls` lists them")]
     Missing {
@@ -137,6 +143,7 @@ impl LockCommand {
             | Self::Show(ShowArgs { settings, .. })
             | Self::History(HistoryArgs { settings, .. })
             | Self::Release(ReleaseArgs { settings, .. })
+            | Self::Reassign(ReassignArgs { settings, .. })
             | Self::Check(CheckArgs { settings, .. }) => Some(settings.clone()),
             Self::FenceSql => None,
         }
@@ -149,6 +156,7 @@ impl LockCommand {
             Self::Show(args) => show(args, store).await?,
             Self::History(args) => history(args, store).await?,
             Self::Release(args) => release(args, store).await?,
+            Self::Reassign(args) => reassign(args, store).await?,
             Self::Check(args) => return Ok(check(args, store).await),
             Self::FenceSql => fence_sql(),
         };

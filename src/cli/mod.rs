@@ -8,6 +8,7 @@ mod guardian;
 mod lock;
 mod print;
 mod process_group;
+mod reassign;
 mod starter;
 mod uninstall;
 
@@ -23,6 +24,7 @@ pub use lock::{
 };
 pub use print::{Answer, OutputFormat};
 pub use process_group::StartError;
+pub use reassign::{ReassignArgs, ReassignError};
 pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
@@ -50,7 +52,7 @@ pub enum Command {
     Uninstall(UninstallArgs),
     /// Run a command only while a lock is held: leadergroup exec --key KEY -- COMMAND
     Exec(ExecArgs),
-    /// Inspect the locks in the database, or take one away from its holder
+    /// Inspect the locks in the database, take one away from its holder, or give it to another group
     Lock(LockArgs),
     /// Show what the election of a group sees, and what it would do next; changes nothing
     Explain(ExplainArgs),

@@ -12,13 +12,13 @@ use futures::{StreamExt as _, stream};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
+    api::{ListParams, Patch},
 };
 use serde_json::json;
 
 use crate::{
     api::{HumanDuration, LeaderGroup, Sighting},
-    routing::{GroupRef, Router, RoutingError, words},
+    routing::{GroupRef, Router, RoutingError, as_manager, words},
 };
 
 /// Arguments of `uninstall`.
@@ -114,8 +114,7 @@ async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Re
     let failed = |what| move |error| UninstallError::Api { what, error: Box::new(error) };
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.deployment_namespace);
     let patch = json!({ "spec": { "replicas": 0 } });
-    let scaled =
-        deployments.patch_scale(&args.deployment, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let scaled = deployments.patch_scale(&args.deployment, &as_manager(), &Patch::Merge(&patch)).await;
     let scale = match scaled {
         // The Deployment does not exist, so no operator is running.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),

@@ -33,6 +33,8 @@ pub struct Settings {
     pub namespaces: Vec<String>,
     /// The name of this replica.
     pub replica: String,
+    /// The node that this replica runs on, if it is known.
+    pub node: Option<String>,
     /// Where `/livez`, `/readyz` and `/metrics` are served.
     pub listen: SocketAddr,
     /// What is logged, and how.
@@ -62,6 +64,7 @@ impl Settings {
             fence: FencePolicy::default(),
             namespaces: Vec::new(),
             replica: String::new(),
+            node: None,
             listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),
             log: LogSettings { format: LogFormat::Json, filter: "info".to_owned() },
             database_problem: None,

@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 18] = [
+pub(super) static ALL: [Setting; 19] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -235,6 +235,24 @@ pub(super) static ALL: [Setting; 18] = [
             Ok(())
         },
         show: |s| s.replica.clone(),
+        ..BASIC
+    },
+    Setting {
+        key: "node",
+        flag: "node",
+        value_name: "NAME",
+        help: "The node that this replica runs on; if no pod on any other node can be reached, their silence does not \
+               count",
+        read: |s, text| {
+            let inner =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+            if text.is_empty() || text.len() > 253 || !text.bytes().all(inner) {
+                return Err("must be 1 to 253 of a-z, 0-9, - and .: write the node's name".to_owned());
+            }
+            s.node = Some(text.to_owned());
+            Ok(())
+        },
+        show: |s| s.node.clone().unwrap_or_else(|| "null".to_owned()),
         ..BASIC
     },
     Setting {

@@ -28,6 +28,9 @@ impl Group {
             // this.
             return self.read(effects);
         }
+        if self.row.holder.as_ref().is_some_and(|holder| self.case_against(holder).is_none()) {
+            self.lost_since = None;
+        }
         if self.world.obstacle.is_some() {
             return;
         }
@@ -59,23 +62,6 @@ impl Group {
         self.member(&holder.uid).is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
     }
 
-    /// The best pod to take over. Preferred, in this order: a pod that is already labelled active, a pod on another
-    /// node than a silent holder, the oldest pod.
-    pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
-        let former = former.and_then(|pod| self.member(&pod.uid));
-        let lost_node =
-            former.filter(|member| member.standing == Standing::Silent).and_then(|m| m.node.as_ref());
-        let rank = |member: &&Member| {
-            let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
-            (member.role != Role::Active, on_lost_node, member.created, member.pod.uid.clone())
-        };
-        let former_uid = former.map(|member| member.pod.uid.as_str());
-        let eligible = self.world.members.iter().filter(|member| {
-            member.standing == Standing::Eligible && Some(member.pod.uid.as_str()) != former_uid
-        });
-        eligible.min_by_key(rank).map(|member| member.pod.clone())
-    }
-
     fn elect_first(&mut self, now: Duration, effects: &mut Effects) {
         match self.successor(None).filter(|_| !self.world.policy.paused) {
             Some(holder) => {
@@ -87,8 +73,7 @@ impl Group {
     }
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
-        self.lost_since = None;
-        if self.keeps_its_label() || self.world.policy.paused || !self.is_fit(holder) {
+        if self.keeps_its_label() || self.world.policy.paused || !self.works(holder) {
             self.failures = 0;
             self.stamp_standbys(&holder.uid, now, effects);
         } else if now < self.relabel_after {
@@ -102,22 +87,30 @@ impl Group {
     /// nothing is promoted under a confirmed term, so no promotion of it can arrive late.
     pub(super) fn relabel(&mut self, against: Option<Reason>, now: Duration, effects: &mut Effects) {
         match self.row.holder.clone() {
-            Some(_) if self.keeps_its_label() || self.world.policy.paused => {}
-            Some(holder) if against.is_none() && self.is_fit(&holder) => {
+            Some(_)
+                if self.keeps_its_label() || self.world.policy.paused || self.world.obstacle.is_some() => {}
+            Some(holder) if against.is_none() && self.works(&holder) => {
                 self.relabel_after = now + RELABEL_INTERVAL;
                 self.lost_since = None;
-                self.change(holder, Reason::LabelLost, now, effects);
+                // If the API server refuses to label it again, another pod follows.
+                let fit = Some(&holder).filter(|holder| self.is_fit(holder)).cloned();
+                if let Some(next) = fit.or_else(|| self.successor(Some(&holder))) {
+                    self.change(next, Reason::LabelLost, now, effects);
+                }
             }
             // The watch lags behind.
             _ => self.back_off(now),
         }
     }
 
-    /// Whether the holder is labelled active under the declared term.
+    /// Whether the holder is labelled active under the declared term, and can show its token.
     pub(crate) fn keeps_its_label(&self) -> bool {
         let token = Some(self.declared.token);
         self.member(&self.holder_uid()).is_some_and(|member| {
-            member.role == Role::Active && member.stamped_by_us && member.stamp == token
+            member.role == Role::Active
+                && member.stamped_by_us
+                && member.stamp == token
+                && member.fencing_fits
         })
     }
 
@@ -156,6 +149,7 @@ impl Group {
     /// Updates the world.
     pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
+        self.refusals.refresh(&self.world.members);
         let against = self.row.holder.as_ref().and_then(|holder| self.case_against(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {
             *certain |= against.is_some_and(is_certain);
@@ -225,17 +219,35 @@ impl Group {
         let unstamped = |member: &&Member| {
             member.pod.uid != holder
                 && !matches!(member.standing, Standing::Ended(_))
-                && (member.role != Role::Standby || !member.stamped_by_us || member.stamp != Some(token))
+                && !self.refusals.bars_stamp(&member.pod.uid)
+                && (member.role != Role::Standby
+                    || !member.stamped_by_us
+                    || member.stamp != Some(token)
+                    || !member.fencing_fits)
         };
         let pods: Vec<_> =
             self.world.members.iter().filter(unstamped).map(|member| member.pod.clone()).collect();
-        if pods.is_empty() {
+        let refused = |member: &&Member| {
+            member.pod.uid != holder
+                && member.standing == Standing::Eligible
+                && self.refusals.promotion_is_due(&member.pod.uid)
+        };
+        let refused = self.world.members.iter().find(refused).map(|member| member.pod.clone());
+        if pods.is_empty() && refused.is_none() {
             return;
         }
         if now < self.stamp_after {
             return self.wake_at(self.stamp_after);
         }
-        self.stamping = Some(self.emit(Effect::Stamp { token, pods }, effects));
+        let effect = match refused.filter(|_| pods.is_empty()) {
+            // The policy that refused it may have changed, and the status says how many pods could take over.
+            Some(pod) => {
+                self.retried = Some(pod.uid.clone());
+                Effect::Try { token: token + 1, pod }
+            }
+            None => Effect::Stamp { token, pods },
+        };
+        self.stamping = Some(self.emit(effect, effects));
     }
 }
 

@@ -16,11 +16,16 @@ pub type Ticket = u64;
 pub enum Event {
     /// The group, its pods or the evidence about them changed.
     World(World),
-    /// This replica became the owner of the group. `seed` is a new random number each time; grant ids count up from
-    /// it.
+    /// This replica became the owner of the group.
     Owned {
-        /// The source of grant ids.
+        /// The source of grant ids, which count up from it: a new random number each time.
         seed: Uuid,
+        /// The row as the claim returned it; none if it must be read. If the declaration in the world is of the same
+        /// term, and the term is confirmed, nothing has to be read: a declaration that is out of date is refused when it
+        /// is to be replaced.
+        row: Option<Row>,
+        /// The world at this time.
+        world: World,
     },
     /// This replica is no longer the owner.
     Disowned,
@@ -43,6 +48,14 @@ pub enum Effect {
     Read,
     /// Read this pod by a quorum read. -> [`Outcome::Verified`]
     Verify(PodRef),
+    /// Ask the API server whether it would let this pod be labelled active, without writing anything: a dry run of
+    /// step 4. -> [`Outcome::Accepted`] or [`Outcome::Refused`]
+    Try {
+        /// The token of the stamp.
+        token: i64,
+        /// The pod.
+        pod: PodRef,
+    },
     /// Step 1. -> [`Outcome::Granted`]
     Grant(GrantRequest),
     /// Free the lock; its token stays. -> [`Outcome::Vacated`]
@@ -64,7 +77,7 @@ pub enum Effect {
         /// The pods to strip. A pod that is gone counts as stripped.
         pods: Vec<PodRef>,
     },
-    /// Step 4. -> [`Outcome::Promoted`] or [`Outcome::Conflict`]
+    /// Step 4. -> [`Outcome::Promoted`], [`Outcome::Conflict`] or [`Outcome::Refused`]
     Promote {
         /// The declared token.
         token: i64,
@@ -144,6 +157,10 @@ pub enum Outcome {
     },
     /// The evidence of a quorum read against the pod; none if the pod is healthy.
     Verified(Option<Reason>),
+    /// The API server would let the pod be labelled active.
+    Accepted,
+    /// The API server refuses to label the pod active, and would refuse it again. Nothing was written.
+    Refused(String),
     /// The row names the new holder, with this token.
     Granted {
         /// The new token.
@@ -170,8 +187,8 @@ pub enum Outcome {
     },
     /// The term is confirmed.
     Confirmed,
-    /// The standbys are stamped, as far as possible.
-    Stamped,
+    /// The standbys are stamped, but for those that the API server refuses to change, with its words.
+    Stamped(Vec<(PodRef, String)>),
     /// The row is a tombstone.
     Tombstoned,
     /// The labels are settled.

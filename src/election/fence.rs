@@ -1,5 +1,4 @@
-//! The fence between two terms: once a later term is declared for another pod, no promotion of an earlier term takes
-//! effect.
+//! The fence between two terms: once a later term is declared, no promotion of an earlier term takes effect.
 
 use std::time::Duration;
 
@@ -11,12 +10,13 @@ use super::{
 use crate::api::{PodRef, Reason, Role};
 
 impl Group {
-    /// Runs before step 2. A promotion of the previous term could still take effect between the new declaration and
-    /// its strips, unless that term was confirmed or has the same holder. So its holder is written first. A replica
-    /// that reads the pod after this write sees the stamp; the promotion of a replica that has read the pod before
-    /// fails.
-    pub(super) fn fence(&mut self, change: Change, settled: bool, effects: &mut Effects) {
-        match self.to_fence(&change).filter(|_| !settled) {
+    /// Runs before step 2. A promotion of the previous term could still take effect after the new declaration, unless
+    /// that term was confirmed, or is known to be unused. So its holder is written first, even if it is the new holder,
+    /// too. A replica that reads the pod after this write sees the stamp; the promotion of a replica that has read the
+    /// pod before fails.
+    pub(super) fn fence(&mut self, change: Change, settled: bool, now: Duration, effects: &mut Effects) {
+        match self.to_fence().filter(|_| !settled) {
+            Some(former) if self.carries_the_stamp(&former) => self.fenced(change, now, effects),
             // It is healthy: if it has become active in the meantime, it must stay active.
             Some(former) if self.case_against(&former).is_none() => {
                 let effect = Effect::Stamp { token: self.declared.token, pods: vec![former] };
@@ -27,8 +27,9 @@ impl Group {
         }
     }
 
-    fn to_fence(&self, change: &Change) -> Option<PodRef> {
-        self.declared.holder.clone().filter(|former| former.uid != change.holder.uid)
+    fn to_fence(&self) -> Option<PodRef> {
+        let unused = self.unused.has(self.declared.grant.as_deref());
+        self.declared.holder.clone().filter(|holder| !unused || self.reads_as_active(holder))
     }
 
     fn fence_off(&mut self, change: Change, former: PodRef, effects: &mut Effects) {
@@ -36,29 +37,72 @@ impl Group {
         self.go(Phase::Fencing(change), effect, effects);
     }
 
-    /// Handles the outcome of the stamp: the declared holder is stamped now, unless it was active.
+    /// Continues when the declared holder is stamped, or was active when it should have been.
     pub(super) fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        match self.to_fence(&change) {
+        match self.to_fence() {
             Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
             Some(former) if self.reads_as_active(&former) && self.is_fit(&former) => {
+                if former.uid == change.holder.uid {
+                    return self.fence_active(change, &former, now, effects);
+                }
                 let from = Some(former.clone());
                 self.begin(Change { holder: former, reason: Reason::Resumed, from, began: now }, effects);
+            }
+            // Its stamp is not seen: it was refused, or the watch has gone back in time. A pod that works, or is to be
+            // active again, must not lose a label for that.
+            Some(former) if former.uid == change.holder.uid || self.case_against(&former).is_none() => {
+                self.back_off(now);
             }
             Some(former) => self.fence_off(change, former, effects),
             None => self.declare(change, false, effects),
         }
     }
 
-    fn reads_as_active(&self, pod: &PodRef) -> bool {
+    /// The new holder is the former one and has kept its label. A late promotion of the declared term could still change
+    /// its stamp, so it gets that term's stamp now, and keeps the label.
+    fn fence_active(&mut self, change: Change, former: &PodRef, now: Duration, effects: &mut Effects) {
+        if self.carries_the_stamp(former) {
+            return self.declare(change, false, effects);
+        }
+        let token = self.declared.token;
+        let Some(member) = self.member(&former.uid) else { return self.back_off(now) };
+        match member.stamp.filter(|_| member.stamped_by_us) {
+            // A later term was declared in the meantime, or the operator did not write this stamp. The declaration is
+            // read again to find out.
+            Some(stamp) if stamp > token && self.suspect != Some(stamp) => {
+                self.suspect = Some(stamp);
+                self.back_off(now);
+            }
+            _ => {
+                let (pod, version) = (former.clone(), member.version.clone());
+                self.go(Phase::Fencing(change), Effect::Promote { token, pod, version }, effects);
+            }
+        }
+    }
+
+    pub(super) fn reads_as_active(&self, pod: &PodRef) -> bool {
         self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
+    }
+
+    /// Whether neither the last confirmed term nor one since can have made this pod active. To be asked before a term is
+    /// granted to it.
+    pub(super) fn cannot_be_active(&self, pod: &PodRef) -> bool {
+        let declared = self.declared.holder.iter().chain(&self.declared.strip);
+        let mut known = self.row.holder.iter().chain(&self.row.pending).chain(declared);
+        !self.reads_as_active(pod) && (self.unused.spare(&pod.uid) || known.all(|known| known.uid != pod.uid))
     }
 
     /// Whether the declared term's holder carries its stamp and is not active: it was promoted and has lost its label
     /// since, or it was fenced. It must not be promoted under this term again, because that promotion could arrive
     /// late.
     pub(super) fn is_spent(&self, holder: &PodRef) -> bool {
-        self.member(&holder.uid).is_some_and(|member| {
-            member.role != Role::Active && member.stamped_by_us && member.stamp == Some(self.declared.token)
-        })
+        self.carries_the_stamp(holder) && !self.reads_as_active(holder)
+    }
+
+    /// Whether the pod carries the stamp of the declared term. Then no other promotion under this term changes anything:
+    /// it is bound to a version before that stamp, or repeats it.
+    fn carries_the_stamp(&self, pod: &PodRef) -> bool {
+        let token = Some(self.declared.token);
+        self.member(&pod.uid).is_some_and(|member| member.stamped_by_us && member.stamp == token)
     }
 }

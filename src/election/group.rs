@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::{
     event::{GrantRequest, Ticket},
-    world::{Member, Row, World},
+    refusal::{Refusals, Refused},
+    unused::UnusedTerms,
+    world::{Member, Row, Standing, World},
 };
 use crate::api::{Declaration, PodRef, Reason, Role};
 
@@ -53,6 +57,8 @@ pub enum Phase {
     },
     /// The holder of a confirmed term is not labelled active. It is being read again before its label is restored.
     Relabelling,
+    /// Before step 1, if it is not known whether the API server lets the new holder be changed: a dry run of step 4.
+    Trying(Change),
     /// Step 1.
     Granting(Change),
     /// Before step 2, if the declared term was not confirmed: a promotion under it may still be in flight. Its holder
@@ -106,18 +112,30 @@ pub struct Group {
     pub(super) tickets: u64,
     /// The ticket of the effect whose outcome is awaited.
     pub(super) awaiting: Option<u64>,
-    /// The ticket of the background stamping in progress, if any.
+    /// The ticket of the background stamping in progress, or of a dry run in its place, if any.
     pub(super) stamping: Option<u64>,
     /// The earliest time of the next background stamping.
     pub(super) stamp_after: Duration,
+    /// What the API server refused to write.
+    pub(super) refusals: Refusals,
+    /// The UID of the standby for which a dry run in the background asks again.
+    pub(super) retried: Option<String>,
+    /// The UID of the pod that passed the last dry run: the API server would let it be labelled active.
+    pub(super) accepted: Option<String>,
+    /// The terms under which no pod can have become active.
+    pub(super) unused: UnusedTerms,
     /// The earliest time at which a lost label may be restored again.
     pub(super) relabel_after: Duration,
     /// The earliest time at which the group may continue under a larger token again because its row is behind.
     pub(super) regain_after: Duration,
+    /// The grant of the row's term before step 1 was requested.
+    pub(super) former_grant: Option<Uuid>,
     /// The request of step 1, until its result is known.
     pub(super) grant: Option<GrantRequest>,
     /// Whether an attempt of that request failed but may have taken effect or still may.
     pub(super) in_doubt: bool,
+    /// A stamp above the declared token, seen before the declaration was read last.
+    pub(super) suspect: Option<i64>,
     /// Consecutive failures, for the back-off.
     pub(super) failures: u32,
     /// Consecutive conflicts while the new holder is being labelled.
@@ -149,10 +167,16 @@ impl Group {
             awaiting: None,
             stamping: None,
             stamp_after: Duration::ZERO,
+            refusals: Refusals::default(),
+            retried: None,
+            accepted: None,
+            unused: UnusedTerms::default(),
             relabel_after: Duration::ZERO,
             regain_after: Duration::ZERO,
+            former_grant: None,
             grant: None,
             in_doubt: false,
+            suspect: None,
             failures: 0,
             conflicts: 0,
             lost_since: None,
@@ -194,6 +218,7 @@ impl Group {
             self.phase,
             Phase::Verifying { .. }
                 | Phase::Relabelling
+                | Phase::Trying(_)
                 | Phase::Granting(_)
                 | Phase::Fencing(_)
                 | Phase::Declaring(_)
@@ -205,9 +230,42 @@ impl Group {
         )
     }
 
-    /// Whether this is the ticket of the background stamping.
+    /// Whether a term was declared and its holder is not known to be active yet.
+    pub(crate) fn is_past_declaration(&self) -> bool {
+        matches!(self.phase, Phase::Stripping(_) | Phase::Promoting(_) | Phase::Rechecking(_))
+    }
+
+    /// Whether several steps in a row have failed, so that the next one may well fail too.
+    pub(crate) fn fails_repeatedly(&self) -> bool {
+        self.failures > 2
+    }
+
+    /// Whether the declared holder is labelled active, and nothing is known against it.
+    pub(crate) fn has_healthy_active(&self) -> bool {
+        let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
+        holder.is_some_and(|member| member.role == Role::Active && member.standing.against().is_none())
+    }
+
+    /// Whether this is the ticket of the background stamping, or of a dry run in its place.
     pub(crate) fn is_stamping(&self, ticket: Ticket) -> bool {
         self.stamping == Some(ticket)
+    }
+
+    /// Whether this is the ticket of a strip of pods that are labelled active without being the holder.
+    pub(crate) fn is_repairing(&self, ticket: Ticket) -> bool {
+        self.awaiting == Some(ticket) && self.phase == Phase::Repairing
+    }
+
+    /// The pods that the API server refuses to change, each with the last refusal.
+    pub fn refused(&self) -> impl Iterator<Item = (&Member, &Refused)> {
+        let members = self.world.members.iter();
+        members.filter_map(|member| Some((member, self.refusals.of(&member.pod.uid)?)))
+    }
+
+    /// Whether the pod could be labelled active now, as far as is known.
+    pub fn is_available(&self, member: &Member) -> bool {
+        let refused = member.role != Role::Active && self.refusals.has(&member.pod.uid);
+        member.standing == Standing::Eligible && !refused
     }
 
     /// Whether an outcome is awaited. A replica that shuts down waits for it.

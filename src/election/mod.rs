@@ -11,18 +11,23 @@
 //! first two steps. After any failure the core reads the row and the declaration again and decides from there
 //! (`resume.rs`). A takeover from another replica follows the same path.
 
+mod candidate;
 mod evaluate;
 mod event;
 mod fence;
 mod group;
 mod plan;
+mod refusal;
 mod resume;
+mod retire;
 mod step;
 #[cfg(test)]
 mod tests;
+mod unused;
 mod world;
 
 pub use event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket};
 pub use group::{Group, Phase};
 pub use plan::{Plan, Rest};
+pub use refusal::Refused;
 pub use world::{Member, Policy, Row, Standing, World};

@@ -72,7 +72,7 @@ impl Plan {
     ) -> Self {
         let mut rehearsal = Rehearsal { world: world.clone(), row, declared, against };
         let mut group = Group::new(world.clone());
-        let mut due = group.step(Event::Owned { seed: Uuid::nil() }, now);
+        let mut due = group.step(Event::Owned { seed: Uuid::nil(), row: None, world: world.clone() }, now);
         let (mut steps, mut change) = (Vec::new(), None);
         while let Some((ticket, effect)) = due.pop() {
             if let Effect::Finished(finished) = effect {
@@ -126,12 +126,14 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
                 Outcome::Read { row: Some(self.row.clone()), declared: Some(self.declared.clone()) }
             }
             Effect::Verify(pod) => Outcome::Verified((self.against)(pod)),
-            Effect::Grant(grant) => {
-                let token = grant.expected.max(grant.floor) + 1;
+            Effect::Try { .. } => Outcome::Accepted,
+            Effect::Grant(asked) => {
+                let token = asked.expected.max(asked.floor) + 1;
                 let mut pending = if self.row.confirmed { Vec::new() } else { self.row.pending.clone() };
                 pending.extend(self.row.holder.take());
-                let (holder, grant) = (Some(grant.holder.clone()), Some(grant.id));
-                self.row = Row { token, grant, holder, confirmed: false, pending };
+                let (holder, grant) = (Some(asked.holder.clone()), Some(asked.id));
+                let reason = Some(asked.reason);
+                self.row = Row { token, grant, holder, confirmed: false, pending, reason };
                 Outcome::Granted { token }
             }
             Effect::Vacate { .. } => {
@@ -150,7 +152,7 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
             Effect::Stamp { token, pods } => {
                 let standbys: Vec<PodRef> = pods.iter().filter(|pod| !self.is_active(pod)).cloned().collect();
                 self.label(&standbys, Role::Standby, *token);
-                Outcome::Stamped
+                Outcome::Stamped(Vec::new())
             }
             Effect::Promote { token, pod, .. } => {
                 self.label(std::slice::from_ref(pod), Role::Active, *token);
@@ -184,7 +186,8 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
     fn label(&mut self, pods: &[PodRef], role: Role, token: i64) {
         for member in &mut self.world.members {
             if pods.iter().any(|pod| pod.uid == member.pod.uid) {
-                (member.role, member.stamp, member.stamped_by_us) = (role, Some(token), true);
+                (member.role, member.stamp) = (role, Some(token));
+                (member.stamped_by_us, member.fencing_fits) = (true, true);
             }
         }
     }

@@ -21,6 +21,24 @@ const REGAIN_INTERVAL: Duration = Duration::from_secs(5);
 const RESUME_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Group {
+    /// Begins to work for a group that this replica has just become the owner of.
+    pub(super) fn adopt(&mut self, row: Option<Row>, now: Duration, effects: &mut Effects) {
+        let declared = &self.world.declared;
+        let same_term = |row: &Row| {
+            let grant = row.grant.map(|grant| grant.to_string());
+            row.token == declared.token
+                && (row.holder.is_none() || (row.confirmed && grant == declared.grant))
+        };
+        match row.filter(same_term) {
+            Some(row) => {
+                (self.row, self.declared) = (row, self.world.declared.clone());
+                self.doubted = false;
+                self.settle(now);
+            }
+            None => self.read(effects),
+        }
+    }
+
     pub(super) fn take_stock(
         &mut self,
         row: Option<Row>,
@@ -113,6 +131,13 @@ impl Group {
         })
     }
 
+    /// Whether the row's term was granted to this replica since it last became the owner.
+    fn is_own_term(&self) -> bool {
+        // Grant ids count up from the seed.
+        let number = self.row.grant.map(|grant| grant.as_u128().wrapping_sub(self.seed));
+        number.is_some_and(|number| number <= u128::from(self.tickets))
+    }
+
     /// Continues a term that was granted, and perhaps declared, but not confirmed.
     pub(super) fn resume(&mut self, until: Duration, now: Duration, effects: &mut Effects) {
         if self.world.deleting {
@@ -132,38 +157,42 @@ impl Group {
             return;
         }
         if promoted || self.is_fit(&holder) {
-            let change = Change { holder, reason: Reason::Resumed, from: None, began: now };
+            let (reason, from) = (self.reason_of_term(), self.former_holder(&holder));
+            let change = Change { holder, reason, from, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),
-                (false, true) if self.is_spent(&change.holder) => {
-                    self.change(change.holder, Reason::Resumed, now, effects);
+                // Only the replica that was granted a term promotes a pod under it.
+                (false, _) if !self.is_own_term() => self.begin(change, effects),
+                (false, true) if self.is_spent(&change.holder) || self.refusals.has(&change.holder.uid) => {
+                    self.change(change.holder, change.reason, now, effects);
                 }
                 (false, true) => {
                     self.witness = None;
                     self.strip(change, effects);
                 }
-                (false, false) => self.fence(change, false, effects),
+                (false, false) => self.fence(change, false, now, effects),
             };
         }
         match self.case_against(&holder) {
-            None if now < until => self.wake_at(until),
+            None if now < until && !self.refusals.bars(&holder.uid) => self.wake_at(until),
             case => self.overtake(&holder, case, now, effects),
         }
     }
 
-    /// Whether the holder of an unfinished term may be promoted. A holder that is already active needs no fresh
-    /// evidence, as in a stable group: the lack of evidence may be our fault.
-    pub(super) fn is_fit(&self, holder: &PodRef) -> bool {
-        self.member(&holder.uid).is_some_and(|member| {
-            member.standing == Standing::Eligible
-                || (member.role == Role::Active && self.case_against(holder).is_none())
-        })
+    /// Why the unfinished term was begun.
+    fn reason_of_term(&self) -> Reason {
+        self.row.reason.unwrap_or(Reason::Resumed)
+    }
+
+    /// The last holder before this one that may have been active.
+    fn former_holder(&self, holder: &PodRef) -> Option<PodRef> {
+        self.row.pending.iter().rev().find(|pod| pod.uid != holder.uid).cloned()
     }
 
     /// The holder of the unfinished term cannot be promoted: another pod replaces it under a new term.
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
-            (Some(successor), None) => self.change(successor, Reason::Resumed, now, effects),
+            (Some(successor), None) => self.change(successor, self.reason_of_term(), now, effects),
             (Some(successor), Some(reason)) if is_certain(reason) => {
                 self.change(successor, reason, now, effects);
             }

@@ -9,22 +9,16 @@ use super::{
     group::{Change, Group, Phase, Retirement},
     world::Member,
 };
-use crate::api::{Declaration, PodRef, Role};
+use crate::api::{Declaration, LARGEST_TOKEN, PodRef, Role};
 
 /// The wait after the first failure. It doubles with each further failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The maximum wait between two attempts, so that a recovery is noticed soon.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
-/// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before
-/// it leaves their labels as they are.
-const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
 /// After this many consecutive conflicts, row and declaration are read again after a pause.
 const MOST_CONFLICTS: u32 = 8;
 /// The least time between two stampings of standbys. Stamping is defence in depth and must not load the API server.
 const STAMP_INTERVAL: Duration = Duration::from_secs(1);
-/// Stamps above this are ignored. JSON readers distinguish integers only up to 2^53, twice this value, and the tokens
-/// after a stamp must stay below that.
-const LARGEST_TOKEN: i64 = 1 << 52;
 
 /// The effects of one step, each with the ticket that its outcome must carry.
 pub(super) type Effects = Vec<(Ticket, Effect)>;
@@ -37,13 +31,17 @@ impl Group {
     pub fn step(&mut self, event: Event, now: Duration) -> Effects {
         let mut effects = Effects::new();
         self.wake = None;
+        self.refusals.set_time(now);
         match event {
             Event::World(world) => self.refresh(world),
-            Event::Owned { seed } => {
+            Event::Owned { seed, row, world } => {
+                self.refresh(world);
                 self.forget();
                 self.owned = true;
                 self.seed = seed.as_u128();
-                self.read(&mut effects);
+                // An effect of an earlier election of this group, which was forgotten, may still be under way.
+                self.tickets = seed.as_u64_pair().1 >> 1;
+                self.adopt(row, now, &mut effects);
             }
             Event::Disowned => {
                 self.forget();
@@ -63,6 +61,9 @@ impl Group {
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
         }
+        if let Some(at) = self.refusals.wake().filter(|_| self.owned) {
+            self.wake_at(at);
+        }
         // The row is another replica's, or there is none any more.
         self.owned &= !matches!(self.phase, Phase::Observing | Phase::Retired);
         effects
@@ -72,6 +73,16 @@ impl Group {
         if self.stamping == Some(ticket) {
             self.stamping = None;
             self.stamp_after = now + STAMP_INTERVAL;
+            match (outcome, self.retried.take()) {
+                (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
+                (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
+                (Outcome::Refused(message), Some(uid)) => {
+                    if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == uid) {
+                        self.refusals.promotion(member, message);
+                    }
+                }
+                _ => {}
+            }
         } else if self.awaiting == Some(ticket) {
             self.awaiting = None;
             self.handle(outcome, now, effects);
@@ -114,38 +125,6 @@ impl Group {
             }
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
             (Phase::Relabelling, Outcome::Verified(against)) => self.relabel(against, now, effects),
-            (Phase::Granting(change), Outcome::Granted { token }) => {
-                self.granted(change, token, now, effects);
-            }
-            (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
-                if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
-            {
-                self.in_doubt = true;
-                self.retry_at = Some(now + self.next_pause());
-                self.phase = Phase::Granting(change);
-            }
-            (Phase::Fencing(change), Outcome::Stripped) => self.declare(change, false, effects),
-            (Phase::Fencing(change), Outcome::Stamped) => self.fenced(change, now, effects),
-            (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
-            (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
-                Some(version) => self.promote(change, version, effects),
-                None => self.recheck(change, effects),
-            },
-            (Phase::Promoting(change), Outcome::Promoted) => self.confirm(change, effects),
-            (Phase::Promoting(change), Outcome::Conflict) if self.conflicts < MOST_CONFLICTS => {
-                self.conflicts += 1;
-                self.recheck(change, effects);
-            }
-            (Phase::Rechecking(change), Outcome::Rechecked { version, declared, row }) => {
-                let stands = declared.as_ref() == Some(&self.declared)
-                    && row.is_some_and(|row| row.token == self.row.token && row.holder == self.row.holder);
-                match version.filter(|_| stands) {
-                    Some(_) if self.is_spent(&change.holder) => self.settle(now),
-                    Some(version) => self.promote(change, version, effects),
-                    None => self.back_off(now),
-                }
-            }
-            (Phase::Confirming(change), Outcome::Confirmed) => self.confirmed(change, now, effects),
             (Phase::Vacating, Outcome::Vacated) => {
                 let from = self.row.holder.take();
                 self.lost_since = None;
@@ -158,6 +137,63 @@ impl Group {
             (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
             }
+            (phase, outcome) => self.handle_step(phase, outcome, now, effects),
+        }
+    }
+
+    /// Handles the outcome of a step of a change of holder.
+    fn handle_step(&mut self, phase: Phase, outcome: Outcome, now: Duration, effects: &mut Effects) {
+        match (phase, outcome) {
+            (Phase::Trying(change), outcome @ (Outcome::Accepted | Outcome::Refused(_))) => {
+                self.tried(change, outcome, now, effects);
+            }
+            (Phase::Promoting(change), Outcome::Refused(message)) => {
+                self.unused.nothing_written();
+                self.promotion_refused(change, message, now, effects);
+            }
+            (Phase::Granting(change), Outcome::Granted { token }) => {
+                self.granted(change, token, now, effects);
+            }
+            (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
+                if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
+            {
+                self.in_doubt = true;
+                self.retry_at = Some(now + self.next_pause());
+                self.phase = Phase::Granting(change);
+            }
+            (Phase::Fencing(change), Outcome::Stripped | Outcome::Promoted) => {
+                self.declare(change, false, effects);
+            }
+            (Phase::Fencing(change), Outcome::Stamped(_)) => self.fenced(change, now, effects),
+            // The evidence may have changed since the last step, and no pod loses or gets the label for nothing.
+            (
+                Phase::Declaring(change) | Phase::Stripping(change) | Phase::Rechecking(change),
+                Outcome::Declared | Outcome::Stripped | Outcome::Rechecked { .. },
+            ) if !self.is_fit(&change.holder) => self.pass_over(change, now, effects),
+            (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
+            (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
+                Some(version) => self.promote(change, version, effects),
+                None => self.recheck(change, effects),
+            },
+            (Phase::Promoting(change), Outcome::Promoted) => {
+                self.refusals.promoted(&change.holder.uid);
+                self.confirm(change, effects);
+            }
+            (Phase::Promoting(change), Outcome::Conflict) if self.conflicts < MOST_CONFLICTS => {
+                self.conflicts += 1;
+                self.unused.nothing_written();
+                self.recheck(change, effects);
+            }
+            (Phase::Rechecking(change), Outcome::Rechecked { version, declared, row }) => {
+                let stands = declared.as_ref() == Some(&self.declared)
+                    && row.is_some_and(|row| row.token == self.row.token && row.holder == self.row.holder);
+                match version.filter(|_| stands) {
+                    Some(_) if self.is_spent(&change.holder) => self.settle(now),
+                    Some(version) => self.promote(change, version, effects),
+                    None => self.back_off(now),
+                }
+            }
+            (Phase::Confirming(change), Outcome::Confirmed) => self.confirmed(change, now, effects),
             // A failure, a refusal, or an outcome that does not fit the phase: reading again is always safe. Or
             // strays were stripped, but the watch has not shown that yet, or never will: do not strip them again at
             // once.
@@ -191,7 +227,7 @@ impl Group {
         self.phase = Phase::BackingOff { until: now + self.next_pause() };
     }
 
-    fn next_pause(&mut self) -> Duration {
+    pub(super) fn next_pause(&mut self) -> Duration {
         let factor = 1_u32 << self.failures.min(16);
         self.failures += 1;
         (FIRST_BACKOFF * factor).min(LONGEST_BACKOFF)
@@ -202,11 +238,24 @@ impl Group {
         (self.lost_since, self.retire_by, self.retry_at) = (None, None, None);
         (self.grant, self.in_doubt) = (None, false);
         (self.failures, self.conflicts) = (0, 0);
+        self.unused.forget();
+        (self.suspect, self.retried) = (None, None);
+    }
+
+    /// Begins a change of holder: with step 1, or with a dry run of step 4 if the new holder may turn out to be a pod
+    /// that the API server refuses to change.
+    pub(super) fn begin(&mut self, change: Change, effects: &mut Effects) {
+        if self.needs_trial(&change.holder) {
+            let (token, pod) = (self.declared.token + 1, change.holder.clone());
+            return self.go(Phase::Trying(change), Effect::Try { token, pod }, effects);
+        }
+        self.ask_for_grant(change, effects);
     }
 
     /// Step 1. The new token must exceed that of the row, the declared one and every stamp. If lost commits or a
     /// restored backup set one of these back, the others still have it.
-    pub(super) fn begin(&mut self, change: Change, effects: &mut Effects) {
+    pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) {
+        self.accepted = None;
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
         let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));
@@ -217,7 +266,7 @@ impl Group {
             id,
             reason: change.reason,
         };
-        self.row.grant = Some(id);
+        self.former_grant = self.row.grant.replace(id);
         (self.grant, self.in_doubt, self.retry_at) = (Some(grant.clone()), false, None);
         self.go(Phase::Granting(change), Effect::Grant(grant), effects);
     }
@@ -238,16 +287,25 @@ impl Group {
 
     fn granted(&mut self, change: Change, token: i64, now: Duration, effects: &mut Effects) {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
-        let settled = self.row.confirmed && self.declared.token == self.row.token;
+        // With two databases the declaration may be of another term that has the same token. The row of a free lock has
+        // the token of the last term, but not its grant.
+        let same_term = self.declared.token == self.row.token
+            && self.declared.holder == self.row.holder
+            && self.declared.grant == self.former_grant.map(|grant| grant.to_string());
+        let settled = self.row.confirmed && same_term;
+        let grant = self.row.grant.map(|id| id.to_string()).unwrap_or_default();
+        let fresh = self.cannot_be_active(&change.holder);
+        self.unused.granted(grant, &change.holder.uid, fresh);
         let former = self.row.holder.replace(change.holder.clone());
         self.row.pending.extend(former);
         self.row.token = token;
         self.row.confirmed = false;
+        self.row.reason = Some(change.reason);
         if !self.is_fit(&change.holder) {
             // The answer was late, and the evidence has changed.
-            return self.settle(now);
+            return self.pass_over(change, now, effects);
         }
-        self.fence(change, settled, effects);
+        self.fence(change, settled, now, effects);
     }
 
     /// Step 2, for the term in the row. `settled` means that the current declaration is of a confirmed term.
@@ -259,7 +317,10 @@ impl Group {
             former.extend(self.declared.holder.clone());
             former.extend(self.declared.strip.iter().cloned());
         }
-        let strip = distinct(former).into_iter().filter(|pod| pod.uid != change.holder.uid).collect();
+        let stripped = |pod: &PodRef| {
+            pod.uid != change.holder.uid && (!self.unused.spare(&pod.uid) || self.reads_as_active(pod))
+        };
+        let strip = distinct(former).into_iter().filter(stripped).collect();
         let next = Declaration {
             token: self.row.token,
             grant: self.row.grant.map(|id| id.to_string()),
@@ -290,6 +351,7 @@ impl Group {
             return self.read(effects);
         };
         let token = self.declared.token;
+        self.unused.promoting(self.declared.grant.as_deref());
         self.go(Phase::Promoting(change), Effect::Promote { token, pod, version }, effects);
     }
 
@@ -310,6 +372,7 @@ impl Group {
         self.row.confirmed = true;
         self.row.pending = vec![change.holder.clone()];
         (self.failures, self.conflicts) = (0, 0);
+        self.unused.forget();
         self.lost_since = None;
         self.stamp_after = now;
         let finished = Finished {
@@ -328,59 +391,6 @@ impl Group {
             .members
             .iter()
             .filter(move |member| member.role == Role::Active && member.pod.uid != holder)
-    }
-
-    pub(super) fn retire(&mut self, step: Retirement, effects: &mut Effects) {
-        let effect = match step {
-            Retirement::Tombstone => Effect::Tombstone,
-            Retirement::Labels => Effect::Clear {
-                on_delete: self.world.policy.on_delete,
-                pods: self.world.members.iter().map(|member| member.pod.clone()).collect(),
-            },
-            Retirement::Finalizer => Effect::Unfinalize,
-        };
-        self.retry_at = None;
-        self.go(Phase::Retiring(step), effect, effects);
-    }
-
-    fn retired(&mut self, step: Retirement, outcome: &Outcome, now: Duration, effects: &mut Effects) {
-        let next = match (step, outcome) {
-            // Another replica owns the group now and completes the deletion.
-            (Retirement::Tombstone, Outcome::Rejected(Rejection::NotOwner)) => {
-                self.phase = Phase::Observing;
-                return;
-            }
-            (Retirement::Tombstone, Outcome::Failed | Outcome::Unknown) => {
-                // A deletion must not depend on the database. The row gets its tombstone later.
-                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
-                if now >= give_up { Some(Retirement::Labels) } else { None }
-            }
-            (Retirement::Tombstone, _) => Some(Retirement::Labels),
-            (Retirement::Labels, Outcome::Cleared) => Some(Retirement::Finalizer),
-            (Retirement::Labels, Outcome::ClearRefused) => {
-                // When a namespace is deleted, the operator may lose its rights in it before the groups are gone, and
-                // never gets them back. The deletion must not wait for that.
-                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
-                if now >= give_up { Some(Retirement::Finalizer) } else { None }
-            }
-            (Retirement::Labels, _) => {
-                // The API server is unreachable, so it is unknown what it would allow.
-                self.retire_by = None;
-                None
-            }
-            (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Rejected(Rejection::GroupGone)) => {
-                self.phase = Phase::Retired;
-                return;
-            }
-            _ => None,
-        };
-        if let Some(next) = next {
-            (self.retire_by, self.failures) = (None, 0);
-            return self.retire(next, effects);
-        }
-        let again = now + self.next_pause();
-        self.retry_at = Some(self.retire_by.map_or(again, |give_up| again.min(give_up)));
-        self.phase = Phase::Retiring(step);
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Member {
     pub stamp: Option<i64>,
     /// Whether the stamp is of this group.
     pub stamped_by_us: bool,
+    /// Whether it has the fencing token that its role calls for: that of its stamp if it is active, otherwise none.
+    pub fencing_fits: bool,
     /// The verdict on it.
     pub standing: Standing,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
@@ -95,4 +97,6 @@ pub struct Row {
     pub confirmed: bool,
     /// The holders of all terms since the last confirmed one, that one included.
     pub pending: Vec<PodRef>,
+    /// Why the current term was granted, if it has not ended.
+    pub reason: Option<Reason>,
 }

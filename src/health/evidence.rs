@@ -213,7 +213,7 @@ impl PodEvidence {
     /// because the pod may be probed by another replica, whose results this one does not see.
     fn restarting_until(&self) -> Option<Duration> {
         let restarted = self.restarted?;
-        let proved = self.probes.proof().is_some_and(|sent_at| sent_at > restarted);
+        let proved = self.probes.succeeded_at().is_some_and(|sent_at| sent_at > restarted);
         (!proved).then(|| restarted + self.thresholds.freshness())
     }
 

@@ -144,6 +144,17 @@ impl PodFacts {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
+    /// Why the probe that was asked for is not run.
+    pub fn probe_refusal(&self) -> Option<ProbeRefusal> {
+        match &self.probe {
+            Err(refusal) => Some(refusal.clone()),
+            Ok(Some(_)) if self.ip.is_none() && self.readiness == Readiness::Ready => {
+                Some(ProbeRefusal::NoAddress)
+            }
+            Ok(_) => None,
+        }
+    }
+
     /// The probe that can be run now, and its address.
     pub fn target(&self) -> Option<(IpAddr, &ResolvedProbe)> {
         self.ip.zip(self.probe.as_ref().ok()?.as_ref())

@@ -17,6 +17,7 @@ mod node;
 mod probe;
 mod prober;
 mod probes;
+mod reach;
 mod thresholds;
 
 pub use clock::Monotonic;
@@ -25,4 +26,5 @@ pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeRefusal, ResolvedProbe};
 pub use prober::{ProbeEvent, ProbeStep, Prober, Target};
+pub use reach::Reach;
 pub use thresholds::Thresholds;

@@ -1,6 +1,9 @@
 //! Node leases: the heartbeats of the kubelets, for pods that cannot be probed.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
@@ -42,6 +45,8 @@ pub struct NodeLease {
 pub struct NodeLeases {
     stream: Option<Stream>,
     nodes: HashMap<String, Seen>,
+    /// The nodes in the list that is being read, if one is.
+    listed: Option<HashSet<String>>,
 }
 
 /// A period without interruption of the watch.
@@ -80,6 +85,9 @@ impl NodeLeases {
     /// itself.
     pub fn seen(&mut self, node: &str, renewed: Option<Timestamp>, now: Duration) {
         self.alive(now);
+        if let Some(listed) = &mut self.listed {
+            listed.insert(node.to_owned());
+        }
         let from = self.stream.map_or(now, |stream| stream.from);
         let Some(seen) = self.nodes.get_mut(node) else {
             let first = Seen { renewed, looked_at: now, counted_from: now, changed_at: None };
@@ -97,6 +105,19 @@ impl NodeLeases {
             seen.renewed = renewed;
         }
         seen.looked_at = seen.looked_at.max(now);
+    }
+
+    /// A list of all leases begins: those that are not in it were deleted in the meantime.
+    pub(crate) fn list_begins(&mut self) {
+        self.listed = Some(HashSet::new());
+    }
+
+    /// The list is complete.
+    pub(crate) fn list_ends(&mut self, now: Duration) {
+        self.alive(now);
+        if let Some(listed) = self.listed.take() {
+            self.nodes.retain(|node, _| listed.contains(node));
+        }
     }
 
     /// The lease was deleted.
@@ -183,6 +204,25 @@ mod tests {
         assert_eq!(leases.of("dead").word(s(39)), NodeWord::Unknown);
         assert_eq!(leases.of("dead").word(s(40)), NodeWord::Still(s(0)));
         assert_eq!(leases.of("alive").word(s(40)), NodeWord::Moving(s(40)));
+    }
+
+    #[test]
+    fn a_node_that_is_not_in_a_new_list_is_forgotten() {
+        let mut leases = NodeLeases::default();
+        for node in ["a", "b"] {
+            leases.seen(node, Some(renewal(1)), s(0));
+            leases.seen(node, Some(renewal(2)), s(10));
+        }
+        leases.list_begins();
+        leases.seen("a", Some(renewal(2)), s(15));
+        assert_eq!(leases.of("b").word(s(15)), NodeWord::Moving(s(10)), "the list is not complete");
+        leases.list_ends(s(15));
+        assert_eq!(leases.of("a").word(s(15)), NodeWord::Moving(s(10)));
+        assert_eq!(leases.of("b").word(s(15)), NodeWord::Unknown);
+        assert_eq!(leases.nodes.len(), 1);
+        // Without a list nothing is forgotten.
+        leases.list_ends(s(16));
+        assert_eq!(leases.nodes.len(), 1);
     }
 
     #[test]

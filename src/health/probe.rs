@@ -10,6 +10,8 @@ use k8s_openapi::{
 
 use crate::api::{LeaderGroupSpec, ProbeScheme};
 
+/// What probes call themselves.
+pub(super) const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
 /// kubectl's annotation for the default container of a pod.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Kubernetes' default for `readinessProbe.timeoutSeconds`.
@@ -40,6 +42,11 @@ pub enum ProbeKind {
     },
     /// A connection. It succeeds if it is accepted.
     TcpSocket,
+    /// A call of the gRPC health checking protocol. It succeeds if the service is serving.
+    Grpc {
+        /// The service; the empty name stands for the whole server.
+        service: String,
+    },
 }
 
 /// The outcome of one probe.
@@ -66,8 +73,12 @@ pub enum ProbeFailure {
     ConnectionRefused,
     /// The connection was closed before the answer was complete.
     Reset,
-    /// The response was not valid HTTP or TLS, or was too large.
+    /// The response was not valid HTTP, TLS or gRPC, or was too large.
     Protocol,
+    /// The gRPC health service reports another status than `SERVING`.
+    NotServing,
+    /// The gRPC call failed with this status, such as `UNIMPLEMENTED`.
+    GrpcStatus(u32),
 }
 
 /// Why a pod's probe is not run. The pod is then judged only by the kubelet's report.
@@ -95,11 +106,14 @@ pub enum ProbeRefusal {
     #[error("`{0}` is not a valid HTTP header")]
     BadHeader(String),
     /// `health.probe` sets none or several of the kinds.
-    #[error("set exactly one of httpGet and tcpSocket under `health.probe`")]
+    #[error("set exactly one of httpGet, tcpSocket and grpc under `health.probe`")]
     NoKind,
     /// The pod's address is not one that a pod can have.
     #[error("the pod's address {0} is a loopback, link-local or multicast address, which is never probed")]
     ForbiddenAddress(IpAddr),
+    /// The pod is ready, and its status has no address.
+    #[error("the pod is ready but has no address; check the network of its node")]
+    NoAddress,
 }
 
 /// The main container: `health.container`, otherwise kubectl's default container, otherwise the first container that
@@ -121,7 +135,7 @@ pub(super) fn main_container<'a>(
 }
 
 /// The probe to run: `health.probe`, otherwise the main container's readinessProbe. None if the pod has no probe that
-/// can be run from outside (no probe, exec, grpc): then the kubelet's report counts.
+/// can be run from outside (no probe, exec): then the kubelet's report counts.
 pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
     let container = main_container(pod, spec)?;
     let limit = |own: Duration| match spec.health.timeout {
@@ -131,17 +145,17 @@ pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<Resolv
     };
     if let Some(probe) = &spec.health.probe {
         let timeout = limit(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
-        return match (&probe.http_get, &probe.tcp_socket) {
-            (Some(get), None) => {
-                let kind = http_kind(get.scheme, get.path.as_deref(), std::iter::empty())?;
-                Ok(Some(ResolvedProbe { kind, port: port(&get.port, container, pod)?, timeout }))
+        let (kind, port_of) = match (&probe.http_get, &probe.tcp_socket, &probe.grpc) {
+            (Some(get), None, None) => {
+                (http_kind(get.scheme, get.path.as_deref(), std::iter::empty())?, &get.port)
             }
-            (None, Some(tcp)) => {
-                let port = port(&tcp.port, container, pod)?;
-                Ok(Some(ResolvedProbe { kind: ProbeKind::TcpSocket, port, timeout }))
+            (None, Some(tcp), None) => (ProbeKind::TcpSocket, &tcp.port),
+            (None, None, Some(grpc)) => {
+                (ProbeKind::Grpc { service: grpc.service.clone().unwrap_or_default() }, &grpc.port)
             }
-            _ => Err(ProbeRefusal::NoKind),
+            _ => return Err(ProbeRefusal::NoKind),
         };
+        return Ok(Some(ResolvedProbe { kind, port: port(port_of, container, pod)?, timeout }));
     }
     let Some((container, probe)) = container.and_then(|c| Some((c, c.readiness_probe.as_ref()?))) else {
         return Ok(None);
@@ -166,6 +180,10 @@ fn of_container(
         (http_kind(scheme, get.path.as_deref(), headers)?, &get.port, &get.host)
     } else if let Some(tcp) = &probe.tcp_socket {
         (ProbeKind::TcpSocket, &tcp.port, &tcp.host)
+    } else if let Some(grpc) = &probe.grpc {
+        let kind = ProbeKind::Grpc { service: grpc.service.clone().unwrap_or_default() };
+        let port = port(&IntOrString::Int(grpc.port), Some(container), pod)?;
+        return Ok(Some(ResolvedProbe { kind, port, timeout }));
     } else {
         return Ok(None);
     };

@@ -126,6 +126,11 @@ impl Probes {
         self.success.filter(|success| success.seq == self.last_ended).map(|success| success.at)
     }
 
+    /// When the last successful probe was sent, whatever followed.
+    pub(super) fn succeeded_at(&self) -> Option<Duration> {
+        self.success.map(|success| success.at)
+    }
+
     /// Since when the pod has not answered, if it counts as silent.
     pub(super) fn silent_since(&self, thresholds: &Thresholds, now: Duration) -> Option<Duration> {
         let (from, until) = self.silence(thresholds)?;

@@ -10,32 +10,29 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, Config, runtime::watcher};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde_json::json;
-use tokio::{
-    runtime::Runtime,
-    sync::{Semaphore, mpsc},
-};
+use tokio::{runtime::Runtime, sync::mpsc};
 use uuid::Uuid;
 
 use super::{
-    BACKGROUND, CALL_TIMEOUT, PROBES, QUEUE, STUCK,
-    claim::Answer,
+    CALL_TIMEOUT, PROBES, QUEUE, STUCK,
+    claim::{Answer, Answered},
     conditions::View,
     controller::{Controller, Health, Parts},
     events::Events,
     executor::Context,
     lock_view::LockNews,
-    message::{Done, Message},
+    message::Message,
     object::GroupName,
     status,
 };
 use crate::{
     api::{LeaderGroup, PodRef, Sighting},
-    election::{Outcome, Phase, Row},
+    election::Phase,
     health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
     routing::Router,
     telemetry::{Liveness, Metrics, ReadyChecks},
 };
-use leadergroup_lock::{Claimed, DatabaseConfig, Key, LockRow, PROTOCOL, SessionId, Store, Token};
+use leadergroup_lock::{Claimed, DatabaseConfig, Holder, Key, LockRow, PROTOCOL, SessionId, Store, Token};
 
 const PODS: usize = 3;
 const TOKEN: i64 = 5;
@@ -68,6 +65,7 @@ impl Bench {
         let controller = Controller::new(Parts {
             cluster: "c1".to_owned(),
             namespaces: Vec::new(),
+            node: None,
             session_ttl: Duration::from_mins(10),
             prober: Prober::new(probes, PROBES),
             events: Events::new(client.clone(), "bench", metrics.clone()),
@@ -76,7 +74,6 @@ impl Bench {
                 store: store.expect("the URL is one"),
                 metrics,
                 messages,
-                background: Semaphore::new(BACKGROUND),
             },
             health: Health {
                 liveness: Liveness::new(STUCK),
@@ -122,12 +119,10 @@ impl Bench {
         self.controller.turn();
         let names: Vec<GroupName> = (0..self.groups).map(name).collect();
         for (name, mut object) in names.into_iter().zip(groups) {
-            self.read(&name);
-            self.controller.turn();
             let view = self.view(&name);
             object.status = Some(status::status(view, None, false));
             object.metadata.resource_version = Some("2".to_owned());
-            let (uid, object) = (view.seen.record().uid.clone(), Ok(Box::new(Sighting(Ok(object)))));
+            let (uid, object) = (view.seen.record().uid.clone(), Ok(Some(Box::new(Sighting(Ok(object))))));
             self.controller.take(Message::Reported { group: name.clone(), uid, object });
             self.controller.turn();
             let (group, election) = (self.view(&name).group, self.view(&name).group.election());
@@ -145,9 +140,9 @@ impl Bench {
         let answers = (0..self.groups).map(|group| {
             let row = LockRow {
                 key: Key::new(format!("c1/shop/g{group}")).expect("a key"),
-                holder: None,
+                holder: Some(holder(pod_ref(group, 0))),
                 token: Token::new(TOKEN),
-                grant: None,
+                grant: Some(GRANT.into()),
                 confirmed: true,
                 session: Some(session),
                 group: String::new(),
@@ -156,34 +151,11 @@ impl Bench {
                 lock_timestamp: Timestamp::UNIX_EPOCH,
                 tombstone: false,
             };
-            (name(group), group_uid(group).into(), Ok(Answer::Lock(Box::new(Claimed::Ours(row)))))
+            let answer = Ok(Answer::Lock(Box::new(Claimed::Ours(row))));
+            Answered { name: name(group), uid: group_uid(group).into(), answer, object: None }
         });
         let answers = answers.collect();
         self.controller.take(Message::Claimed { session, answers });
-    }
-
-    /// Answers the first effect of a group.
-    fn read(&mut self, name: &GroupName) {
-        let record = self.view(name).seen.record().clone();
-        let declared = record.declared();
-        let row = Row {
-            token: TOKEN,
-            grant: Some(GRANT),
-            holder: declared.holder.clone(),
-            confirmed: true,
-            pending: Vec::new(),
-        };
-        let outcome = Outcome::Read { row: Some(row), declared: Some(declared) };
-        let done = Done {
-            group: name.clone(),
-            uid: record.uid.clone(),
-            ticket: 1,
-            outcome,
-            pods: Vec::new(),
-            object: None,
-            trouble: None,
-        };
-        self.controller.take(Message::Done(Box::new(done)));
     }
 
     /// Deletes the active pods of some groups, so that a change of holder begins, and is not carried on.
@@ -246,6 +218,10 @@ impl Bench {
         self.version += 1;
         let PodRef { name, uid } = pod_ref(group, pod);
         let role = if pod == 0 { "active" } else { "standby" };
+        let mut annotations = json!({ "leadergroup.dev/stamp": format!("{}/{TOKEN}", group_uid(group)) });
+        if pod == 0 {
+            annotations["leadergroup.dev/fencing-token"] = format!("c1/shop/g{group}/{TOKEN}").into();
+        }
         serde_json::from_value(json!({
             "metadata": {
                 "namespace": "shop",
@@ -255,7 +231,7 @@ impl Bench {
                 "creationTimestamp": "2026-01-01T00:00:00Z",
                 "deletionTimestamp": deleting.then_some("2026-01-01T00:00:00Z"),
                 "labels": { "app": format!("g{group}"), "leadergroup.dev/role": role },
-                "annotations": { "leadergroup.dev/stamp": format!("{}/{TOKEN}", group_uid(group)) },
+                "annotations": annotations,
             },
             "spec": { "nodeName": format!("node-{pod}"), "containers": [{ "name": "main" }] },
             "status": {
@@ -295,6 +271,10 @@ fn group_uid(group: usize) -> String {
 
 fn pod_ref(group: usize, pod: usize) -> PodRef {
     PodRef { name: format!("g{group}-{pod}"), uid: format!("uid-g{group}-{pod}") }
+}
+
+fn holder(pod: PodRef) -> Holder {
+    Holder { uid: pod.uid, namespace: "shop".to_owned(), name: pod.name }
 }
 
 fn group(group: usize) -> LeaderGroup {

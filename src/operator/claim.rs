@@ -1,20 +1,22 @@
 //! The calls that claim groups for this replica's session.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use futures::{StreamExt as _, stream};
-use kube::{Resource as _, ResourceExt as _};
+use kube::Resource as _;
 
 use super::{
     object::GroupName,
     record::{Record, same_place},
     trouble::Trouble,
 };
-use crate::{api::FINALIZER, routing::Router};
+use crate::{api::Sighting, routing::Router};
 use leadergroup_lock::{Changed, Claim, Claimed, SessionId, Store, Token, Tombstone};
 
 /// The most groups in one claim.
 pub(super) const LARGEST_CLAIM: usize = 1_000;
+/// The most of them that are new. Each is read first, and none of the claim is answered before all were read.
+pub(super) const MOST_NEW: usize = 64;
 /// Quorum reads at a time before rows are created.
 const PARALLEL_READS: usize = 16;
 
@@ -30,15 +32,22 @@ pub(super) enum Answer {
 /// What a quorum read says about a group.
 enum Presence {
     /// It exists, with our finalizer on it.
-    Exists,
+    Exists(Box<Sighting>),
     /// It is being deleted, and its status declares this token.
     Deleting(i64),
     /// It is gone.
     Gone,
 }
 
-/// The answer to the claim of one group: its name and UID, and what came of the claim.
-pub(super) type Answered = (GroupName, Arc<str>, Result<Answer, Trouble>);
+/// What came of the claim of one group.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) name: GroupName,
+    pub(super) uid: Arc<str>,
+    pub(super) answer: Result<Answer, Trouble>,
+    /// The group as a quorum read returned it, if there was one.
+    pub(super) object: Option<Box<Sighting>>,
+}
 
 /// Claims these groups. A row is only created, or taken over from an earlier group of the same name, after a quorum read
 /// has found the group: a cache may show a group that was deleted long ago. For a group that is being deleted without a
@@ -51,26 +60,21 @@ pub(super) async fn claim(
 ) -> Vec<Answered> {
     let all: Vec<&Record> = groups.iter().map(|group| &**group).collect();
     let mut answers = ask(store, session, &all, &vec![(false, None); all.len()]).await;
-    let unsettled: Vec<usize> = answers
-        .iter()
-        .enumerate()
-        .filter(|(index, answer)| match answer {
-            Ok(Claimed::Missing | Claimed::Tombstone { .. }) => true,
-            Ok(Claimed::Foreign { group }) => {
-                same_place(group, &groups[*index].tag) || groups[*index].is_deleting()
-            }
-            _ => false,
-        })
-        .map(|(index, _)| index)
-        .collect();
+    let asked = answers.iter().zip(&groups).enumerate();
+    let unsettled: Vec<usize> =
+        asked.filter(|(_, (answer, group))| is_unsettled(answer, group)).map(|(index, _)| index).collect();
     let reads: Vec<_> = unsettled.iter().map(|index| confirm(router, &groups[*index])).collect();
     let presence: Vec<_> = stream::iter(reads).buffered(PARALLEL_READS).collect().await;
     let (mut confirmed, mut buried) = (Vec::new(), Vec::new());
+    let mut objects = HashMap::new();
     for (index, presence) in unsettled.into_iter().zip(presence) {
         match (presence, &answers[index]) {
-            (Ok(Presence::Exists), Ok(Claimed::Foreign { group }))
+            (Ok(Presence::Exists(_)), Ok(Claimed::Foreign { group }))
                 if !same_place(group, &groups[index].tag) => {}
-            (Ok(Presence::Exists), _) => confirmed.push(index),
+            (Ok(Presence::Exists(object)), _) => {
+                confirmed.push(index);
+                objects.insert(index, object);
+            }
             (Ok(Presence::Deleting(floor)), Ok(Claimed::Missing)) => {
                 match bury(store, session, &groups[index], floor).await {
                     Ok(()) => buried.push(index),
@@ -97,8 +101,22 @@ pub(super) async fn claim(
     for index in buried {
         answers[index] = Ok(Answer::Buried);
     }
-    let named = groups.iter().map(|group| (group.name.clone(), group.uid.clone()));
-    named.zip(answers).map(|((name, uid), answer)| (name, uid, answer)).collect()
+    let answered = |(index, (group, answer)): (usize, (&Arc<Record>, _))| Answered {
+        name: group.name.clone(),
+        uid: group.uid.clone(),
+        answer,
+        object: objects.remove(&index),
+    };
+    groups.iter().zip(answers).enumerate().map(answered).collect()
+}
+
+/// Whether the claim depends on whether the group still exists.
+fn is_unsettled(answer: &Result<Claimed, Trouble>, group: &Record) -> bool {
+    match answer {
+        Ok(Claimed::Missing | Claimed::Tombstone { .. }) => true,
+        Ok(Claimed::Foreign { group: other }) => same_place(other, &group.tag) || group.is_deleting(),
+        _ => false,
+    }
 }
 
 /// Creates a tombstone in place of a row that was lost, so that the tokens of the key's next user are larger than the
@@ -120,11 +138,12 @@ async fn confirm(router: &Router, group: &Record) -> Result<Presence, Trouble> {
         return Ok(Presence::Deleting(found.declaration().token));
     }
     // A replica that cannot decode it leaves it to one that can.
-    let found = found.0.map_err(|unreadable| Trouble::Unreachable(unreadable.problem))?;
-    if !found.finalizers().iter().any(|name| name == FINALIZER) {
-        router.set_finalizer(&group.reference, true).await.map_err(|error| Trouble::from(&error))?;
+    if let Err(unreadable) = found.0 {
+        return Err(Trouble::Unreachable(unreadable.problem));
     }
-    Ok(Presence::Exists)
+    let found = router.set_finalizer_of(&group.reference, found, true).await;
+    let found = found.map_err(|error| Trouble::from(&error))?;
+    Ok(found.map_or(Presence::Gone, |found| Presence::Exists(Box::new(found))))
 }
 
 async fn ask(

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::{group::Group, index::IndexedGroup, outage::Hindrance, ownership::Ownership, trouble::Trouble};
+use super::{
+    coverage::ProbeCoverage, group::Group, index::IndexedGroup, outage::Hindrance, ownership::Ownership,
+    trouble::Trouble,
+};
 use crate::{
     api::{ConditionType, Reason, Role},
     election::{Member, Phase, Standing},
@@ -66,12 +69,13 @@ pub(super) fn findings(
     // A holder that is unwell is not among the eligible pods.
     let unwell = labelled_holder(view).is_some_and(|member| member.standing.against().is_some());
     let others = if unwell { eligible } else { eligible.saturating_sub(1) };
+    let refused = refusal(view);
     let redundant = if others > 0 {
         let plural = if others == 1 { "pod" } else { "pods" };
-        finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over"))
+        finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over{refused}"))
     } else {
         let message = "no other pod could take over now; check the pods that are not ready, or add replicas";
-        finding(C::Redundant, false, Reason::NoStandby, message)
+        finding(C::Redundant, false, Reason::NoStandby, format!("{message}{refused}"))
     };
     let ready = match [&accepted, &active, &routed].into_iter().find(|finding| !finding.status) {
         Some(first) => finding(C::Ready, false, first.reason, first.message.clone()),
@@ -82,7 +86,17 @@ pub(super) fn findings(
     } else {
         finding(C::Stalled, true, accepted.reason, accepted.message.clone())
     };
-    vec![accepted, active, redundant, routed, store, ready, stalled]
+    vec![accepted, active, redundant, routed, probed(view), store, ready, stalled]
+}
+
+fn probed(view: View) -> Finding {
+    let found = view.seen.coverage();
+    let reason = match found {
+        ProbeCoverage::Full | ProbeCoverage::TcpOnly => Reason::AsExpected,
+        ProbeCoverage::NoProbe => Reason::NoProbe,
+        ProbeCoverage::Unusable { .. } => Reason::ProbeUnusable,
+    };
+    finding(ConditionType::Probed, found.is_probed(), reason, found.to_string())
 }
 
 fn accepted(view: View) -> Finding {
@@ -168,6 +182,17 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
     }
 }
 
+/// The pods that the API server refuses to change, and why, for the end of a message.
+fn refusal(view: View) -> String {
+    let mut refused = view.group.election().refused();
+    let Some((member, first)) = refused.next() else { return String::new() };
+    let more = match refused.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    format!("; {}{more} cannot become active: {}", member.pod.name, first.message)
+}
+
 fn routed(view: View) -> Finding {
     use ConditionType::Routed;
     match &view.group.trouble {
@@ -242,16 +267,17 @@ mod tests {
             role,
             stamp: Some(5),
             stamped_by_us: true,
+            fencing_fits: true,
             standing: Standing::Unproven,
             created: 0,
         };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
-        let row =
-            Row { token: 5, grant: Some(grant), holder: Some(pod), confirmed: true, pending: Vec::new() };
+        let row = Row { token: 5, grant: Some(grant), holder: Some(pod), confirmed: true, ..Row::default() };
         let (mut group, now) = (Group::new(&Arc::new(record())), Duration::from_secs(100));
-        let asked = group.step(Event::Owned { seed: Uuid::from_u128(1_000) }, now);
+        let asked =
+            group.step(Event::Owned { seed: Uuid::from_u128(1_000), row: None, world: world.clone() }, now);
         let read = Outcome::Read { row: Some(row), declared: Some(declared) };
         group.step(Event::Outcome(asked[0].0, read, world.clone()), now);
         let asked = group.step(Event::Doubt, now);

@@ -8,10 +8,10 @@ use tokio::time::sleep;
 
 use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
-    api::{FINALIZER, OnDelete, PodRef, Reason, Sighting},
+    api::{OnDelete, PodRef, Reason, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
-    routing::{Declared, Promoted, RoutingError, Stripped},
+    routing::{Declared, Promoted, RoutingError, Stripped, Trial},
     telemetry::LockOutcome,
 };
 use leadergroup_lock::{
@@ -36,6 +36,7 @@ pub(super) struct Order {
 #[derive(Default)]
 struct Learned {
     pods: Vec<Pod>,
+    stripped: bool,
     object: Option<Box<Sighting>>,
 }
 
@@ -43,8 +44,16 @@ struct Learned {
 enum Failure {
     Rejected(Rejection),
     Uncleared(Trouble),
+    /// The API server refuses to let the pod be active.
+    Refused(Trouble, String),
     Unknown(Trouble),
     Trouble(Trouble),
+}
+
+impl Failure {
+    fn refused(error: &RoutingError) -> Self {
+        Self::Refused(Trouble::from(error), error.to_string())
+    }
 }
 
 impl From<LockError> for Failure {
@@ -88,8 +97,13 @@ pub(super) async fn carry_out(context: &Context, order: Order) -> Done {
     let counted = lock_operation(&effect);
     let call = Call { context, record: &record, session };
     let (outcome, trouble) = match call.attempt(effect, &mut learned).await {
+        Ok(Outcome::Stamped(refused)) => {
+            let trouble = refused.first().map(|(_, message)| Trouble::Refused(message.clone()));
+            (Outcome::Stamped(refused), trouble)
+        }
         Ok(outcome) => (outcome, None),
         Err(Failure::Rejected(refusal)) => (Outcome::Rejected(refusal), None),
+        Err(Failure::Refused(trouble, message)) => (Outcome::Refused(message), Some(trouble)),
         Err(Failure::Uncleared(trouble)) => (Outcome::ClearRefused, Some(trouble)),
         Err(Failure::Trouble(trouble)) => (Outcome::Failed, Some(trouble)),
         Err(Failure::Unknown(trouble)) => (Outcome::Unknown, Some(trouble)),
@@ -97,8 +111,9 @@ pub(super) async fn carry_out(context: &Context, order: Order) -> Done {
     if let Some(operation) = counted {
         context.metrics.lock_operation(operation, lock_outcome(&outcome));
     }
-    let Learned { pods, object } = learned;
-    Done { group: record.name.clone(), uid: record.uid.clone(), ticket, outcome, pods, object, trouble }
+    let Learned { pods, stripped, object } = learned;
+    let (group, uid) = (record.name.clone(), record.uid.clone());
+    Done { group, uid, ticket, outcome, pods, stripped, object, trouble }
 }
 
 /// The calls of one effect.
@@ -111,9 +126,15 @@ struct Call<'a> {
 impl Call<'_> {
     async fn attempt(&self, effect: Effect, learned: &mut Learned) -> Result<Outcome, Failure> {
         let (router, group) = (&self.context.router, &self.record.reference);
+        let key = self.record.key.as_str();
         Ok(match effect {
             Effect::Read => self.read(learned).await?,
             Effect::Verify(pod) => Outcome::Verified(self.verify(&pod, learned).await?),
+            Effect::Try { token, pod } => match router.try_promotion(group, key, token, &pod).await? {
+                Trial::Accepted => Outcome::Accepted,
+                Trial::Refused(refused) => return Err(Failure::refused(&refused)),
+                Trial::Gone => Outcome::Conflict,
+            },
             Effect::Grant(grant) => self.grant(grant).await?,
             Effect::Vacate { token } => self.vacate(Token::new(token)).await?,
             Effect::Declare { previous, next } => match router.declare(group, &previous, &next).await? {
@@ -124,7 +145,7 @@ impl Call<'_> {
             Effect::Strip { token, pods } => match router.strip(group, token, &pods).await? {
                 Stripped::Outdated => Outcome::Rejected(Rejection::Outdated),
                 Stripped::Done(pods, changed) => {
-                    learned.pods = pods;
+                    (learned.pods, learned.stripped) = (pods, changed);
                     if changed {
                         sleep(SETTLE).await;
                     }
@@ -132,25 +153,31 @@ impl Call<'_> {
                 }
             },
             Effect::Promote { token, pod, version } => {
-                match router.promote(group, token, &pod, &version).await? {
+                match router.promote(group, key, token, &pod, &version).await? {
                     Promoted::Done(pod) => {
                         learned.pods.push(*pod);
                         Outcome::Promoted
                     }
                     Promoted::Conflict => Outcome::Conflict,
+                    Promoted::Refused(refused) => return Err(Failure::refused(&refused)),
                 }
             }
             Effect::Recheck(pod) => self.recheck(&pod, learned).await?,
             Effect::Confirm { token } => self.confirm(Token::new(token)).await?,
             Effect::Stamp { token, pods } => {
-                let (pods, failed) = router.stamp(group, token, &pods).await;
-                learned.pods = pods;
-                failed.map_or(Ok(Outcome::Stamped), |error| Err(Failure::from(error)))?
+                let stamped = router.stamp(group, token, &pods).await;
+                learned.pods = stamped.pods;
+                if let Some(error) = stamped.failed {
+                    return Err(error.into());
+                }
+                let refused = stamped.refused.into_iter().map(|(pod, error)| (pod, error.to_string()));
+                Outcome::Stamped(refused.collect())
             }
             Effect::Tombstone => self.bury().await?,
             Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
             Effect::Unfinalize => {
-                router.set_finalizer(group, false).await?;
+                let seen = Sighting(Ok(self.record.object.clone()));
+                router.set_finalizer_of(group, seen, false).await?;
                 Outcome::Unfinalized
             }
             // The controller handles it itself.
@@ -190,17 +217,16 @@ impl Call<'_> {
 
     async fn read(&self, learned: &mut Learned) -> Result<Outcome, Failure> {
         let row = self.row().await?;
-        let object = self.context.router.sight(&self.record.reference).await?;
-        if let Some(object) = &object
-            && object.meta().deletion_timestamp.is_none()
+        let mut object = self.context.router.sight(&self.record.reference).await?;
+        if let Some(found) = &object
+            && found.meta().deletion_timestamp.is_none()
         {
-            if let Err(unreadable) = &object.0 {
+            if let Err(unreadable) = &found.0 {
                 return Err(Failure::Trouble(Trouble::Unreachable(unreadable.problem.clone())));
             }
-            if !object.finalizers().iter().any(|name| name == FINALIZER) {
-                // Without a finalizer the group could be deleted and leave its labels behind.
-                self.context.router.set_finalizer(&self.record.reference, true).await?;
-            }
+            // Without a finalizer the group could be deleted and leave its labels behind.
+            let (router, group) = (&self.context.router, &self.record.reference);
+            object = router.set_finalizer_of(group, found.clone(), true).await?;
         }
         let declared = object.as_ref().map(Sighting::declaration);
         learned.object = object.map(Box::new);
@@ -299,7 +325,9 @@ pub(super) fn against(facts: &PodFacts) -> Option<Reason> {
 /// The lock's row as the election sees it.
 pub(super) fn row_of(row: LockRow) -> Row {
     let pod = |holder: Holder| PodRef { name: holder.name, uid: holder.uid };
+    let present = row.pending.last().filter(|term| term.token == row.token);
     Row {
+        reason: present.and_then(|term| Reason::of_change(&term.reason)),
         token: row.token.get(),
         grant: row.grant.map(leadergroup_lock::GrantId::as_uuid),
         holder: row.holder.map(pod),

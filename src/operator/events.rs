@@ -1,16 +1,21 @@
-//! Kubernetes Events on the groups, one for each change of holder.
+//! Kubernetes Events on the groups: one for each change of holder, for a probe that cannot be carried out, and for labels
+//! that others have set.
+//!
+//! Each change of holder is an Event of its own. Events of the same kind that are collected into a series keep the text of
+//! the first, which names the pod and the token of another change.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Client, Resource as _,
-    runtime::events::{Event, EventType, Recorder, Reporter},
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
+use kube::{Api, Client, Resource as _, api::PostParams};
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    api::{LeaderGroup, Reason},
+    api::{FIELD_MANAGER, LeaderGroup, PodRef, Reason},
     election::Finished,
     telemetry::{ApiOutcome, Metrics},
 };
@@ -18,19 +23,38 @@ use crate::{
 /// Events waiting to be sent. Further ones are dropped, and counted.
 const QUEUE: usize = 256;
 const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The least time between two Events about the labels that others set in a group: another controller may set one again
+/// and again.
+const FOREIGN_LABEL_INTERVAL: Duration = Duration::from_mins(1);
+/// The API server refuses longer texts.
+const LONGEST_NOTE: usize = 1_024;
+/// The reason of these Events.
+const FOREIGN_LABEL: &str = "ForeignLabel";
 
 /// Sends Events from a queue of its own, so that nothing waits for them.
 pub(super) struct Events {
     metrics: Arc<Metrics>,
-    queue: mpsc::Sender<(Event, ObjectReference)>,
+    queue: mpsc::Sender<Event>,
+    replica: String,
+    /// When the last Event about foreign labels of each group was written, by the group's UID.
+    foreign_labels: HashMap<String, Duration>,
+}
+
+/// What an Event says.
+#[derive(Debug, PartialEq, Eq)]
+struct News {
+    is_normal: bool,
+    reason: String,
+    action: &'static str,
+    note: String,
+    pod: Option<PodRef>,
 }
 
 impl Events {
     pub(super) fn new(client: Client, replica: &str, metrics: Arc<Metrics>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let reporter = Reporter { controller: "leadergroup".to_owned(), instance: Some(replica.to_owned()) };
-        tokio::spawn(send(Recorder::new(client, reporter), waiting, metrics.clone()));
-        Self { metrics, queue }
+        tokio::spawn(send(client, waiting, metrics.clone()));
+        Self { metrics, queue, replica: replica.to_owned(), foreign_labels: HashMap::new() }
     }
 
     /// A change of holder has ended.
@@ -38,36 +62,111 @@ impl Events {
         if is_failover(finished) {
             self.metrics.failover(finished.reason, finished.took);
         }
-        let token = finished.token;
-        let took = finished.took.as_millis();
-        let (action, note) = match (&finished.from, &finished.to) {
-            (Some(from), Some(to)) if from.uid == to.uid => {
-                ("Confirm", format!("{} stays active, with token {token}", to.name))
-            }
-            (Some(from), Some(to)) => (
-                "Promote",
-                format!("{} is active with token {token}, after {}; took {took} ms", to.name, from.name),
-            ),
-            (None, Some(to)) => {
-                ("Promote", format!("{} is active with token {token}; took {took} ms", to.name))
-            }
-            (from, None) => {
-                let former = from.as_ref().map_or("nobody", |pod| pod.name.as_str());
-                ("Release", format!("the lock is free: {former} ended, and no pod could follow"))
-            }
-        };
-        let planned = matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed);
-        let type_ = if planned { EventType::Normal } else { EventType::Warning };
-        let event = Event {
-            type_,
-            reason: finished.reason.to_string(),
-            note: Some(note),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        if self.queue.try_send((event, group.object_ref(&()))).is_err() {
+        self.publish(group, change_of_holder(finished));
+    }
+
+    /// A probe that was asked for cannot be carried out.
+    pub(super) fn unprobed(&self, group: &LeaderGroup, problem: &str) {
+        let (reason, note) = (Reason::ProbeUnusable.to_string(), problem.to_owned());
+        self.publish(group, News { is_normal: false, reason, action: "Probe", note, pod: None });
+    }
+
+    /// The active label was taken off pods that are not the holder.
+    pub(super) fn stripped(&mut self, group: &LeaderGroup, pods: &[PodRef], now: Duration) {
+        let Some(uid) = group.metadata.uid.clone() else { return };
+        self.foreign_labels.retain(|_, at| now.saturating_sub(*at) < FOREIGN_LABEL_INTERVAL);
+        if !pods.is_empty() && !self.foreign_labels.contains_key(&uid) {
+            self.foreign_labels.insert(uid, now);
+            self.publish(group, foreign_label(pods));
+        }
+    }
+
+    /// The API server refuses to change a pod, which is therefore passed over.
+    pub(super) fn refused(&self, group: &LeaderGroup, pod: &PodRef, message: &str) {
+        let note = format!("{} cannot become active: {message}", pod.name);
+        let reason = Reason::WriteRefused.to_string();
+        self.publish(
+            group,
+            News { is_normal: false, reason, action: "PassOver", note, pod: Some(pod.clone()) },
+        );
+    }
+
+    fn publish(&self, group: &LeaderGroup, news: News) {
+        let event = event(group, news, &self.replica);
+        if self.queue.try_send(event).is_err() {
             self.metrics.event_dropped();
         }
+    }
+}
+
+fn change_of_holder(finished: &Finished) -> News {
+    let token = finished.token;
+    let took = finished.took.as_millis();
+    let (action, note) = match (&finished.from, &finished.to) {
+        (Some(from), Some(to)) if from.uid == to.uid => {
+            ("Confirm", format!("{} stays active, with token {token}", to.name))
+        }
+        (Some(from), Some(to)) => (
+            "Promote",
+            format!("{} is active with token {token}, after {}; took {took} ms", to.name, from.name),
+        ),
+        (None, Some(to)) => ("Promote", format!("{} is active with token {token}; took {took} ms", to.name)),
+        (from, None) => {
+            let former = from.as_ref().map_or("nobody", |pod| pod.name.as_str());
+            ("Release", format!("the lock is free: {former} ended, and no pod could follow"))
+        }
+    };
+    News {
+        is_normal: matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed),
+        reason: finished.reason.to_string(),
+        action,
+        note,
+        pod: finished.to.clone().or_else(|| finished.from.clone()),
+    }
+}
+
+fn foreign_label(pods: &[PodRef]) -> News {
+    let names: Vec<_> = pods.iter().map(|pod| pod.name.as_str()).collect();
+    News {
+        is_normal: false,
+        reason: FOREIGN_LABEL.to_owned(),
+        action: "Strip",
+        note: format!(
+            "took the active label off {}, which somebody else had set; the chart's admission policies prevent that",
+            names.join(", ")
+        ),
+        pod: pods.first().cloned(),
+    }
+}
+
+fn event(group: &LeaderGroup, news: News, replica: &str) -> Event {
+    let namespace = group.metadata.namespace.clone();
+    let mut note = news.note;
+    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+    let related = news.pod.map(|pod| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(pod.name),
+        uid: Some(pod.uid),
+        namespace: namespace.clone(),
+        ..ObjectReference::default()
+    });
+    Event {
+        metadata: ObjectMeta {
+            generate_name: group.metadata.name.as_ref().map(|name| format!("{name}-")),
+            namespace,
+            ..ObjectMeta::default()
+        },
+        action: Some(news.action.to_owned()),
+        event_time: Some(MicroTime(Timestamp::now())),
+        note: Some(note),
+        reason: Some(news.reason),
+        regarding: Some(group.object_ref(&())),
+        related,
+        reporting_controller: Some(FIELD_MANAGER.to_owned()),
+        reporting_instance: Some(replica.to_owned()),
+        type_: Some(if news.is_normal { "Normal" } else { "Warning" }.to_owned()),
+        ..Event::default()
     }
 }
 
@@ -77,14 +176,13 @@ fn is_failover(finished: &Finished) -> bool {
     another && !matches!(finished.reason, Reason::FirstHolder | Reason::Resumed | Reason::LostCommits)
 }
 
-async fn send(
-    recorder: Recorder,
-    mut queue: mpsc::Receiver<(Event, ObjectReference)>,
-    metrics: Arc<Metrics>,
-) {
-    while let Some((event, group)) = queue.recv().await {
-        let outcome = match timeout(EVENT_TIMEOUT, recorder.publish(&event, &group)).await {
-            Ok(Ok(())) => ApiOutcome::Done,
+async fn send(client: Client, mut queue: mpsc::Receiver<Event>, metrics: Arc<Metrics>) {
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    while let Some(event) = queue.recv().await {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+        let outcome = match timeout(EVENT_TIMEOUT, events.create(&params, &event)).await {
+            Ok(Ok(_)) => ApiOutcome::Done,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "could not write an Event");
                 let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);

@@ -1,13 +1,19 @@
-//! What the tasks of the controller share, and how they are started.
+//! What the tasks of the controller share, and in which order they are started.
+//!
+//! A burst, such as a thousand groups that are created together, asks for more calls than the API server can answer in
+//! time. So only a bounded number of tasks is under way, and the others wait here, the more urgent ones first. A call's
+//! time limit begins when the call does, so a task that waits does not time out. What waits is bounded by the number of
+//! groups: each has at most one step, one stamping and one report.
 
 use std::sync::Arc;
 
-use tokio::{
-    sync::{Semaphore, mpsc},
-    task::JoinSet,
-};
+use futures::future::BoxFuture;
+use tokio::{sync::mpsc, task::JoinSet};
 
-use super::message::Message;
+use super::{
+    message::Message,
+    queue::{Queue, Urgency},
+};
 use crate::{
     routing::{OnWrite, Router},
     telemetry::{ApiOutcome, Metrics},
@@ -21,63 +27,76 @@ pub(super) struct Context {
     pub(super) metrics: Arc<Metrics>,
     /// The controller's own queue.
     pub(super) messages: mpsc::Sender<Message>,
-    /// Places for calls to the API server that no change of holder waits for, so that changes of holder do not wait
-    /// behind thousands of reports.
-    pub(super) background: Semaphore,
 }
 
-/// In which order calls are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Urgency {
-    /// At once.
-    Now,
-    /// When there is a place in the background.
-    Background,
-}
-
-/// Starts the tasks of the controller, each of which makes its calls and sends one message.
+/// Starts the controller's tasks. Each task makes its calls and sends at most one message.
 pub(super) struct Executor {
-    pub(super) context: Arc<Context>,
+    context: Arc<Context>,
     tasks: JoinSet<()>,
+    waiting: Queue<BoxFuture<'static, ()>>,
 }
 
 impl Executor {
     pub(super) fn new(context: Context) -> Self {
-        Self { context: Arc::new(context), tasks: JoinSet::new() }
+        Self { context: Arc::new(context), tasks: JoinSet::new(), waiting: Queue::new() }
     }
 
-    /// Starts a task that sends what `call` returns to the controller.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.context.metrics
+    }
+
+    /// Starts a task that sends what `call` returns to the controller, as soon as there is a place.
     pub(super) fn start<C, F>(&mut self, urgency: Urgency, call: C)
     where
         C: FnOnce(Arc<Context>) -> F + Send + 'static,
         F: Future<Output = Message> + Send,
     {
-        let context = self.context.clone();
-        self.tasks.spawn(async move {
-            let _place = match urgency {
-                Urgency::Now => None,
-                // The semaphore is never closed.
-                Urgency::Background => context.background.acquire().await.ok(),
-            };
+        self.start_silent(urgency, |context| async move {
             let message = call(context.clone()).await;
             // The controller is gone only when the process ends.
             let _ = context.messages.send(message).await;
         });
     }
 
-    /// Starts a task that sends nothing to the controller.
-    pub(super) fn start_silent<C, F>(&mut self, call: C)
+    /// Starts a task that sends nothing to the controller, as soon as there is a place.
+    pub(super) fn start_silent<C, F>(&mut self, urgency: Urgency, call: C)
     where
         C: FnOnce(Arc<Context>) -> F + Send + 'static,
         F: Future<Output = ()> + Send,
     {
         let context = self.context.clone();
-        self.tasks.spawn(async move { call(context).await });
+        self.waiting.put(urgency, Box::pin(async move { call(context).await }));
+        self.fill();
     }
 
-    /// Frees the memory of tasks that have ended.
+    /// Whether a task of this urgency would start at once. The controller computes a status only then, so that one
+    /// report covers everything that happened while it waited.
+    pub(super) fn has_room(&self, urgency: Urgency) -> bool {
+        self.waiting.has_room(urgency)
+    }
+
+    /// Waits until a task ends, and starts others in its place. Never returns if none is under way.
+    pub(super) async fn task_ended(&mut self) {
+        match self.tasks.join_next().await {
+            Some(_) => self.fill(),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Frees the places and the memory of all tasks that have ended.
     pub(super) fn clear(&mut self) {
         while self.tasks.try_join_next().is_some() {}
+        self.fill();
+    }
+
+    /// Starts waiting tasks while there are places.
+    fn fill(&mut self) {
+        while let Some((task, place)) = self.waiting.take() {
+            self.tasks.spawn(async move {
+                task.await;
+                drop(place);
+            });
+        }
     }
 }
 

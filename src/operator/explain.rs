@@ -146,7 +146,7 @@ async fn read_lock(store: Result<Store, String>, record: &Record) -> Result<(Opt
 }
 
 /// Reads something, within a bound. An API server that is starting asks to come back later.
-async fn call<T, F>(what: &'static str, read: impl Fn() -> F) -> Result<T, ExplainError>
+pub(super) async fn call<T, F>(what: &'static str, read: impl Fn() -> F) -> Result<T, ExplainError>
 where
     F: Future<Output = Result<T, kube::Error>>,
 {

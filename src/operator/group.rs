@@ -1,6 +1,6 @@
 //! A group as the controller runs it: the election, the ownership, and the state of its status.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     history::History,
@@ -9,11 +9,16 @@ use super::{
     report::Report,
     trouble::Trouble,
 };
-use crate::election::{self, Effect, Event, Phase, Standing, Ticket, World};
+use crate::{
+    api::PodRef,
+    election::{self, Effect, Event, Phase, Standing, Ticket, World},
+};
 
 /// How long a change of holder may go on before it is reported. A report on each of its steps would compete with the
 /// next step for the API server.
-const QUICK_CHANGE: Duration = Duration::from_millis(500);
+const QUICK_CHANGE: Duration = Duration::from_secs(5);
+/// The same for a deletion. A report would also change the version of the group, on which its last step depends.
+const QUICK_DELETION: Duration = Duration::from_secs(10);
 
 /// A group as the controller runs it.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub(super) struct Group {
     pub(super) trouble: Option<Trouble>,
     /// The last failure of stamping standbys, which is logged once.
     pub(super) stamp_trouble: Option<Trouble>,
+    /// The refusals that an Event reported, by the pod's UID.
+    reported_refusals: BTreeMap<String, String>,
     pub(super) report: Report,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
@@ -43,6 +50,7 @@ impl Group {
             history: History::default(),
             trouble: None,
             stamp_trouble: None,
+            reported_refusals: BTreeMap::new(),
             report: Report::default(),
             owned_since: Duration::ZERO,
         };
@@ -100,9 +108,24 @@ impl Group {
         if matches!(self.election.phase(), Phase::Stable) && !self.election.busy() {
             self.trouble = None;
         }
-        self.report.quiet_until =
-            self.election.is_changing().then(|| self.report.quiet_until.unwrap_or(now + QUICK_CHANGE));
+        let quick = match self.election.phase() {
+            Phase::Retiring(_) => Some(QUICK_DELETION),
+            _ => self.election.is_changing().then_some(QUICK_CHANGE),
+        };
+        self.report.quiet_until = quick.map(|quick| self.report.quiet_until.unwrap_or(now + quick));
         effects
+    }
+
+    /// The pods that the API server refuses to change, with its words, as far as that is news.
+    pub(super) fn new_refusals(&mut self) -> Vec<(PodRef, String)> {
+        let refused = self.election.refused();
+        let refused: Vec<_> = refused.map(|(member, refused)| (&member.pod, &refused.message)).collect();
+        let known = |uid: &String, message: &String| self.reported_refusals.get(uid) == Some(message);
+        let news = refused.iter().filter(|(pod, message)| !known(&pod.uid, message));
+        let news = news.map(|(pod, message)| ((*pod).clone(), (*message).clone())).collect();
+        self.reported_refusals =
+            refused.iter().map(|(pod, message)| (pod.uid.clone(), (*message).clone())).collect();
+        news
     }
 
     /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the first
@@ -119,7 +142,8 @@ impl Group {
     /// When the group has to be looked at next although nothing happens.
     pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
         let settled = Some(self.settled_at()).filter(|_| self.settles(now));
-        let report = self.report.quiet_until.into_iter().chain([self.report.after]).filter(|at| *at > now);
+        let Report { quiet_until, minor_after, after, .. } = &self.report;
+        let report = quiet_until.iter().chain(minor_after).chain([after]).filter(|at| **at > now).copied();
         self.election.wake().into_iter().chain(settled).chain(report).min()
     }
 
@@ -130,6 +154,6 @@ impl Group {
             self.election.phase(),
             Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
         );
-        self.report.writing || (self.is_owned() && !at_rest)
+        self.report.writing || self.report.queued || (self.is_owned() && !at_rest)
     }
 }

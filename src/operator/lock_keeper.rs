@@ -83,7 +83,7 @@ impl Keeper {
                     }
                 }
                 Err(error) => {
-                    self.tell(LockNews::Down(error)).await;
+                    self.down(error).await;
                     leave.run_until_cancelled(sleep(self.retry_interval)).await;
                 }
             }
@@ -146,7 +146,7 @@ impl Keeper {
                     }
                     Some(SessionEvent::Failed(error)) => {
                         let schema = matches!(error, LockError::SchemaOld { .. });
-                        self.tell(LockNews::Down(error)).await;
+                        self.down(error).await;
                         if schema {
                             // The tables are gone, and the session with them. Joining again creates them.
                             self.tell(LockNews::Lost).await;
@@ -162,6 +162,7 @@ impl Keeper {
 
     /// A heartbeat succeeded.
     async fn beat(&self, beat: BeatEvent, yielded: bool) {
+        self.metrics.set_lock_store_up(true);
         self.metrics.heartbeat(beat.took);
         if let Some(lag) = beat.lag {
             self.metrics.heartbeat_lag(lag);
@@ -175,6 +176,12 @@ impl Keeper {
             took: beat.took,
         })
         .await;
+    }
+
+    /// The database could not be used.
+    async fn down(&self, error: LockError) {
+        self.metrics.set_lock_store_up(false);
+        self.tell(LockNews::Down(error)).await;
     }
 
     async fn close(&self, membership: Membership) {

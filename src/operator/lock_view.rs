@@ -35,6 +35,8 @@ pub(super) enum LockNews {
 pub(super) struct LockView {
     own: Option<SessionId>,
     living: Vec<SessionId>,
+    /// Since when these sessions are the living ones.
+    living_since: Duration,
     /// Those of them that seem to have stopped beating.
     suspects: Vec<SessionId>,
     /// When the last successful heartbeat was sent.
@@ -51,6 +53,11 @@ impl LockView {
 
     pub(super) fn living(&self) -> &[SessionId] {
         &self.living
+    }
+
+    /// Since when the living sessions are the same.
+    pub(super) fn living_since(&self) -> Duration {
+        self.living_since
     }
 
     pub(super) fn is_suspect(&self, session: SessionId) -> bool {
@@ -76,10 +83,14 @@ impl LockView {
     pub(super) fn beat(
         &mut self,
         own: SessionId,
-        living: Vec<SessionId>,
+        mut living: Vec<SessionId>,
         suspects: Vec<SessionId>,
         sent_at: Duration,
     ) -> bool {
+        living.sort_unstable();
+        if self.living != living || self.own != Some(own) {
+            self.living_since = sent_at;
+        }
         let changed = self.living != living || self.suspects != suspects;
         (self.own, self.living, self.suspects, self.beaten_at) = (Some(own), living, suspects, sent_at);
         changed

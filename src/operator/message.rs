@@ -32,6 +32,8 @@ pub(super) struct Done {
     pub(super) outcome: Outcome,
     /// Pods as the API server returned them, perhaps newer than on the watch.
     pub(super) pods: Vec<Pod>,
+    /// Whether a strip has changed any of them.
+    pub(super) stripped: bool,
     /// The group as a quorum read returned it.
     pub(super) object: Option<Box<Sighting>>,
     /// What to report to the user about a failure.
@@ -56,8 +58,9 @@ pub(super) enum Message {
     Done(Box<Done>),
     /// The answers to claims that were made for this session.
     Claimed { session: SessionId, answers: Vec<Answered> },
-    /// A write of a status ended, with the group as the API server returned it.
-    Reported { group: GroupName, uid: Arc<str>, object: Result<Box<Sighting>, Trouble> },
+    /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because
+    /// the group had changed.
+    Reported { group: GroupName, uid: Arc<str>, object: Result<Option<Box<Sighting>>, Trouble> },
     /// An owner of pods was read: whether it selects them by the group's role label.
     Owner { group: GroupName, uid: Arc<str>, owner: OwnerReference, selects: Result<bool, Trouble> },
     /// The answer to a ping.

@@ -7,10 +7,11 @@
 //! | what | files |
 //! |---|---|
 //! | what comes in | `watch`, `lock_keeper`, `message` |
-//! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owner_selector` |
+//! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owner_selector`, `coverage` |
 //! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `timers`, `resync` |
-//! | what goes out | `executor`, `effect`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
-//! | what all use | `object`, `record`, `outage`, `trouble`, `history`, `report` |
+//! | what goes out | `queue`, `executor`, `effect`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
+//! | what the commands read | `explain`, `claimant` |
+//! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report` |
 //!
 //! This is the only room that uses all the others.
 
@@ -18,10 +19,13 @@ mod api_server;
 mod assignment;
 #[doc(hidden)]
 pub mod bench;
+mod causes;
 mod claim;
+mod claimant;
 mod conditions;
 mod connectivity;
 mod controller;
+mod coverage;
 mod effect;
 mod events;
 mod executor;
@@ -38,6 +42,7 @@ mod outage;
 mod owner_selector;
 mod ownership;
 mod probing;
+mod queue;
 mod record;
 mod report;
 mod resync;
@@ -52,7 +57,7 @@ use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
-    sync::{self, Semaphore, mpsc},
+    sync::{self, mpsc},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -65,6 +70,7 @@ use crate::{
 };
 use api_server::ApiServer;
 pub use api_server::NoCluster;
+pub use claimant::{Claimant, Known, claimant};
 use controller::{Controller, Health, Parts};
 use events::Events;
 use executor::{Context, count_writes};
@@ -75,8 +81,6 @@ use leadergroup_lock::{LockError, Store};
 const QUEUE: usize = 4_096;
 /// How many probes may be in flight.
 const PROBES: usize = 4_096;
-/// How many calls to the API server may be in flight that no change of holder waits for.
-const BACKGROUND: usize = 64;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After this time without a turn the controller counts as stuck.
@@ -171,6 +175,7 @@ impl Replica<'_> {
         let parts = Parts {
             cluster,
             namespaces: settings.namespaces.clone(),
+            node: settings.node.clone(),
             session_ttl: settings.ttl,
             prober: Prober::new(probes, PROBES),
             events: Events::new(api.background.clone(), &settings.replica, metrics.clone()),
@@ -181,7 +186,6 @@ impl Replica<'_> {
                 store,
                 metrics,
                 messages,
-                background: Semaphore::new(BACKGROUND),
             },
             health,
         };

@@ -40,11 +40,13 @@ pub(super) struct Claims {
     after: Duration,
     /// Consecutive heartbeats at which the group had no owner.
     open_beats: u32,
+    /// This replica gave the group to another one, and does not know yet whether that one took it.
+    given: bool,
 }
 
 impl Default for Claims {
     fn default() -> Self {
-        Self { last: Ownership::Unowned, doubted: None, after: Duration::ZERO, open_beats: 0 }
+        Self { last: Ownership::Unowned, doubted: None, after: Duration::ZERO, open_beats: 0, given: false }
     }
 }
 
@@ -96,6 +98,17 @@ impl Claims {
         {
             self.open_beats = 0;
         }
+    }
+
+    /// This replica gives the group to another one.
+    pub(super) fn give(&mut self) {
+        (self.last, self.given) = (Ownership::Unowned, true);
+    }
+
+    /// Whether the answer to a claim, which is being taken in, ends the time in which it was not known who took a group
+    /// that this replica gave away.
+    pub(super) fn take_given(&mut self) -> bool {
+        std::mem::take(&mut self.given)
     }
 
     /// Takes the answer to a claim in. Returns whether this replica owns the group now, or what to report.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use kube::ResourceExt as _;
+
 use super::object::GroupName;
 use crate::{
-    api::{Declaration, LeaderGroup, LeaderGroupStatus, RoutingSpec},
+    api::{Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, RoutingSpec},
     routing::{GroupRef, Marks},
 };
 use leadergroup_lock::Key;
@@ -64,6 +66,11 @@ impl Record {
     /// The declaration in the status.
     pub(super) fn declared(&self) -> Declaration {
         self.status().map(|status| status.declaration.clone()).unwrap_or_default()
+    }
+
+    /// Whether the operator's finalizer is on it.
+    pub(super) fn has_finalizer(&self) -> bool {
+        self.object.finalizers().iter().any(|name| name == FINALIZER)
     }
 
     pub(super) fn is_deleting(&self) -> bool {

@@ -2,23 +2,52 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{outage::Hindrance, ownership::Ownership, record::Record, trouble::Trouble};
+use super::{
+    coverage::ProbeCoverage, outage::Hindrance, ownership::Ownership, record::Record, trouble::Trouble,
+};
+
+/// How often a status may be written for nothing but minor changes, such as a standby that comes and goes.
+const MINOR_INTERVAL: Duration = Duration::from_secs(10);
+/// How many such writes may follow each other at once, so that a group that is scaled up is reported without delay.
+const MINOR_BURST: u32 = 4;
 
 /// The state of a group's status.
 #[derive(Debug, Default)]
 pub(super) struct Report {
+    /// It waits for its turn to be written.
+    pub(super) queued: bool,
     /// A write is under way.
     pub(super) writing: bool,
     /// When the next write may begin.
     pub(super) after: Duration,
     /// Until then a change of holder is under way that may soon be over.
     pub(super) quiet_until: Option<Duration>,
-    /// A replica that does not own the group reported why nothing happens. It does so once for each outage.
-    pub(super) hindrance_reported: bool,
+    /// A replica that does not own the group has reported what it knows. It does so once for each outage and for each
+    /// answer to a claim: it must not overwrite the owner's report again and again.
+    pub(super) spoken: bool,
+    /// The minor changes that are written. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each write moves
+    /// this time on by one interval, and it may be at most a burst ahead of now.
+    minor: Duration,
+    /// When a minor change that was put off may be written.
+    pub(super) minor_after: Option<Duration>,
     /// The last failure, which is logged once.
     pub(super) trouble: Option<Trouble>,
     /// What the status was last computed from; `None` if it has to be computed again in any case.
     pub(super) rendered: Option<Inputs>,
+}
+
+impl Report {
+    /// Whether a minor change may be written now. If not, it is put off.
+    pub(super) fn allows_minor(&mut self, now: Duration) -> bool {
+        let next = self.minor.max(now) + MINOR_INTERVAL;
+        let allowed_at = next.saturating_sub(MINOR_INTERVAL * MINOR_BURST);
+        if now < allowed_at {
+            self.minor_after = Some(allowed_at);
+            return false;
+        }
+        self.minor = next;
+        true
+    }
 }
 
 /// Everything that a status is computed from.
@@ -34,6 +63,8 @@ pub(super) struct Inputs {
     pub(super) older_groups: Vec<String>,
     /// An owner that selects the group's pods by the role label.
     pub(super) owner: Option<String>,
+    /// How far the pods can be probed.
+    pub(super) coverage: ProbeCoverage,
     /// Whether pods without evidence are not yet counted as such.
     pub(super) settles: bool,
 }
@@ -45,5 +76,20 @@ impl PartialEq for Inputs {
             && self.ownership == other.ownership
             && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
             && (&self.older_groups, &self.owner) == (&other.older_groups, &other.owner)
+            && self.coverage == other.coverage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minor_changes_are_written_in_a_short_burst_and_then_once_an_interval() {
+        let (mut report, second) = (Report::default(), Duration::from_secs(1));
+        let allowed = (0..200).filter(|at| report.allows_minor(second * *at)).collect::<Vec<u32>>();
+        assert_eq!(allowed[..6], [0, 1, 2, 3, 10, 20]);
+        assert_eq!(allowed.len(), 4 + 19);
+        assert_eq!(report.minor_after, Some(second * 200));
     }
 }

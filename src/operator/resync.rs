@@ -110,7 +110,8 @@ mod tests {
         let place = GroupName { namespace: "shop".into(), name: name.into() };
         let record = Record::first(object, place, "c1").expect("it has name and UID");
         let mut group = Group::new(&Arc::new(record));
-        let effects = group.step(Event::Owned { seed: Uuid::nil() }, Duration::ZERO);
+        let effects = group
+            .step(Event::Owned { seed: Uuid::nil(), row: None, world: World::default() }, Duration::ZERO);
         let row = Some(Row { token, ..Row::default() });
         let declared = Some(Declaration { token, ..Declaration::default() });
         group.step(

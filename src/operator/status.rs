@@ -5,29 +5,45 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
 use super::{
-    conditions::{View, conditions, finding, findings, labelled_holder},
+    conditions::{Finding, View, conditions, finding, findings, labelled_holder},
     outage::Hindrance,
 };
-use crate::{
-    api::{ActivePod, ConditionType, LeaderGroupStatus, Reason, Unreadable},
-    election::Standing,
-};
+use crate::api::{ActivePod, ConditionType, LeaderGroupStatus, Reason, Unreadable};
 
 /// The status as it should read. While the group `settles`, its new owner has not yet heard of all pods, and does not
 /// count fewer eligible pods than before.
 pub(super) fn status(view: View<'_>, hindrance: Option<&Hindrance>, settles: bool) -> LeaderGroupStatus {
     let record = view.group.record();
     let old = record.status().cloned().unwrap_or_default();
-    let members = &view.group.election().world().members;
-    let eligible = members.iter().filter(|member| member.standing == Standing::Eligible).count();
+    let election = view.group.election();
+    let members = &election.world().members;
+    let eligible = members.iter().filter(|member| election.is_available(member)).count();
     let (eligible, members) = (count(eligible), count(members.len()));
     let eligible = if settles { eligible.max(old.eligible.min(members)) } else { eligible };
     let generation = record.object.metadata.generation.unwrap_or_default();
-    let findings = findings(view, eligible, members, hindrance);
+    let mut findings = findings(view, eligible, members, hindrance);
+    let known = old.observed_generation >= 0;
+    if known && hindrance.is_some() && !view.group.is_owned() {
+        // Without ownership a replica knows what keeps it from working, and what the labels are. All else stays as the
+        // owner last reported it.
+        let inactive = labelled_holder(view).is_none();
+        findings.retain(|finding| match finding.kind {
+            ConditionType::LockStoreReachable => true,
+            ConditionType::Active | ConditionType::Ready => inactive,
+            _ => false,
+        });
+        let history = view.group.history.entries().to_vec();
+        return LeaderGroupStatus {
+            history,
+            conditions: merged(findings, generation, &old.conditions),
+            ..old
+        };
+    }
     LeaderGroupStatus {
         observed_generation: generation,
         active: active(view, &old),
         token: old.token,
+        key: Some(record.key.to_string()),
         declaration: old.declaration.clone(),
         eligible,
         members,
@@ -44,6 +60,7 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
         json!({
             "observedGeneration": wanted.observed_generation,
             "active": wanted.active,
+            "key": wanted.key,
             "eligible": wanted.eligible,
             "members": wanted.members,
             "ready": wanted.ready,
@@ -51,6 +68,21 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
             "conditions": wanted.conditions,
         })
     })
+}
+
+/// Whether the status differs from the old one only in what does not concern the active pod: how many pods could take
+/// over.
+pub(super) fn is_minor(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus) -> bool {
+    let Some(old) = old else { return false };
+    let redundant = ConditionType::Redundant.to_string();
+    let others = |status: &LeaderGroupStatus| -> Vec<_> {
+        let others = status.conditions.iter().filter(|condition| condition.type_ != redundant);
+        others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
+    };
+    old != wanted
+        && (old.observed_generation, &old.active) == (wanted.observed_generation, &wanted.active)
+        && old.history == wanted.history
+        && others(old) == others(wanted)
 }
 
 /// Why the group is not ready, to be logged once: `None` if that was logged before, or will soon be over by itself.
@@ -64,8 +96,22 @@ pub(super) fn news<'a>(
     (!known && !passing).then_some(now)
 }
 
+/// Why pods cannot be probed although a probe was asked for: `None` if the old status says so already.
+pub(super) fn unprobed<'a>(
+    old: Option<&'a LeaderGroupStatus>,
+    wanted: &'a LeaderGroupStatus,
+) -> Option<&'a Condition> {
+    let unusable = Reason::ProbeUnusable.to_string();
+    let find = |status| condition(status, ConditionType::Probed).filter(|found| found.reason == unusable);
+    find(wanted).filter(|_| old.and_then(find).is_none())
+}
+
 fn readiness(status: &LeaderGroupStatus) -> Option<&Condition> {
-    let kind = ConditionType::Ready.to_string();
+    condition(status, ConditionType::Ready)
+}
+
+fn condition(status: &LeaderGroupStatus, kind: ConditionType) -> Option<&Condition> {
+    let kind = kind.to_string();
     status.conditions.iter().find(|condition| condition.type_ == kind)
 }
 
@@ -96,13 +142,17 @@ pub(super) fn of_undecodable(unreadable: &Unreadable) -> Option<Value> {
     let generation = unreadable.metadata.generation.unwrap_or_default();
     let findings = [(C::Accepted, false), (C::Ready, false), (C::Stalled, true)]
         .map(|(kind, status)| finding(kind, status, Reason::InvalidSpec, unreadable.problem.clone()));
-    let kinds = findings.each_ref().map(|finding| finding.kind.to_string());
     let before = unreadable.conditions();
-    let told = conditions(findings.into(), generation, &before);
-    if told.iter().all(|condition| before.contains(condition)) {
-        return None;
-    }
-    let others = before.into_iter().filter(|other| !kinds.contains(&other.type_));
-    let all: Vec<Condition> = told.into_iter().chain(others).collect();
-    Some(json!({ "observedGeneration": generation, "conditions": all }))
+    let all = merged(findings.into(), generation, &before);
+    (all != before).then(|| json!({ "observedGeneration": generation, "conditions": all }))
+}
+
+/// The old conditions with these findings in their place.
+fn merged(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {
+    let found = conditions(findings, generation, old);
+    let replaced = |condition: &Condition| {
+        found.iter().find(|found| found.type_ == condition.type_).unwrap_or(condition).clone()
+    };
+    let added = found.iter().filter(|found| old.iter().all(|old| old.type_ != found.type_));
+    old.iter().map(replaced).chain(added.cloned()).collect()
 }

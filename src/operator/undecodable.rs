@@ -19,7 +19,7 @@ pub(super) async fn report(router: &Router, unreadable: &Unreadable) {
     let Some(status) = status::of_undecodable(unreadable) else { return };
     let Some(group) = GroupRef::of(&unreadable.remains(None)) else { return };
     for pause in PAUSES {
-        match router.report(&group, &status).await {
+        match router.report(&group, &status, None).await {
             Ok(_) => return,
             Err(error) => {
                 let name = format!("{}/{}", group.namespace, group.name);

@@ -91,6 +91,12 @@ impl RoutingError {
         }
     }
 
+    /// Whether the API server would refuse the same call again, because of its object: an admission policy, a webhook, a
+    /// quota or a missing right refuses it.
+    pub fn is_definite(&self) -> bool {
+        self.is_refusal() && !matches!(self.code(), Some(401 | 408))
+    }
+
     /// Whether the API server refused the call, as opposed to being unreachable. Refusals are reported to the user.
     pub fn is_refusal(&self) -> bool {
         matches!(self.code(), Some(400..=403 | 405..=408 | 410..=428))

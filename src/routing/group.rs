@@ -1,12 +1,9 @@
 //! Reads and writes of the `LeaderGroup` object: declaration, status, finalizer.
 
-use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::{ResourceExt, api::Patch};
 use serde_json::{Value, json};
 
-use super::{GroupRef, Router, RoutingError};
+use super::{GroupRef, Router, RoutingError, as_manager};
 use crate::api::{Declaration, FINALIZER, LeaderGroup, Sighting};
 
 const READ: &str = "read the LeaderGroup";
@@ -73,36 +70,57 @@ impl Router {
     /// Writes the status except the declaration and the token, which [`Router::declare`] writes. A field that is null
     /// is removed.
     ///
+    /// With `expected`, it writes only if that is still the group's resourceVersion, and returns `None` if it is not.
+    ///
     /// This is a JSON Patch, too: in a merge patch of the status the API server ignores the UID, so a late patch
     /// would be written to another group of the same name.
-    pub async fn report(&self, group: &GroupRef, status: &Value) -> Result<Sighting, RoutingError> {
+    pub async fn report(
+        &self,
+        group: &GroupRef,
+        status: &Value,
+        expected: Option<&str>,
+    ) -> Result<Option<Sighting>, RoutingError> {
         let what = "write the LeaderGroup's status";
         let this = self.in_background();
-        match this.patch_group(group, "status", what, status_steps(&group.uid, status, None)).await {
-            Err(refused) if refused.code() == Some(422) => {
-                // A group without a status: a JSON Patch cannot add fields to it.
-                let bare = this.sight(group).await?.filter(Sighting::is_without_status);
-                match bare.and_then(|found| found.resource_version()) {
-                    Some(version) => {
-                        let steps = status_steps(&group.uid, status, Some(&version));
-                        this.patch_group(group, "status", what, steps).await
-                    }
-                    None => Err(refused),
-                }
+        let write = async |steps| this.patch_group(group, "status", what, steps).await.map(Some);
+        let refused = match write(status_steps(&group.uid, status, expected, false)).await {
+            Err(refused) if refused.code() == Some(422) => refused,
+            answer => return answer,
+        };
+        let found = this.sight(group).await?;
+        let version = found.as_ref().and_then(ResourceExt::resource_version);
+        match (found, version) {
+            (_, version) if expected.is_some() && version.as_deref() != expected => Ok(None),
+            // A JSON Patch cannot add fields to a status that does not exist.
+            (Some(found), Some(version)) if found.is_without_status() => {
+                write(status_steps(&group.uid, status, Some(&version), true)).await
             }
-            answer => answer,
+            _ => Err(refused),
         }
     }
 
     /// Adds or removes the finalizer, if that is still needed. Also works on a group that cannot be decoded.
     pub async fn set_finalizer(&self, group: &GroupRef, wanted: bool) -> Result<(), RoutingError> {
+        match self.sight(group).await? {
+            Some(found) => self.set_finalizer_of(group, found, wanted).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a group that was just seen, which is read again only if it has changed since. Returns the group as
+    /// it is now; `None` if it is gone.
+    pub async fn set_finalizer_of(
+        &self,
+        group: &GroupRef,
+        seen: Sighting,
+        wanted: bool,
+    ) -> Result<Option<Sighting>, RoutingError> {
         let what = "change the LeaderGroup's finalizers";
-        let (mut refusal, mut replaced) = (None, false);
+        let (mut found, mut refusal, mut replaced) = (seen, None, false);
         for _ in 0..5 {
-            let Some(found) = self.sight(group).await? else { return Ok(()) };
             let mut finalizers = found.finalizers().to_vec();
             if finalizers.iter().any(|name| name == FINALIZER) == wanted {
-                return Ok(());
+                return Ok(Some(found));
             }
             finalizers.retain(|name| name != FINALIZER);
             finalizers.extend(wanted.then(|| FINALIZER.to_owned()));
@@ -129,7 +147,11 @@ impl Router {
                 Err(refused) if matches!(refused.code(), Some(404 | 409 | 422)) => {
                     refusal = Some((version, refused));
                 }
-                answer => return answer.map(drop),
+                answer => return answer.map(Some),
+            }
+            match self.sight(group).await? {
+                Some(now) => found = now,
+                None => return Ok(None),
             }
         }
         Err(RoutingError::Contended { what })
@@ -142,7 +164,7 @@ impl Router {
         what: &'static str,
         steps: Value,
     ) -> Result<Sighting, RoutingError> {
-        let (api, params) = (self.groups(group), PatchParams::default());
+        let (api, params) = (self.groups(group), as_manager());
         let patch = json_patch(what, steps)?;
         if kind == "finalizer" {
             self.send(kind, what, api.patch(&group.name, &params, &patch)).await
@@ -157,12 +179,12 @@ fn understood(what: &'static str, found: Sighting) -> Result<LeaderGroup, Routin
     found.0.map_err(|unreadable| RoutingError::Unreadable { what, problem: unreadable.problem })
 }
 
-/// The JSON Patch that sets fields of the status of the group with this UID. A field that is null is removed. `bare`
-/// is the resourceVersion of a group without a status.
-fn status_steps(uid: &str, status: &Value, bare: Option<&str>) -> Value {
+/// The JSON Patch that sets fields of the status of the group with this UID. A field that is null is removed. With
+/// `version`, the group must have this resourceVersion. `bare` means that it has no status yet.
+fn status_steps(uid: &str, status: &Value, version: Option<&str>, bare: bool) -> Value {
     let mut steps = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
-    if let Some(version) = bare {
-        steps.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+    steps.extend(version.map(|at| json!({ "op": "test", "path": "/metadata/resourceVersion", "value": at })));
+    if bare {
         steps.push(json!({ "op": "add", "path": "/status", "value": {} }));
     }
     for (field, value) in status.as_object().into_iter().flatten() {

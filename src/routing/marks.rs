@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::api::{LeaderGroup, PodRef, Role, RoutingSpec, STAMP_ANNOTATION, Stamp};
+use crate::api::{
+    FENCING_ANNOTATION, FencingToken, LeaderGroup, PodRef, Role, RoutingSpec, STAMP_ANNOTATION, Stamp,
+};
 
 /// The role label and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,14 +38,19 @@ impl Marks {
             _ => Role::None,
         }
     }
+}
 
-    fn value(&self, role: Role) -> Option<&str> {
-        match role {
-            Role::Active => Some(&self.active),
-            Role::Standby => Some(&self.standby),
-            Role::None => None,
-        }
-    }
+/// What one write makes of a pod's marks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Marking<'a> {
+    /// Labelled active, stamped, and with the fencing token of the lock with this key.
+    Active { token: i64, key: &'a str },
+    /// Labelled standby and stamped.
+    Standby { token: i64 },
+    /// Without any mark.
+    Bare,
+    /// Without a stamp, but with the role and the fencing token that it has.
+    Unstamped,
 }
 
 /// The parts of a group that writes need.
@@ -75,17 +82,45 @@ impl GroupRef {
         Stamp { group: self.uid.clone(), token }
     }
 
-    /// A merge patch that sets the role and the term's stamp of the pod, on condition of its UID and resourceVersion.
-    pub(super) fn patch(&self, pod: &PodRef, version: &str, role: Role, stamp: Option<i64>) -> Value {
-        json!({
-            "metadata": {
-                "uid": pod.uid,
-                "resourceVersion": version,
-                "labels": { &self.marks.label: self.marks.value(role) },
-                "annotations": { STAMP_ANNOTATION: stamp.map(|token| self.stamp(token).to_string()) },
+    /// A merge patch that sets all marks of the pod, on condition of its UID and resourceVersion. In one write, so that
+    /// no revision of the pod has the fencing token without the active label. Only a dry run has no version.
+    pub(super) fn patch(&self, pod: &PodRef, version: Option<&str>, marking: Marking<'_>) -> Value {
+        let Marks { label, active, standby } = &self.marks;
+        let stamp = |token| self.stamp(token).to_string();
+        let (labels, annotations) = match marking {
+            Marking::Active { token, key } => {
+                let fencing = FencingToken { key, token }.to_string();
+                (
+                    json!({ label: active }),
+                    json!({ STAMP_ANNOTATION: stamp(token), FENCING_ANNOTATION: fencing }),
+                )
             }
-        })
+            Marking::Standby { token } => (
+                json!({ label: standby }),
+                json!({ STAMP_ANNOTATION: stamp(token), FENCING_ANNOTATION: null }),
+            ),
+            Marking::Bare => {
+                (json!({ label: null }), json!({ STAMP_ANNOTATION: null, FENCING_ANNOTATION: null }))
+            }
+            Marking::Unstamped => (json!({}), json!({ STAMP_ANNOTATION: null })),
+        };
+        let mut metadata = json!({ "uid": pod.uid, "labels": labels, "annotations": annotations });
+        if let Some(version) = version {
+            metadata["resourceVersion"] = version.into();
+        }
+        json!({ "metadata": metadata })
     }
+}
+
+/// Whether the pod has the fencing token that its role calls for: that of its stamp if it is active, otherwise none.
+pub fn has_its_fencing_token(pod: &Pod, role: Role, key: &str) -> bool {
+    let found = pod.annotations().get(FENCING_ANNOTATION);
+    if role != Role::Active {
+        return found.is_none();
+    }
+    let token = stamp_of(pod).map(|stamp| stamp.token);
+    let found = found.and_then(|text| FencingToken::parse(text));
+    found.is_some_and(|found| found.key == key && Some(found.token) == token)
 }
 
 /// The stamp on a pod, if it carries a readable one.

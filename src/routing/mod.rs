@@ -15,15 +15,15 @@ mod shared_list;
 pub use error::RoutingError;
 pub(crate) use error::words;
 pub use group::Declared;
-pub use marks::{GroupRef, Marks, stamp_of};
-pub use pods::{Promoted, Stripped};
+pub use marks::{GroupRef, Marks, has_its_fencing_token, stamp_of};
+pub use pods::{Promoted, Stamped, Stripped, Trial};
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use kube::{Api, Client, Resource, core::Status};
+use kube::{Api, Client, Resource, api::PatchParams, core::Status};
 use serde::de::DeserializeOwned;
 
-use crate::api::Sighting;
+use crate::api::{FIELD_MANAGER, Sighting};
 use k8s_openapi::api::core::v1::Pod;
 use shared_list::SharedLists;
 
@@ -122,6 +122,11 @@ impl Router {
             Err(_) => Err(RoutingError::Timeout { what, after: self.call_timeout }),
         }
     }
+}
+
+/// The parameters of every patch.
+pub(crate) fn as_manager() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Whether the API server reports that this very object does not exist. Other 404 answers are possible: from a proxy

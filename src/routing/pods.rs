@@ -10,8 +10,11 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::{GroupRef, Router, RoutingError, marks::stamp_of};
-use crate::api::{OnDelete, PodRef, Role};
+use super::{
+    GroupRef, Router, RoutingError, as_manager,
+    marks::{Marking, stamp_of},
+};
+use crate::api::{FENCING_ANNOTATION, OnDelete, PodRef, Role};
 
 /// The number of attempts to write one pod's role if the pod changes in between.
 const ATTEMPTS: usize = 8;
@@ -35,6 +38,30 @@ pub enum Promoted {
     Done(Box<Pod>),
     /// The pod has changed since it was read, or is gone; nothing was written.
     Conflict,
+    /// The API server refuses to label this pod active; nothing was written.
+    Refused(RoutingError),
+}
+
+/// The result of a dry run of a promotion.
+#[derive(Debug)]
+pub enum Trial {
+    /// The API server would let the pod be labelled active.
+    Accepted,
+    /// It would not.
+    Refused(RoutingError),
+    /// The pod is gone.
+    Gone,
+}
+
+/// What happened to standbys that were to be stamped.
+#[derive(Debug, Default)]
+pub struct Stamped {
+    /// The current versions of those that carry the stamp, or are labelled active.
+    pub pods: Vec<Pod>,
+    /// Those that the API server refuses to change.
+    pub refused: Vec<(PodRef, RoutingError)>,
+    /// Another failure.
+    pub failed: Option<RoutingError>,
 }
 
 /// What to do with a pod that is labelled active.
@@ -58,7 +85,8 @@ impl Router {
         Ok(found.filter(|found| found.uid().as_deref() == Some(&pod.uid)))
     }
 
-    /// Step 3: on success, every one of the pods is labelled standby and carries the term's stamp, or is gone.
+    /// Step 3: on success, every one of the pods is labelled standby, carries the term's stamp and no fencing token, or
+    /// is gone.
     pub async fn strip(
         &self,
         group: &GroupRef,
@@ -84,24 +112,21 @@ impl Router {
 
     /// Labels and stamps standbys as far as possible; a pod that cannot be written does not delay the others. A pod
     /// that became active in the meantime is left unchanged: the election decides whether it loses the role.
-    pub async fn stamp(
-        &self,
-        group: &GroupRef,
-        token: i64,
-        pods: &[PodRef],
-    ) -> (Vec<Pod>, Option<RoutingError>) {
+    pub async fn stamp(&self, group: &GroupRef, token: i64, pods: &[PodRef]) -> Stamped {
         let this = &self.in_background();
-        let stamps: Vec<_> = pods.iter().map(|pod| this.demote(group, token, pod, Active::Leave)).collect();
+        let stamp = async |pod| (pod, this.demote(group, token, pod, Active::Leave).await);
+        let stamps: Vec<_> = pods.iter().map(stamp).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
-        let (mut left, mut failed) = (Vec::new(), None);
-        while let Some(outcome) = written.next().await {
+        let mut stamped = Stamped::default();
+        while let Some((pod, outcome)) = written.next().await {
             match outcome {
-                Ok(Written::Now(pod) | Written::Already(pod)) => left.push(*pod),
+                Ok(Written::Now(pod) | Written::Already(pod)) => stamped.pods.push(*pod),
                 Ok(Written::Gone | Written::Outdated) => {}
-                Err(error) => failed = Some(error),
+                Err(error) if error.is_definite() => stamped.refused.push((pod.clone(), error)),
+                Err(error) => stamped.failed = Some(error),
             }
         }
-        (left, failed)
+        stamped
     }
 
     async fn demote(
@@ -118,7 +143,11 @@ impl Router {
             }
             let stamp = stamp_of(&found).filter(|stamp| stamp.group == group.uid);
             match stamp.map(|stamp| stamp.token) {
-                Some(stamped) if stamped == token && group.marks.role(&found) == Role::Standby => {
+                Some(stamped)
+                    if stamped == token
+                        && group.marks.role(&found) == Role::Standby
+                        && !found.annotations().contains_key(FENCING_ANNOTATION) =>
+                {
                     return Ok(Written::Already(Box::new(found)));
                 }
                 // The stamp is larger than our token. Either a later term was declared and this decision is out of
@@ -129,7 +158,7 @@ impl Router {
                 _ => {}
             }
             let version = found.resource_version().unwrap_or_default();
-            if let Some(now) = self.write(group, pod, &version, Role::Standby, Some(token)).await? {
+            if let Some(now) = self.write(group, pod, &version, Marking::Standby { token }).await? {
                 return Ok(Written::Now(Box::new(now)));
             }
         }
@@ -141,25 +170,56 @@ impl Router {
         Ok(found.is_none_or(|found| found.status.is_some_and(|status| status.declaration.token > token)))
     }
 
-    /// Step 4: labels the holder active and stamps it, if its version is still `version`.
+    /// Step 4: labels the holder active, stamps it and gives it the fencing token of the lock with this key, if its
+    /// version is still `version`.
     ///
     /// The version must have been read before the term's declaration was made or re-checked. A replica that declares
     /// a larger token writes to this pod before it promotes another one, so this write can never arrive late.
     pub async fn promote(
         &self,
         group: &GroupRef,
+        key: &str,
         token: i64,
         pod: &PodRef,
         version: &str,
     ) -> Result<Promoted, RoutingError> {
-        Ok(match self.write(group, pod, version, Role::Active, Some(token)).await? {
-            Some(pod) => Promoted::Done(Box::new(pod)),
-            None => Promoted::Conflict,
-        })
+        match self.write(group, pod, version, Marking::Active { token, key }).await {
+            Ok(Some(pod)) => Ok(Promoted::Done(Box::new(pod))),
+            Ok(None) => Ok(Promoted::Conflict),
+            Err(refused) if refused.is_definite() => Ok(Promoted::Refused(refused)),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Settles the labels of a deleted group: removes the stamp, and the role label unless it is kept. Pods that
-    /// another group has stamped since are left unchanged. All pods are tried, even if some fail. The error is a
+    /// A dry run of step 4: whether the API server would let this pod be labelled active. Nothing is written.
+    pub async fn try_promotion(
+        &self,
+        group: &GroupRef,
+        key: &str,
+        token: i64,
+        pod: &PodRef,
+    ) -> Result<Trial, RoutingError> {
+        let patch = group.patch(pod, None, Marking::Active { token, key });
+        let (api, params) = (self.pods(group), PatchParams { dry_run: true, ..as_manager() });
+        let patch = Patch::Merge(&patch);
+        let what = "find out whether a pod can be labelled active";
+        match self.call(what, api.patch(&pod.name, &params, &patch)).await {
+            Ok(_) => Ok(Trial::Accepted),
+            // A webhook cannot be asked by a dry run. That is no refusal.
+            Err(refused) if refused.code() == Some(400) => Ok(Trial::Accepted),
+            Err(refused) if refused.code() == Some(404) => Ok(Trial::Gone),
+            // 422: another UID, or a refusal.
+            Err(refused) if refused.code() == Some(422) => match self.pod(group, pod).await? {
+                Some(_) => Ok(Trial::Refused(refused)),
+                None => Ok(Trial::Gone),
+            },
+            Err(refused) if refused.is_definite() => Ok(Trial::Refused(refused)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Settles the labels of a deleted group: removes the stamp, and the role label and the fencing token unless they are
+    /// kept. Pods that another group has stamped since are left unchanged. All pods are tried, even if some fail. The error is a
     /// refusal only if all errors are refusals.
     pub async fn clear(
         &self,
@@ -210,9 +270,9 @@ impl Router {
             {
                 return Ok(());
             }
-            let role = if on_delete == OnDelete::Keep { group.marks.role(&found) } else { Role::None };
+            let marking = if on_delete == OnDelete::Keep { Marking::Unstamped } else { Marking::Bare };
             let version = found.resource_version().unwrap_or_default();
-            if self.write(group, pod, &version, role, None).await?.is_some() {
+            if self.write(group, pod, &version, marking).await?.is_some() {
                 return Ok(());
             }
         }
@@ -225,19 +285,18 @@ impl Router {
         group: &GroupRef,
         pod: &PodRef,
         version: &str,
-        role: Role,
-        stamp: Option<i64>,
+        marking: Marking<'_>,
     ) -> Result<Option<Pod>, RoutingError> {
         // For the API server an empty or zero version means "unconditional", which must never happen here.
         if version.is_empty() || version == "0" {
             return Ok(None);
         }
-        let patch: Value = group.patch(pod, version, role, stamp);
-        let (api, params) = (self.pods(group), PatchParams::default());
-        let kind = match (role, stamp) {
-            (Role::Active, Some(_)) => "active",
-            (_, Some(_)) => "standby",
-            (_, None) => "clear",
+        let patch: Value = group.patch(pod, Some(version), marking);
+        let (api, params) = (self.pods(group), as_manager());
+        let kind = match marking {
+            Marking::Active { .. } => "active",
+            Marking::Standby { .. } => "standby",
+            Marking::Bare | Marking::Unstamped => "clear",
         };
         let patch = Patch::Merge(&patch);
         match self.send(kind, "write a pod's role", api.patch(&pod.name, &params, &patch)).await {

@@ -24,6 +24,7 @@ pub struct Metrics {
     failover_duration: Histogram,
     probes: Family<OutcomeLabels, Counter>,
     probe_targets: Gauge,
+    lock_store_up: Gauge,
     heartbeat_duration: Histogram,
     heartbeat_lag: Histogram,
     lock_operations: Family<LockLabels, Counter>,
@@ -140,6 +141,7 @@ impl Metrics {
             failover_duration: Histogram::new(FAILOVER_SECONDS),
             probes: Family::default(),
             probe_targets: Gauge::default(),
+            lock_store_up: Gauge::default(),
             heartbeat_duration: Histogram::new(HEARTBEAT_SECONDS),
             heartbeat_lag: Histogram::new(HEARTBEAT_SECONDS),
             lock_operations: Family::default(),
@@ -182,6 +184,11 @@ impl Metrics {
         );
         registry.register("probe", "Probes of pods, by outcome", self.probes.clone());
         registry.register("probe_targets", "Pods that this replica probes", self.probe_targets.clone());
+        registry.register(
+            "lock_store_up",
+            "1 if this replica could use the lock's database at the last attempt, otherwise 0",
+            self.lock_store_up.clone(),
+        );
         registry.register_with_unit(
             "lock_heartbeat_duration",
             "Duration of one heartbeat of the session, successful or not",
@@ -252,6 +259,11 @@ impl Metrics {
     /// Sets the number of probed pods.
     pub fn set_probe_targets(&self, count: usize) {
         self.probe_targets.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The lock's database could be used at the last attempt, or not. Not, before the first attempt.
+    pub fn set_lock_store_up(&self, up: bool) {
+        self.lock_store_up.set(i64::from(up));
     }
 
     /// A heartbeat of the lock's session ended after `duration`.

@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test's support fails by panicking")]
 
+pub mod admission;
 pub mod programs;
 
 use std::{

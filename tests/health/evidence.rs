@@ -81,6 +81,9 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     let mut proved = evidence.clone();
     probe(&mut proved, 2_000, ProbeOutcome::Success);
     assert_eq!(of_holder(&proved, 2_010), Verdict::Eligible { since: ms(2_000) });
+    // What happens to the new run later is no longer about the restart.
+    probe(&mut proved, 3_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
+    assert_eq!(of_holder(&proved, 3_010), Verdict::Unknown);
     // A replica that does not probe the pod sees no success, which must not count against the pod later.
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(1_600)), Some(ms(4_000)));
     assert_eq!(of_holder(&evidence, 4_499), failing);

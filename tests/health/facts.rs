@@ -162,7 +162,18 @@ fn probes_that_could_harm_or_make_no_sense_are_refused() {
     let header = json!([{ "name": "X", "value": "a\r\nEvil: 1" }]);
     assert_eq!(get(json!({ "port": 80, "httpHeaders": header })), Err(ProbeRefusal::BadHeader("X".into())));
     assert_eq!(with(json!({ "exec": { "command": ["true"] } })), Ok(None));
-    assert_eq!(with(json!({ "grpc": { "port": 80 } })), Ok(None));
+    assert_eq!(with(json!({ "grpc": { "port": 0 } })), Err(ProbeRefusal::PortOutOfRange(0)));
+}
+
+#[test]
+fn a_grpc_probe_is_of_the_pod_or_of_the_group() {
+    let kind = |facts: PodFacts| facts.probe.unwrap().map(|probe| (probe.kind, probe.port));
+    let grpc = |service: &str| ProbeKind::Grpc { service: service.to_owned() };
+    let mut pod = pod();
+    pod["spec"]["containers"][1]["readinessProbe"] = json!({ "grpc": { "port": 50051, "service": "db" } });
+    assert_eq!(kind(read(pod.clone(), json!({}))), Some((grpc("db"), 50_051)));
+    let own = json!({ "probe": { "grpc": { "port": "http" } } });
+    assert_eq!(kind(read(pod, own)), Some((grpc(""), 8080)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leadergroup::{
-    api::{LeaderGroupSpec, ProbeScheme},
+    api::{HoldConnection, LeaderGroupSpec, ProbeScheme},
     health::{
         JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeOutcome, ProbeStep, Prober,
         ResolvedProbe, Target, Thresholds, Verdict,
@@ -25,7 +25,8 @@ fn target(server: &Server, listen: Duration) -> Target {
     let kind =
         ProbeKind::HttpGet { scheme: ProbeScheme::Http, path: "/".parse().unwrap(), headers: Vec::new() };
     let probe = ResolvedProbe { kind, port: server.address.port(), timeout: SHORT };
-    Target { ip: server.address.ip(), probe, interval: Duration::from_hours(1), listen }
+    let (ip, interval) = (server.address.ip(), Duration::from_hours(1));
+    Target { ip, probe, interval, listen, hold: HoldConnection::Never, threshold: 2 }
 }
 
 /// A server that gives this answer when it is allowed to.
@@ -56,7 +57,9 @@ async fn an_answer_after_the_timeout_is_reported_as_late() {
         if event.step == ProbeStep::Ended(ProbeOutcome::Unanswered) {
             go.notify_one();
         }
-        steps.push((event.seq, event.sent_at, event.step));
+        if event.step != ProbeStep::Accepted {
+            steps.push((event.seq, event.sent_at, event.step));
+        }
     }
     let (seq, sent_at, _) = steps[0];
     let expected = [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered), ProbeStep::AnsweredLate];
@@ -92,7 +95,30 @@ async fn nobody_listens_for_longer_than_asked_for() {
     while let Some(event) = events.recv().await {
         steps.push(event.step);
     }
+    steps.retain(|step| *step != ProbeStep::Accepted);
     assert_eq!(steps, [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered)]);
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_is_told_from_a_pod_that_is_not_reached() {
+    let server = Server::hanging().await;
+    let (sender, mut events) = mpsc::channel(8);
+    let mut prober = Prober::new(sender, 8);
+    let interval = Duration::from_millis(500);
+    let mut target = Target { interval, ..target(&server, Duration::ZERO) };
+    target.probe.timeout = interval;
+    prober.set_target(&"u".into(), &target);
+    let mut next =
+        async || timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
+    let mut accepted = next().await;
+    while accepted.step != ProbeStep::Accepted {
+        accepted = next().await;
+    }
+    let mut ended = next().await;
+    while ended.seq != accepted.seq {
+        ended = next().await;
+    }
+    assert_eq!(ended.step, ProbeStep::Ended(ProbeOutcome::Unanswered));
 }
 
 #[test]

@@ -4,7 +4,10 @@
 
 mod evidence;
 mod facts;
+mod grpc;
+mod hold;
 mod late;
 mod prober;
+mod reach;
 mod server;
 mod stopped;

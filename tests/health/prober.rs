@@ -8,7 +8,7 @@ use std::{
 };
 
 use leadergroup::{
-    api::ProbeScheme,
+    api::{HoldConnection, ProbeScheme},
     health::{ProbeEvent, ProbeFailure, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe, Target},
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
@@ -56,6 +56,8 @@ fn target(address: SocketAddr, kind: ProbeKind, timeout: Duration, interval: Dur
         probe: ResolvedProbe { kind, port: address.port(), timeout },
         interval,
         listen: Duration::ZERO,
+        hold: HoldConnection::Never,
+        threshold: 2,
     }
 }
 
@@ -383,7 +385,7 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
                 assert!(known, "{event:?} was never sent");
                 assert!(ended.insert(event.seq), "{event:?} ended twice");
             }
-            ProbeStep::AnsweredLate => panic!("{event:?}"),
+            ProbeStep::Accepted | ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
     }
     for (n, pair) in sent.windows(2).enumerate() {
@@ -425,7 +427,8 @@ async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_no_more_tha
                 under_way -= 1;
                 ended += 1;
             }
-            step => panic!("{step:?}"),
+            ProbeStep::Accepted => {}
+            step @ (ProbeStep::Ended(_) | ProbeStep::AnsweredLate) => panic!("{step:?}"),
         }
         most = most.max(under_way);
     }
@@ -453,6 +456,36 @@ async fn no_more_probes_are_under_way_than_allowed() {
     }
     eventually("the three are connected", || server.accepted() == 3).await;
     assert_eq!((sent, server.most_open()), (3, 3));
+}
+
+#[tokio::test]
+async fn pods_that_do_not_answer_leave_room_for_those_that_do() {
+    let (hanging, well) = (Server::hanging().await, Server::answering(OK).await);
+    let (sender, mut events) = mpsc::channel(64);
+    let mut prober = Prober::new(sender, 1);
+    let pause = Duration::from_millis(500);
+    for n in 0..20 {
+        let uid = uid(&format!("u{n}"));
+        prober.set_target(&uid, &target(hanging.address, http(), SHORT, pause));
+    }
+    let mut unanswered = HashSet::new();
+    while unanswered.len() < 20 {
+        let event = next(&mut events).await;
+        if event.step == ProbeStep::Ended(ProbeOutcome::Unanswered) {
+            unanswered.insert(event.uid);
+        }
+    }
+    prober.set_target(&uid("well"), &target(well.address, http(), AMPLE, pause));
+    let (mut answered, mut never_sent) = (0, 0);
+    while answered + never_sent < 5 {
+        let event = next(&mut events).await;
+        match event.step {
+            ProbeStep::Ended(ProbeOutcome::Success) => answered += 1,
+            ProbeStep::Ended(ProbeOutcome::Void) if &*event.uid == "well" => never_sent += 1,
+            _ => {}
+        }
+    }
+    assert!(answered > never_sent, "{never_sent} were never sent");
 }
 
 #[tokio::test]

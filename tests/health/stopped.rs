@@ -5,9 +5,12 @@
 
 use std::{env, net::SocketAddr, process::Stdio, time::Duration};
 
-use leadergroup::health::{
-    JudgedAs, Monotonic, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe,
-    Target, Thresholds,
+use leadergroup::{
+    api::HoldConnection,
+    health::{
+        JudgedAs, Monotonic, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe,
+        Target, Thresholds,
+    },
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -52,8 +55,10 @@ async fn operator() {
     let mut evidence =
         PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
     evidence.kubelet(&facts, Monotonic::now());
-    let first =
-        prober.set_target(&"u".into(), &Target { ip: address.ip(), probe, interval, listen: Duration::ZERO });
+    let ip = address.ip();
+    let hold = HoldConnection::Never;
+    let target = Target { ip, probe, interval, listen: Duration::ZERO, hold, threshold: 2 };
+    let first = prober.set_target(&"u".into(), &target);
     evidence.retarget(first.unwrap());
     let mut said = None;
     loop {
@@ -75,6 +80,7 @@ async fn operator() {
                     evidence.probe_answered(event.seq, event.sent_at, outcome);
                     println!("\nprobe {outcome:?}");
                 }
+                ProbeStep::Accepted => {}
                 ProbeStep::AnsweredLate => evidence.probe_answered_late(event.seq, event.sent_at),
             }
         }

@@ -2,11 +2,13 @@
 
 use std::{fs, time::Duration};
 
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::PostParams};
+use serde_json::json;
 
 use crate::{
     apiserver::ApiServer,
-    objects::{condition, good_spec, group, groups},
+    objects::{condition, good_spec, group, groups, pod},
     postgres::{self, PASSWORD, eventually},
     replica::Operator,
 };
@@ -89,6 +91,58 @@ async fn a_migration_that_waits_does_not_hold_up_the_end() {
     let (status, took) = operator.end().await;
     assert!(status.success(), "{}", operator.log());
     assert!(took < Duration::from_secs(20), "it took {took:?}: {}", operator.log());
+}
+
+#[tokio::test]
+async fn the_metrics_say_that_the_database_is_away_as_long_as_it_is() {
+    let server = ApiServer::shared().await;
+    let own = postgres::Server::start(&[]);
+    let database = own.database().await;
+    let namespace = server.namespace("outage").await;
+    let groups = groups(server.client().await, &namespace);
+    groups.create(&PostParams::default(), &group("web", &good_spec())).await.unwrap();
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let shows = |line: &str| operator.get("/metrics").lines().any(|shown| shown == line);
+    let of_group = || operator.get("/metrics").contains("leadergroup_active{");
+    eventually("the database is up", || async { shows("leadergroup_lock_store_up 1") && of_group() }).await;
+    for how in [postgres::Server::stop, postgres::Server::kill] {
+        how(&own);
+        eventually("the database is away", || async { shows("leadergroup_lock_store_up 0") }).await;
+        // No series of a group is left on which an alert could be based.
+        eventually("the group is nobody's", || async { !of_group() }).await;
+        assert!(shows("leadergroup_lock_store_up 0"));
+        own.launch();
+        eventually("the database is up", || async { shows("leadergroup_lock_store_up 1") && of_group() })
+            .await;
+    }
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn a_cause_that_all_groups_have_is_logged_once() {
+    let server = ApiServer::shared().await;
+    let namespace = server.namespace("away").await;
+    let groups = groups(server.client().await, &namespace);
+    let pods = Api::<Pod>::namespaced(server.client().await, &namespace);
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        let spec = json!({ "selector": { "matchLabels": { "app": name } } });
+        groups.create(&PostParams::default(), &group(name, &spec)).await.unwrap();
+        let pod = pod(&format!("{name}-0"), name, "example.com/unrelated", None);
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    // Nothing listens there.
+    let mut operator =
+        Operator::start(server, &namespace, "postgres://app@127.0.0.1:1/locks?sslmode=disable");
+    for name in names {
+        eventually("each group says so", || async {
+            condition(&groups, name, "Ready").await.1 == "LockStoreUnavailable"
+        })
+        .await;
+    }
+    let told = operator.log().lines().filter(|line| line.contains("the group is not ready")).count();
+    assert_eq!(told, 1, "{}", operator.log());
+    assert!(operator.end().await.0.success());
 }
 
 #[tokio::test]

@@ -7,8 +7,10 @@
 mod account;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
+mod balance;
 mod connections;
 mod database;
+mod events;
 mod explain;
 mod failover;
 mod groups;
@@ -16,5 +18,9 @@ mod kubelet;
 mod objects;
 #[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
+mod probes;
+mod recovery;
+mod refusals;
 mod replica;
+mod reports;
 mod rights;

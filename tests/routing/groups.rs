@@ -37,16 +37,20 @@ async fn a_report_does_not_collide_with_a_declaration() {
     let stage = Stage::new("report").await;
     let a = stage.pod("a").await;
     let before = stage.declared().await;
-    stage.router.report(&stage.group, &json!({ "eligible": 1, "members": 3, "ready": "1/3" })).await.unwrap();
+    stage
+        .router
+        .report(&stage.group, &json!({ "eligible": 1, "members": 3, "ready": "1/3" }), None)
+        .await
+        .unwrap();
     let next = term(1, &a, &[]);
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::Done);
     let active = json!({ "pod": "a", "uid": "u", "node": "n", "since": "2026-01-01T00:00:00Z" });
-    let reported = stage.router.report(&stage.group, &json!({ "active": active })).await.unwrap();
-    assert_eq!(reported.0.unwrap().status.unwrap().active.unwrap().pod, "a");
+    let reported = stage.router.report(&stage.group, &json!({ "active": active }), None).await.unwrap();
+    assert_eq!(reported.unwrap().0.unwrap().status.unwrap().active.unwrap().pod, "a");
     for _ in 0..2 {
         let patch = json!({ "eligible": 2, "active": null });
-        let reported = stage.router.report(&stage.group, &patch).await.unwrap();
-        assert_eq!(reported.0.unwrap().status.unwrap().active, None);
+        let reported = stage.router.report(&stage.group, &patch, None).await.unwrap();
+        assert_eq!(reported.unwrap().0.unwrap().status.unwrap().active, None);
     }
     let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
     assert_eq!((status.eligible, status.members, status.declaration), (2, 3, next));
@@ -61,7 +65,7 @@ async fn nothing_is_written_to_a_group_that_came_later() {
     let next = term(1, &a, &[]);
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::GroupGone);
     assert!(stage.router.group(&stage.group).await.unwrap().is_none());
-    assert!(stage.router.report(&stage.group, &json!({ "eligible": 9 })).await.is_err());
+    assert!(stage.router.report(&stage.group, &json!({ "eligible": 9 }), None).await.is_err());
     stage.router.set_finalizer(&stage.group, false).await.unwrap();
     assert_eq!(stage.finalizers().await, [FINALIZER], "the new group's own");
     let found = stage.router.group(&replaced).await.unwrap().unwrap().status.unwrap();
@@ -111,7 +115,7 @@ async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
         let declared = stage.router.declare(&stage.group, &first, &next).await;
         assert!(matches!(declared, Err(RoutingError::Unreadable { .. })), "{declared:?}");
         // Its status and its finalizers can be written.
-        stage.router.report(&stage.group, &json!({ "eligible": 1 })).await.unwrap();
+        stage.router.report(&stage.group, &json!({ "eligible": 1 }), None).await.unwrap();
         for wanted in [false, true] {
             stage.router.set_finalizer(&stage.group, wanted).await.unwrap();
             assert_eq!(stage.finalizers().await.len(), usize::from(wanted));

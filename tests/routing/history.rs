@@ -10,11 +10,14 @@ use kube::{
 };
 use leadergroup::{
     api::{Declaration, LeaderGroup, Role},
-    routing::stamp_of,
+    routing::{has_its_fencing_token, stamp_of},
 };
 use serde_json::json;
 
-use crate::{apiserver::DEADLINE, stage::Stage};
+use crate::{
+    apiserver::DEADLINE,
+    stage::{KEY, Stage},
+};
 
 enum Change {
     Pod { name: String, uid: String, role: Role, token: i64 },
@@ -72,10 +75,13 @@ impl Stage {
             let change = if matches!(event, WatchEvent::Deleted(_)) {
                 Change::PodGone(pod.name_any())
             } else {
+                let role = self.group.marks.role(pod);
+                let (version, annotations) = (pod.resource_version(), pod.annotations());
+                assert!(has_its_fencing_token(pod, role, KEY), "{version:?}: {role:?} with {annotations:?}");
                 Change::Pod {
                     name: pod.name_any(),
                     uid: pod.uid().unwrap(),
-                    role: self.group.marks.role(pod),
+                    role,
                     token: stamp_of(pod).map_or(0, |stamp| stamp.token),
                 }
             };

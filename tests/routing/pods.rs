@@ -11,18 +11,18 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use leadergroup::{
-    api::{OnDelete, PodRef, Role},
-    routing::{Promoted, Router, Stripped},
+    api::{FENCING_ANNOTATION, OnDelete, PodRef, ROLE_LABEL, Role},
+    routing::{Promoted, Router, Stripped, Trial},
 };
 use serde_json::json;
 
 use crate::{
-    apiserver::{ApiServer, DEADLINE},
-    stage::Stage,
+    apiserver::{ApiServer, DEADLINE, admission::Policy},
+    stage::{KEY, Stage},
 };
 
 async fn promote(stage: &Stage, token: i64, pod: &PodRef, version: &str) -> bool {
-    matches!(stage.router.promote(&stage.group, token, pod, version).await.unwrap(), Promoted::Done(_))
+    matches!(stage.router.promote(&stage.group, KEY, token, pod, version).await.unwrap(), Promoted::Done(_))
 }
 
 #[tokio::test]
@@ -38,6 +38,8 @@ async fn a_promotion_needs_the_version_that_was_read() {
     let version = stage.version(&pod).await;
     assert!(promote(&stage, 1, &pod, &version).await);
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(1)));
+    let fencing = stage.read(&pod).await.annotations().get(FENCING_ANNOTATION).cloned();
+    assert_eq!(fencing, Some(format!("{KEY}/1")));
     // A repetition has an outdated precondition, even though it would change nothing.
     assert!(!promote(&stage, 1, &pod, &version).await);
 }
@@ -79,6 +81,12 @@ async fn a_strip_settles_every_pod_and_skips_those_that_are_gone() {
         assert_eq!(stage.mark(pod).await, (Role::Standby, Some(2)));
     }
     assert_eq!(stage.mark(&new).await, (Role::None, None), "another pod of the same name");
+    // A fencing token that somebody else wrote to a standby.
+    let forged = json!({ "annotations": { FENCING_ANNOTATION: format!("{KEY}/2") } });
+    stage.edit(&plain, forged).await;
+    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&plain)).await.unwrap();
+    assert!(matches!(stripped, Stripped::Done(_, true)));
+    assert_eq!(stage.mark(&plain).await, (Role::Standby, Some(2)));
 }
 
 #[tokio::test]
@@ -112,15 +120,15 @@ async fn stamping_goes_on_past_what_it_cannot_stamp() {
     stage.declare(5, &newer).await;
     assert!(promote(&stage, 5, &newer, &stage.version(&newer).await).await);
     let pods = [gone, newer.clone(), pod.clone()];
-    let (left, failed) = stage.router.stamp(&stage.group, 4, &pods).await;
-    assert!(failed.is_none(), "{failed:?}");
-    let mut left: Vec<_> = left.iter().map(ResourceExt::name_any).collect();
+    let stamped = stage.router.stamp(&stage.group, 4, &pods).await;
+    assert!(stamped.failed.is_none() && stamped.refused.is_empty(), "{stamped:?}");
+    let mut left: Vec<_> = stamped.pods.iter().map(ResourceExt::name_any).collect();
     left.sort();
     assert_eq!(left, ["b", "c"]);
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
     // Also for the current term: the pod became active after it was stamped.
-    let (_, failed) = stage.router.stamp(&stage.group, 5, std::slice::from_ref(&newer)).await;
-    assert!(failed.is_none(), "{failed:?}");
+    let stamped = stage.router.stamp(&stage.group, 5, std::slice::from_ref(&newer)).await;
+    assert!(stamped.failed.is_none() && stamped.refused.is_empty(), "{stamped:?}");
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(4)));
 }
@@ -139,6 +147,9 @@ async fn clearing_leaves_alone_what_is_not_the_groups() {
         let pods = [ours.clone(), foreign.clone(), gone.clone()];
         stage.router.clear(&stage.group, kept, &pods).await.unwrap();
         assert_eq!(stage.mark(&ours).await, (role, None));
+        // A pod that keeps serving keeps the token that its writes carry.
+        let fencing = stage.read(&ours).await.annotations().get(FENCING_ANNOTATION).cloned();
+        assert_eq!(fencing, (role == Role::Active).then(|| format!("{KEY}/1")));
         assert_eq!(stage.mark(&foreign).await, (Role::None, Some(7)));
     }
 }
@@ -200,4 +211,44 @@ async fn a_pod_that_must_not_be_written_does_not_block_the_others() {
         assert_eq!(stage.mark(pod).await, (Role::None, None), "{}", pod.name);
     }
     assert_eq!(stage.mark(&pods[0]).await, (Role::Active, Some(1)));
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_whether_a_pod_may_be_active_and_writes_nothing() {
+    let stage = Stage::new("try").await;
+    let (free, refused) = (stage.pod("a").await, stage.pod("b").await);
+    let tried = async |pod: &PodRef| stage.router.try_promotion(&stage.group, KEY, 1, pod).await.unwrap();
+    let condition = "object.metadata.name == 'b' && 'leadergroup.dev/role' in object.metadata.labels";
+    let labels = json!({ ROLE_LABEL: "active" });
+    let policy = Policy::refuse(
+        stage.client.clone(),
+        &stage.namespace,
+        (condition, "b must not have a role"),
+        ("b", &labels),
+    )
+    .await;
+    let before = (stage.version(&free).await, stage.version(&refused).await);
+    assert!(matches!(tried(&free).await, Trial::Accepted));
+    match tried(&refused).await {
+        Trial::Refused(error) => assert!(error.to_string().contains("b must not have a role"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((stage.version(&free).await, stage.version(&refused).await), before);
+    // The same refusal of the real writes, which have no effect either.
+    let version = stage.version(&refused).await;
+    let promoted = stage.router.promote(&stage.group, KEY, 1, &refused, &version).await.unwrap();
+    assert!(matches!(promoted, Promoted::Refused(_)), "{promoted:?}");
+    let stamped = stage.router.stamp(&stage.group, 1, &[free.clone(), refused.clone()]).await;
+    assert!(stamped.failed.is_none(), "{stamped:?}");
+    assert_eq!(stamped.refused.iter().map(|(pod, _)| pod).collect::<Vec<_>>(), [&refused]);
+    assert_eq!(stage.mark(&free).await, (Role::Standby, Some(1)));
+    assert_eq!(stage.mark(&refused).await, (Role::None, None));
+    policy.lift("b", &labels).await;
+    assert!(matches!(tried(&refused).await, Trial::Accepted));
+    // Another pod of the same name, or none.
+    let old = refused.clone();
+    stage.replace(&refused).await;
+    assert!(matches!(tried(&old).await, Trial::Gone));
+    stage.remove(&free).await;
+    assert!(matches!(tried(&free).await, Trial::Gone));
 }

@@ -7,11 +7,14 @@ use kube::{
 };
 use leadergroup::{
     api::{Declaration, FINALIZER, LeaderGroup, PodRef, Role, STAMP_ANNOTATION, Sighting},
-    routing::{GroupRef, Router, stamp_of},
+    routing::{GroupRef, Router, has_its_fencing_token, stamp_of},
 };
 use serde_json::{Value, json};
 
 use crate::apiserver::{ApiServer, DEADLINE};
+
+/// The key of the group's lock.
+pub const KEY: &str = "c1/shop/orders";
 
 pub struct Stage {
     pub client: Client,
@@ -73,10 +76,16 @@ impl Stage {
         self.read(pod).await.resource_version().unwrap()
     }
 
-    /// The role of the pod and the token of its stamp.
+    /// The role of the pod and the token of its stamp. Every write of the router leaves the fencing token that belongs
+    /// to them.
     pub async fn mark(&self, pod: &PodRef) -> (Role, Option<i64>) {
         let pod = self.read(pod).await;
-        (self.group.marks.role(&pod), stamp_of(&pod).map(|stamp| stamp.token))
+        let role = self.group.marks.role(&pod);
+        let stamp = stamp_of(&pod).map(|stamp| stamp.token);
+        if stamp.is_some() {
+            assert!(has_its_fencing_token(&pod, role, KEY), "{:?}", pod.metadata.annotations);
+        }
+        (role, stamp)
     }
 
     /// A write to the pod by another client.

@@ -7,7 +7,7 @@ use leadergroup::{
     routing::{Declared, Promoted, Stripped},
 };
 
-use crate::stage::{Stage, term};
+use crate::stage::{KEY, Stage, term};
 
 /// The writes of a change of holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,10 +70,11 @@ impl<'a> Writer<'a> {
                 self.stopped = matches!(stripped, Stripped::Outdated);
             }
             Write::Promote => {
-                match router.promote(group, self.token, &self.holder, &self.witness).await.unwrap() {
+                match router.promote(group, KEY, self.token, &self.holder, &self.witness).await.unwrap() {
                     Promoted::Done(_) => {}
                     // The election would check the declaration before the next attempt.
                     Promoted::Conflict => self.stopped = true,
+                    Promoted::Refused(refused) => panic!("{refused}"),
                 }
             }
         }

@@ -1,6 +1,25 @@
 //! The actions of the model, and how often each may happen.
 
-use crate::server::Health;
+use leadergroup::api::Role;
+
+use crate::server::{Health, Refusal};
+
+/// What others write into a pod's stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgery {
+    Removed,
+    OtherGroup,
+    /// Of this group, with a token that was never granted.
+    Ahead,
+    /// Of this group, with an old token.
+    Behind,
+    /// Of this group, with a token that is too large to be real.
+    Absurd,
+}
+
+impl Forgery {
+    pub const ALL: [Self; 5] = [Self::Removed, Self::OtherGroup, Self::Ahead, Self::Behind, Self::Absurd];
+}
 
 /// An action of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +48,17 @@ pub enum Action {
     },
     WatchGroup {
         replica: usize,
+    },
+    /// The watch of the pods breaks, and the replica lists them again, from a cache that is `back` changes old. The
+    /// watch goes on from there.
+    RelistPods {
+        replica: usize,
+        back: usize,
+    },
+    /// The same for the group.
+    RelistGroup {
+        replica: usize,
+        back: usize,
     },
     Probe {
         replica: usize,
@@ -81,10 +111,35 @@ pub enum Action {
     Create {
         pod: usize,
     },
+    /// A user edits the pod's labels, and the group's selector no longer matches it.
+    Leave {
+        pod: usize,
+    },
+    /// The selector matches it again.
+    Rejoin {
+        pod: usize,
+    },
+    /// Someone else sets the role, where no admission policy forbids it.
+    Relabel {
+        pod: usize,
+        role: Role,
+    },
+    /// Someone else changes the stamp.
+    Restamp {
+        pod: usize,
+        forgery: Forgery,
+    },
     /// A user removes the role label, which is allowed.
     Unlabel {
         pod: usize,
     },
+    /// An admission policy refuses writes to a pod from now on.
+    Refuse {
+        pod: usize,
+        refusal: Refusal,
+    },
+    /// No more.
+    Permit,
     /// The database returns to an earlier state with another history; replicas connect to it one by one.
     Rewind {
         steps: usize,
@@ -98,6 +153,22 @@ pub enum Action {
     Pause {
         paused: bool,
     },
+    /// A user changes `lockDelay`.
+    Delay {
+        on: bool,
+    },
+    /// A user changes `onDelete`.
+    Keep {
+        keep: bool,
+    },
+    /// An older group begins, or ceases, to select the same pods.
+    Contest {
+        contested: bool,
+    },
+    /// The older group promotes this pod.
+    Rival {
+        pod: usize,
+    },
     DeleteGroup,
     CreateGroup,
     DatabaseDown,
@@ -109,16 +180,22 @@ pub enum Action {
 pub struct Faults {
     pub time_outs: u32,
     pub stale: u32,
+    pub relists: u32,
     pub wakes: u32,
     pub mark_dead: u32,
     pub stops: u32,
     pub ails: u32,
     pub crashes: u32,
     pub deletes: u32,
+    pub leaves: u32,
     pub unlabels: u32,
+    pub edits: u32,
+    pub refusals: u32,
     pub rewinds: u32,
     pub empties: u32,
     pub pauses: u32,
+    pub policies: u32,
+    pub contests: u32,
     pub group: u32,
     pub outages: u32,
 }
@@ -130,16 +207,22 @@ impl Faults {
         Self {
             time_outs: many,
             stale: many,
+            relists: many,
             wakes: many,
             mark_dead: many,
             stops: many,
             ails: many,
             crashes: many,
             deletes: many,
+            leaves: many,
             unlabels: many,
+            edits: many,
+            refusals: many,
             rewinds: many,
             empties: many,
             pauses: many,
+            policies: many,
+            contests: many,
             group: many,
             outages: many,
         }
@@ -147,7 +230,22 @@ impl Faults {
 
     /// The pods stay healthy and the group unchanged: only parts of the system fail.
     pub fn components_only() -> Self {
-        Self { ails: 0, crashes: 0, deletes: 0, unlabels: 0, group: 0, ..Self::all() }
+        let pods = Self {
+            ails: 0,
+            crashes: 0,
+            deletes: 0,
+            leaves: 0,
+            unlabels: 0,
+            edits: 0,
+            refusals: 0,
+            ..Self::all()
+        };
+        Self { group: 0, contests: 0, ..pods }
+    }
+
+    /// The database loses nothing.
+    pub fn without_lost_commits() -> Self {
+        Self { rewinds: 0, empties: 0, ..Self::all() }
     }
 
     /// The remaining number of actions of this kind.
@@ -155,16 +253,22 @@ impl Faults {
         Some(match action {
             Action::TimeOut { .. } | Action::Fail { .. } => &mut self.time_outs,
             Action::Stale { .. } => &mut self.stale,
+            Action::RelistPods { .. } | Action::RelistGroup { .. } => &mut self.relists,
             Action::Wake { .. } => &mut self.wakes,
             Action::MarkDead { .. } => &mut self.mark_dead,
             Action::Stop { .. } => &mut self.stops,
             Action::Ail { health: Health::Refusing | Health::Hung, .. } => &mut self.ails,
             Action::Crash { .. } => &mut self.crashes,
             Action::Delete { .. } => &mut self.deletes,
+            Action::Leave { .. } => &mut self.leaves,
             Action::Unlabel { .. } => &mut self.unlabels,
+            Action::Relabel { .. } | Action::Restamp { .. } => &mut self.edits,
+            Action::Refuse { .. } => &mut self.refusals,
             Action::Rewind { .. } => &mut self.rewinds,
             Action::Empty => &mut self.empties,
             Action::Pause { paused: true } => &mut self.pauses,
+            Action::Delay { .. } | Action::Keep { .. } => &mut self.policies,
+            Action::Contest { contested: true } => &mut self.contests,
             Action::DeleteGroup => &mut self.group,
             Action::DatabaseDown => &mut self.outages,
             _ => return None,

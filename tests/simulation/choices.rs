@@ -1,17 +1,20 @@
 //! The actions that are possible in a state.
 
 use leadergroup::{
-    api::Role,
+    api::{OnDelete, Role},
     election::{Phase, Standing},
 };
 
 use crate::{
-    action::Action,
+    action::{Action, Forgery},
     database::LockRow,
     model::{Model, NAMES},
     replica::{Entry, Replica},
-    server::Health,
+    server::{Health, Refusal},
 };
+
+/// How old the cache is that a replica lists from: current, or a little behind. It may also know nothing yet.
+const BACK: [usize; 3] = [0, 1, 4];
 
 impl Model {
     /// All actions that are possible now.
@@ -31,7 +34,16 @@ impl Model {
         };
         actions.push(group);
         if let Some(group) = self.server.group.as_ref().filter(|group| !group.deleting) {
-            actions.extend([Action::DeleteGroup, Action::Pause { paused: !group.paused }]);
+            actions.extend([
+                Action::DeleteGroup,
+                Action::Pause { paused: !group.paused },
+                Action::Delay { on: group.lock_delay.is_zero() },
+                Action::Keep { keep: group.on_delete != OnDelete::Keep },
+                Action::Contest { contested: !group.contested },
+            ]);
+            if group.contested {
+                actions.extend((0..NAMES.len()).map(|pod| Action::Rival { pod }));
+            }
         }
         if self.databases.len() < 4 {
             actions.extend((0..self.snapshots.len()).map(|steps| Action::Rewind { steps }));
@@ -56,6 +68,11 @@ impl Model {
         }
         if !replica.group_watch.is_empty() {
             actions.push(Action::WatchGroup { replica: index });
+        }
+        let beginning = self.published.beginning();
+        for back in BACK.into_iter().filter(|back| *back < beginning).chain([beginning]) {
+            actions.push(Action::RelistPods { replica: index, back });
+            actions.push(Action::RelistGroup { replica: index, back });
         }
         for (pod, name) in NAMES.iter().enumerate() {
             let Some(found) = self.server.pods.get(*name) else { continue };
@@ -124,8 +141,20 @@ impl Model {
         }
         actions.push(if found.crashed { Action::Restarted { pod } } else { Action::Crash { pod } });
         actions.push(if found.deleting { Action::Gone { pod } } else { Action::Delete { pod } });
+        actions.push(if found.selected { Action::Leave { pod } } else { Action::Rejoin { pod } });
         if found.role == Role::Active {
-            actions.push(Action::Unlabel { pod });
+            actions.extend([Action::Unlabel { pod }, Action::Relabel { pod, role: Role::Standby }]);
+        } else {
+            actions.push(Action::Relabel { pod, role: Role::Active });
+        }
+        actions.extend(Forgery::ALL.map(|forgery| Action::Restamp { pod, forgery }));
+        match &self.server.refusing {
+            None => {
+                let refusals = [Refusal::Promotion, Refusal::Role];
+                actions.extend(refusals.map(|refusal| Action::Refuse { pod, refusal }));
+            }
+            Some((uid, _)) if *uid == found.pod.uid => actions.push(Action::Permit),
+            Some(_) => {}
         }
     }
 }

@@ -57,9 +57,9 @@ pub enum Reply {
     Claimed(Claimed),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    Ours,
+    Ours(Row),
     Owned,
     Missing,
     Tombstone,
@@ -124,6 +124,7 @@ impl Database {
                 .filter(|(token, _)| *token >= row.confirmed)
                 .map(|(_, owner)| owner.clone())
                 .collect(),
+            reason: None,
         }
     }
 
@@ -172,8 +173,10 @@ impl Database {
             if !may_create {
                 return Claimed::Missing;
             }
-            self.row = Some(LockRow { group, session: Some(session), ..LockRow::default() });
-            return Claimed::Ours;
+            let row = LockRow { group, session: Some(session), ..LockRow::default() };
+            let claimed = Claimed::Ours(self.read(&row));
+            self.row = Some(row);
+            return claimed;
         };
         let revive = if row.tombstone {
             if row.group == group || !may_create {
@@ -195,7 +198,8 @@ impl Database {
         if revive {
             (row.group, row.tombstone, row.holder) = (group, false, None);
         }
-        Claimed::Ours
+        let row = row.clone();
+        Claimed::Ours(self.read(&row))
     }
 
     fn tombstone(&mut self, session: u32, group: u32, floor: i64) -> Reply {

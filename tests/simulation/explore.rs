@@ -82,17 +82,23 @@ impl Random {
 /// The relative frequency of an action. Most actions are ordinary work.
 fn weight(action: &Action) -> usize {
     match action {
-        Action::Answer { .. } => 60,
-        Action::WatchPod { .. } | Action::WatchGroup { .. } | Action::Claim { .. } => 25,
-        Action::Probe { .. } | Action::Beat { .. } | Action::Start { .. } | Action::Wake { .. } => 15,
-        Action::Arrive { .. } | Action::Follow { .. } | Action::DatabaseUp | Action::CreateGroup => 4,
+        Action::Answer { .. } => 240,
+        Action::WatchPod { .. } | Action::WatchGroup { .. } | Action::Claim { .. } => 100,
+        Action::Probe { .. } | Action::Beat { .. } | Action::Start { .. } | Action::Wake { .. } => 60,
+        Action::Arrive { .. } | Action::Follow { .. } | Action::DatabaseUp | Action::CreateGroup => 16,
         Action::Create { .. }
+        | Action::Permit
         | Action::Restarted { .. }
+        | Action::Rejoin { .. }
         | Action::Pause { paused: false }
         | Action::Ail { health: crate::server::Health::Well, .. }
-        | Action::Gone { .. } => 6,
-        Action::TimeOut { .. } | Action::MarkDead { .. } | Action::Stale { .. } => 2,
-        _ => 1,
+        | Action::Contest { contested: false }
+        | Action::Gone { .. } => 24,
+        Action::TimeOut { .. } | Action::MarkDead { .. } | Action::Stale { .. } => 8,
+        // There are many of these, one for each pod or replica, in several forms.
+        Action::Restamp { .. } | Action::RelistPods { .. } | Action::RelistGroup { .. } => 1,
+        Action::Relabel { .. } | Action::Rival { .. } => 2,
+        _ => 4,
     }
 }
 
@@ -101,7 +107,7 @@ fn choose(random: &mut Random, actions: &[Action]) -> Action {
     let mut drawn = random.below(total * 2);
     // Half of the time choose only frequent actions, so that changes of holder complete.
     if drawn >= total {
-        let busy: Vec<&Action> = actions.iter().filter(|action| weight(action) >= 15).collect();
+        let busy: Vec<&Action> = actions.iter().filter(|action| weight(action) >= 60).collect();
         if !busy.is_empty() {
             return *busy[random.below(busy.len())];
         }
@@ -120,15 +126,23 @@ fn choose(random: &mut Random, actions: &[Action]) -> Action {
 /// The variable that names the one seed to play, to replay a failure.
 const SEED_VARIABLE: &str = "LEADERGROUP_SIMULATION_SEED";
 
-/// The seed to replay, if the environment names one.
-pub fn seed_to_replay() -> Option<u64> {
-    let text = std::env::var(SEED_VARIABLE).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a whole number")))
+/// The variable that says how many times as many schedules to play as usual.
+const TIMES_VARIABLE: &str = "LEADERGROUP_SIMULATION_TIMES";
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a whole number")))
 }
 
 /// The seeds of a test: from 1 to `last`, or the one to replay.
 pub fn seeds(last: u64) -> RangeInclusive<u64> {
-    seed_to_replay().map_or(1..=last, |seed| seed..=seed)
+    let times = number(TIMES_VARIABLE).unwrap_or(1);
+    number(SEED_VARIABLE).map_or(1..=last * times, |seed| seed..=seed)
+}
+
+/// Whether the environment asks for the usual schedules.
+pub fn is_usual() -> bool {
+    number(SEED_VARIABLE).is_none()
 }
 
 /// Prints how to replay a schedule if it fails, wherever the panic comes from.
@@ -164,15 +178,14 @@ pub fn walk(start: &Model, seed: u64, length: usize) -> Explored {
             fail(start, seed, &way);
         }
     }
-    model.heal();
-    if model.unsettled().is_some() {
+    if model.conclude(seed).is_some() {
         fail(start, seed, &way);
     }
     Explored { states: length, promotions: model.server.promotions }
 }
 
 /// The violation after these actions, skipping those that are not possible at their turn.
-fn verdict(start: &Model, way: &[Action]) -> (Vec<Action>, Option<String>) {
+fn verdict(start: &Model, seed: u64, way: &[Action]) -> (Vec<Action>, Option<String>) {
     let mut model = start.clone();
     let mut done = Vec::new();
     for action in way {
@@ -184,21 +197,21 @@ fn verdict(start: &Model, way: &[Action]) -> (Vec<Action>, Option<String>) {
             return (done, model.server.violation);
         }
     }
-    model.heal();
-    (done, model.unsettled())
+    let violation = model.conclude(seed);
+    (done, violation)
 }
 
 /// Removes actions that are not needed for the failure.
 fn fail(start: &Model, seed: u64, way: &[Action]) -> ! {
     let kind = |violation: &Option<String>| violation.as_ref().map(|text| text[..2].to_owned());
-    let (mut way, mut violation) = verdict(start, way);
+    let (mut way, mut violation) = verdict(start, seed, way);
     let mut size = way.len().div_ceil(2);
     while size > 0 {
         let mut from = 0;
         while from < way.len() {
             let mut shorter = way.clone();
             shorter.drain(from..(from + size).min(way.len()));
-            let (done, other) = verdict(start, &shorter);
+            let (done, other) = verdict(start, seed, &shorter);
             if other.is_some() && kind(&other) == kind(&violation) && done.len() < way.len() {
                 (way, violation) = (done, other);
             } else {

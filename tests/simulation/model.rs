@@ -1,19 +1,22 @@
 //! The complete model: servers, replicas, requests in flight, and the effect of each action.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
-use leadergroup::api::{Declaration, PodRef, Role};
+use leadergroup::api::{Declaration, OnDelete, PodRef, Role};
 
 use crate::{
     action::{Action, Faults},
     database::{Database, Reply, Statement},
-    replica::{Replica, Seen},
+    published::Published,
+    replica::Replica,
     server::{GroupObject, Health, Pod, Server},
     task::{End, Next, Request, Response, Silence},
 };
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
+/// The `lockDelay` of a group that has one.
+const LOCK_DELAY: Duration = Duration::from_secs(3);
 
 /// A request in flight whose sender has stopped waiting.
 #[derive(Clone, Debug)]
@@ -21,6 +24,15 @@ pub struct Packet {
     database: usize,
     session: Option<u32>,
     request: Request,
+}
+
+/// What is up to date before each action. In exhaustive schedules not everything may be late, or there are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    Nothing,
+    /// Probes and the group, but not the pods.
+    AllButPods,
+    Everything,
 }
 
 #[derive(Clone)]
@@ -34,17 +46,23 @@ pub struct Model {
     pub packets: Vec<Packet>,
     pub faults: Faults,
     pub database_down: bool,
-    /// Watches and probes are up to date before each action. For exhaustive short schedules.
-    pub prompt: bool,
-    published: (BTreeMap<String, Pod>, Option<GroupObject>),
+    pub freshness: Freshness,
+    pub published: Published,
     counter: u32,
 }
 
 impl fmt::Debug for Model {
     /// Identifies a state, without data that only records the past.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Server { pods, health, blemished, group, .. } = &self.server;
-        write!(f, "{pods:?}{health:?}{blemished:?}{group:?}{:?}{:?}", self.databases, self.replicas)?;
+        let Server { pods, health, blemished, bad_until, meddled, group, refusing, .. } = &self.server;
+        if self.faults.relists > 0 {
+            write!(f, "{:?}", self.published)?;
+        }
+        write!(
+            f,
+            "{pods:?}{health:?}{blemished:?}{bad_until:?}{meddled:?}{group:?}{refusing:?}{:?}{:?}",
+            self.databases, self.replicas
+        )?;
         write!(f, "{:?}{:?}{:?}{:?}", self.packets, self.faults, self.now, self.database_down)
     }
 }
@@ -61,8 +79,8 @@ impl Model {
             packets: Vec::new(),
             faults,
             database_down: false,
-            prompt: false,
-            published: (BTreeMap::new(), None),
+            freshness: Freshness::Nothing,
+            published: Published::default(),
             counter: 0,
         };
         for pod in 0..NAMES.len() {
@@ -91,6 +109,7 @@ impl Model {
             deleting: false,
             crashed: false,
             restarts: 0,
+            selected: true,
             node: NODES[pod],
         };
         self.server.pods.insert(name, new);
@@ -100,44 +119,35 @@ impl Model {
     fn create_group(&mut self) {
         let (uid, version) = (self.count(), self.server.next_revision());
         let declared = Declaration::default();
-        self.server.group = Some(GroupObject { uid, version, deleting: false, paused: false, declared });
+        self.server.group = Some(GroupObject {
+            uid,
+            version,
+            deleting: false,
+            paused: false,
+            lock_delay: Duration::ZERO,
+            on_delete: OnDelete::default(),
+            contested: false,
+            declared,
+        });
     }
 
     /// Shows the current world to a new replica, which lists everything.
     fn start(&mut self, replica: usize) {
         let database = self.databases.len() - 1;
-        let mut fresh = Replica { alive: true, database, ..Replica::default() };
-        fresh.pod_watch.extend(self.server.pods.values().cloned().map(Seen::Pod));
-        fresh.group_watch.extend(self.server.group.clone().map(Some));
-        self.replicas[replica] = fresh;
+        self.replicas[replica] = Replica { alive: true, database, ..Replica::default() };
+        self.publish();
+        self.replicas[replica].pod_watch = self.published.pods_since(0);
+        self.replicas[replica].group_watch = self.published.groups_since(0);
     }
 
     /// Adds changes to the watches.
     fn publish(&mut self) {
-        let (pods, group) = &mut self.published;
-        let mut events = Vec::new();
-        for (name, before) in pods.iter() {
-            if self.server.pods.get(name).is_none_or(|now| now.pod.uid != before.pod.uid) {
-                events.push(Seen::PodGone(before.pod.uid.clone()));
-            }
-        }
-        for (name, now) in &self.server.pods {
-            if pods.get(name) != Some(now) {
-                events.push(Seen::Pod(now.clone()));
-            }
-        }
-        let regrouped = *group != self.server.group;
+        let Some((pods, group)) = self.published.add(&self.server.pods, self.server.group.as_ref()) else {
+            return;
+        };
         for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
-            replica.pod_watch.extend(events.iter().cloned());
-            if regrouped {
-                replica.group_watch.push_back(self.server.group.clone());
-            }
-        }
-        if !events.is_empty() {
-            pods.clone_from(&self.server.pods);
-        }
-        if regrouped {
-            group.clone_from(&self.server.group);
+            replica.pod_watch.extend(pods.iter().cloned());
+            replica.group_watch.extend(group.clone());
         }
     }
 
@@ -158,7 +168,10 @@ impl Model {
                 let known = self.server.ledger.len();
                 let reply =
                     self.databases[database].run(session.unwrap_or(0), statement, &mut self.server.ledger);
-                let active = self.server.actives().first().map(|pod| pod.pod.uid.clone());
+                let Server { meddled, .. } = &self.server;
+                let mut actives = self.server.actives().into_iter();
+                let active =
+                    actives.find(|pod| !meddled.contains(&pod.pod.uid)).map(|pod| pod.pod.uid.clone());
                 if let Some(granted) = self.server.ledger.get_mut(known) {
                     granted.active = active;
                 }
@@ -192,8 +205,9 @@ impl Model {
 
     fn end(&mut self, replica: usize, task: usize, end: End) {
         let task = self.replicas[replica].tasks.remove(task);
-        let seed = u128::from(self.count()) << 64;
-        self.replicas[replica].finish(task, end, seed, self.now);
+        let count = u128::from(self.count());
+        let seed = count << 64 | count << 32;
+        self.replicas[replica].finish(task, end, seed, (self.now, self.server.revision));
     }
 
     fn packet(&mut self, replica: usize, task: usize) -> Option<Packet> {
@@ -250,16 +264,16 @@ impl Model {
         self.snapshots.clear();
     }
 
-    fn uid(&self, pod: usize) -> Option<String> {
+    pub fn uid(&self, pod: usize) -> Option<String> {
         self.server.pods.get(NAMES[pod]).map(|pod| pod.pod.uid.clone())
     }
 
-    fn touch_pod(&mut self, pod: usize, change: impl FnOnce(&mut Pod)) {
+    pub fn touch_pod(&mut self, pod: usize, change: impl FnOnce(&mut Pod)) {
         let version = self.server.next_revision();
         if let Some(pod) = self.server.pods.get_mut(NAMES[pod]) {
             change(pod);
             pod.version = version;
-            self.server.blemished.push(pod.pod.uid.clone());
+            self.server.blemished.insert(pod.pod.uid.clone());
         }
     }
 
@@ -294,6 +308,12 @@ impl Model {
                     self.replicas[replica].see_group(seen);
                 }
             }
+            Action::RelistPods { replica, back } => {
+                self.replicas[replica].pod_watch = self.published.pods_since(back);
+            }
+            Action::RelistGroup { replica, back } => {
+                self.replicas[replica].group_watch = self.published.groups_since(back);
+            }
             Action::Probe { replica, pod } => {
                 if let Some(uid) = self.uid(pod) {
                     let health = self.server.health.get(&uid).copied();
@@ -317,7 +337,13 @@ impl Model {
             }
             Action::Stop { replica, clean } => self.stop(replica, clean),
             Action::Start { replica } => self.start(replica),
-            Action::DeleteGroup | Action::CreateGroup | Action::Pause { .. } => self.regroup(action),
+            Action::DeleteGroup
+            | Action::CreateGroup
+            | Action::Pause { .. }
+            | Action::Delay { .. }
+            | Action::Keep { .. }
+            | Action::Contest { .. } => self.regroup(action),
+            Action::Rival { pod } => self.rival(pod),
             Action::Rewind { steps } => {
                 let to = self.snapshots[self.snapshots.len() - 1 - steps].clone();
                 self.failover(to, true);
@@ -336,15 +362,26 @@ impl Model {
             _ => self.happen_to_pod(action),
         }
         self.publish();
-        if self.prompt {
-            self.catch_up();
+        match self.freshness {
+            Freshness::Nothing => {}
+            Freshness::AllButPods => {
+                for replica in 0..self.replicas.len() {
+                    self.see_group_and_probes(replica);
+                }
+            }
+            Freshness::Everything => self.catch_up(),
         }
         self.look();
+        self.acquit();
     }
 
     fn look(&mut self) {
+        self.server.note_bad_pods();
         for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
-            replica.look(self.now);
+            replica.look(self.now, self.server.revision);
+            if let Some((holder, since)) = replica.replaced.take() {
+                self.server.judge_evidence(&holder, since);
+            }
             if let Some(violation) = replica.violation.take() {
                 self.server.violation.get_or_insert(violation);
             }
@@ -360,6 +397,9 @@ impl Model {
         group.version = version;
         match action {
             Action::Pause { paused } => group.paused = paused,
+            Action::Delay { on } => group.lock_delay = if on { LOCK_DELAY } else { Duration::ZERO },
+            Action::Keep { keep } => group.on_delete = if keep { OnDelete::Keep } else { OnDelete::Strip },
+            Action::Contest { contested } => group.contested = contested,
             _ => group.deleting = true,
         }
     }
@@ -369,7 +409,7 @@ impl Model {
             Action::Ail { pod, health } => {
                 if let Some(uid) = self.uid(pod) {
                     if health != Health::Well {
-                        self.server.blemished.push(uid.clone());
+                        self.server.blemished.insert(uid.clone());
                     }
                     self.server.health.insert(uid, health);
                 }
@@ -380,11 +420,20 @@ impl Model {
                 pod.restarts += 1;
             }),
             Action::Delete { pod } => self.touch_pod(pod, |pod| pod.deleting = true),
-            Action::Unlabel { pod } => self.touch_pod(pod, |pod| pod.role = Role::None),
+            Action::Leave { pod } => self.touch_pod(pod, |pod| pod.selected = false),
+            Action::Rejoin { pod } => self.rejoin(pod),
+            Action::Relabel { pod, role } => self.relabel(pod, role),
+            Action::Restamp { pod, forgery } => self.restamp(pod, forgery),
+            Action::Unlabel { pod } => self.relabel(pod, Role::None),
+            Action::Refuse { pod, refusal } => {
+                self.server.refusing = self.uid(pod).map(|uid| (uid, refusal));
+            }
+            Action::Permit => self.server.refusing = None,
             Action::Gone { pod } => {
                 self.server.next_revision();
                 if let Some(gone) = self.server.pods.remove(NAMES[pod]) {
                     self.server.health.remove(&gone.pod.uid);
+                    self.server.refusing.take_if(|(uid, _)| *uid == gone.pod.uid);
                 }
             }
             Action::Create { pod } => self.create(pod),
@@ -403,6 +452,10 @@ impl Model {
         while let Some(seen) = self.replicas[replica].pod_watch.pop_front() {
             self.replicas[replica].see_pod(seen);
         }
+        self.see_group_and_probes(replica);
+    }
+
+    fn see_group_and_probes(&mut self, replica: usize) {
         while let Some(seen) = self.replicas[replica].group_watch.pop_front() {
             self.replicas[replica].see_group(seen);
         }

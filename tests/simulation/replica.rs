@@ -6,8 +6,8 @@ use std::{
 };
 
 use leadergroup::{
-    api::{Reason, Role},
-    election::{Effect, Event, Group, Member, Outcome, Policy, Standing, World},
+    api::{PodRef, Reason, Role},
+    election::{Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, World},
 };
 use uuid::Uuid;
 
@@ -21,6 +21,10 @@ use crate::{
 pub enum Seen {
     Pod(Pod),
     PodGone(String),
+    /// A list of all pods. What comes after it may be old.
+    Listed(Vec<Pod>),
+    /// The watch has caught up after a list.
+    Current,
 }
 
 /// The group as this replica knows it.
@@ -33,6 +37,7 @@ pub struct Entry {
 }
 
 #[derive(Clone, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Replica {
     pub alive: bool,
     pub database: usize,
@@ -41,6 +46,12 @@ pub struct Replica {
     pub pods: BTreeMap<String, Pod>,
     pub evidence: BTreeMap<String, Standing>,
     pub pod_watch: VecDeque<Seen>,
+    /// What the watch shows may be old, as after a list.
+    pub late: bool,
+    /// Since when this replica has seen evidence against a pod: the time, and the revision of the API server then.
+    pub against: BTreeMap<String, (Duration, u64)>,
+    /// The holder that was replaced by the last decision, and since which revision there was evidence against it.
+    pub replaced: Option<(String, Option<u64>)>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
     /// The database failed over, and this replica has not handled that yet.
@@ -55,21 +66,27 @@ pub struct Replica {
 impl Replica {
     fn world(&self) -> World {
         let Some(entry) = &self.entry else { return World::default() };
-        let members = self.pods.values().map(|pod| Member {
+        let members = self.pods.values().filter(|pod| pod.selected).map(|pod| Member {
             pod: pod.pod.clone(),
             node: Some(pod.node.to_owned()),
             version: pod.version.to_string(),
             role: pod.role,
             stamp: pod.stamp.map(|(_, token)| token),
             stamped_by_us: pod.stamp.is_some_and(|(group, _)| group == entry.object.uid),
+            // The routing writes it together with the role, and the model has no foreign edits.
+            fencing_fits: true,
             standing: self.standing(pod),
             created: 0,
         });
         World {
             members: members.collect(),
-            policy: Policy { paused: entry.object.paused, ..Policy::default() },
+            policy: Policy {
+                paused: entry.object.paused,
+                lock_delay: entry.object.lock_delay,
+                on_delete: entry.object.on_delete,
+            },
             declared: entry.object.declared.clone(),
-            obstacle: None,
+            obstacle: entry.object.contested.then_some(Reason::SelectedByOtherGroup),
             deleting: entry.object.deleting,
             lock_away: self.lock_away,
         }
@@ -94,22 +111,38 @@ impl Replica {
             if matches!(effect, Effect::Finished(_)) {
                 continue;
             }
-            self.judge(&effect);
+            self.judge(&effect, now);
             self.tasks.push(Task::new(group, self.session, Job::Effect(ticket, effect), floor));
         }
     }
 
-    /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused,
-    /// no pod is chosen except in the middle of a change.
-    fn judge(&mut self, effect: &Effect) {
+    /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused or
+    /// contested, no pod is chosen except in the middle of a change. A holder that has not ended is not replaced before
+    /// the lock delay is over.
+    fn judge(&mut self, effect: &Effect, now: Duration) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
         if self.asked.replace(grant.id) == Some(grant.id) {
             return;
         }
         let (row, declared) = (entry.machine.row(), entry.machine.declared());
         let settled = row.holder.is_none() || (row.confirmed && row.token == declared.token);
-        if entry.object.paused && settled && grant.reason != Reason::LostCommits {
-            self.violation = Some(format!("granted to {} while paused: {row:?}", grant.holder.uid));
+        let held = entry.object.paused || entry.object.contested;
+        if held && settled && grant.reason != Reason::LostCommits {
+            self.violation =
+                Some(format!("granted to {} while paused or contested: {row:?}", grant.holder.uid));
+            return;
+        }
+        let former = row.holder.as_ref().filter(|former| settled && **former != grant.holder);
+        let against = |former: &PodRef| self.against.get(&former.uid);
+        self.replaced = former.map(|former| (former.uid.clone(), against(former).map(|(_, at)| *at)));
+        let ended = |former: &PodRef| {
+            let member = entry.machine.member(&former.uid);
+            member.is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
+        };
+        if let Some(former) = former.filter(|former| !ended(former))
+            && against(former).is_none_or(|(since, _)| now < *since + entry.object.lock_delay)
+        {
+            self.violation = Some(format!("I5: {} replaced before the lock delay was over", former.uid));
             return;
         }
         let member = entry.machine.member(&grant.holder.uid);
@@ -125,26 +158,55 @@ impl Replica {
     }
 
     /// Updates the world of the election.
-    pub fn look(&mut self, now: Duration) {
+    pub fn look(&mut self, now: Duration, revision: u64) {
         let world = self.world();
         let Some(entry) = &self.entry else { return };
         let event = if *entry.machine.world() == world { Event::Tick } else { Event::World(world) };
+        self.note_evidence(now, revision);
         self.step(event, now);
+    }
+
+    /// Records since when there is evidence against a pod.
+    fn note_evidence(&mut self, now: Duration, revision: u64) {
+        let world = self.world();
+        let Some(entry) = &self.entry else { return };
+        let holder = entry.machine.row().holder.as_ref().map(|holder| &holder.uid);
+        for uid in world.members.iter().map(|member| &member.pod.uid).chain(holder) {
+            let member = world.members.iter().find(|member| member.pod.uid == *uid);
+            if member.is_none_or(|member| member.standing.against().is_some()) {
+                self.against.entry(uid.clone()).or_insert((now, revision));
+            } else if *entry.machine.phase() == Phase::Stable {
+                self.against.remove(uid);
+            }
+        }
     }
 
     pub fn see_pod(&mut self, seen: Seen) {
         match seen {
             Seen::Pod(pod) => self.learn(pod),
-            Seen::PodGone(uid) => {
-                self.pods.remove(&uid);
-                self.evidence.remove(&uid);
+            Seen::PodGone(uid) => self.forget(&uid),
+            Seen::Listed(pods) => {
+                let known: Vec<String> = self.pods.keys().cloned().collect();
+                for uid in known.iter().filter(|uid| !pods.iter().any(|pod| pod.pod.uid == **uid)) {
+                    self.forget(uid);
+                }
+                self.late = true;
+                for pod in pods {
+                    self.learn(pod);
+                }
             }
+            Seen::Current => self.late = false,
         }
+    }
+
+    fn forget(&mut self, uid: &str) {
+        self.pods.remove(uid);
+        self.evidence.remove(uid);
     }
 
     fn learn(&mut self, pod: Pod) {
         let known = self.pods.get(&pod.pod.uid);
-        if known.is_some_and(|known| pod.restarts > known.restarts) {
+        if !self.late && known.is_some_and(|known| pod.restarts > known.restarts) {
             // Until the next probe, which is of the new container.
             self.evidence.insert(pod.pod.uid.clone(), Standing::Failing(Reason::ContainerRestarted));
         }
@@ -190,13 +252,14 @@ impl Replica {
         }
     }
 
-    pub fn finish(&mut self, task: Task, end: End, seed: u128, now: Duration) {
+    pub fn finish(&mut self, task: Task, end: End, seed: u128, (now, revision): (Duration, u64)) {
         for pod in task.learned {
             // Only the watch decides which pods exist: an answer may arrive after the deletion of its pod.
             if self.pods.contains_key(&pod.pod.uid) {
                 self.learn(pod);
             }
         }
+        self.note_evidence(now, revision);
         let Some(entry) = self.entry.as_mut().filter(|entry| entry.object.uid == task.group) else { return };
         match (end, task.job) {
             (answer @ (End::Claimed(_) | End::Buried | End::Unclaimed), _) => {
@@ -204,8 +267,9 @@ impl Replica {
                 // Of a session that was given up since, an answer says nothing.
                 let current = task.session == self.session && self.session.is_some();
                 match answer {
-                    End::Claimed(Claimed::Ours) if current => {
-                        self.step(Event::Owned { seed: Uuid::from_u128(seed) }, now);
+                    End::Claimed(Claimed::Ours(row)) if current => {
+                        let (seed, world) = (Uuid::from_u128(seed), self.world());
+                        self.step(Event::Owned { seed, row: Some(row), world }, now);
                     }
                     End::Buried if current => self.step(Event::Buried, now),
                     _ => {}

@@ -1,9 +1,12 @@
 //! The model of the API server: pods and the group, with the preconditions of the real one, and the invariants that
 //! are checked at every write.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use leadergroup::api::{Declaration, PodRef, Role};
+use leadergroup::api::{Declaration, OnDelete, PodRef, Role};
 use uuid::Uuid;
 
 /// A pod as stored in etcd, and its real health.
@@ -20,6 +23,8 @@ pub struct Pod {
     pub crashed: bool,
     /// The restart count of the kubelet.
     pub restarts: u32,
+    /// The group's selector matches its labels.
+    pub selected: bool,
     pub node: &'static str,
 }
 
@@ -31,12 +36,25 @@ pub enum Health {
     Hung,
 }
 
+/// Which writes to a pod an admission policy refuses. It lets anyone take label and stamp off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Those that make it active.
+    Promotion,
+    /// All that set its role.
+    Role,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupObject {
     pub uid: u32,
     pub version: u64,
     pub deleting: bool,
     pub paused: bool,
+    pub lock_delay: Duration,
+    pub on_delete: OnDelete,
+    /// An older group selects the same pods. In the cluster this is the other group's object, on the same watch.
+    pub contested: bool,
     pub declared: Declaration,
 }
 
@@ -54,7 +72,11 @@ pub struct Granted {
 #[derive(Clone, Debug)]
 pub enum Call {
     Pod(PodRef),
+    /// Lists the pods that a group has stamped.
+    Stamped(u32),
     Group,
+    /// A dry run of a promotion.
+    Try(PodRef),
     /// With UID and version as preconditions, as in a merge patch with both in its metadata.
     Label {
         pod: PodRef,
@@ -77,9 +99,14 @@ pub enum Call {
 #[derive(Clone, Debug)]
 pub enum Answer {
     Pod(Option<Pod>),
+    Pods(Vec<PodRef>),
     Group(Option<GroupObject>),
     /// The pod after the write; none if a precondition failed.
     Labelled(Option<Pod>),
+    /// An admission policy refused the write of a label.
+    Refused,
+    /// A dry run of a promotion would succeed.
+    Accepted,
     /// Whether the patch was applied.
     Patched(bool),
 }
@@ -89,8 +116,15 @@ pub struct Server {
     pub revision: u64,
     pub pods: BTreeMap<String, Pod>,
     pub health: BTreeMap<String, Health>,
-    /// UIDs of pods that were unhealthy at any time: only these may lose the role.
-    pub blemished: Vec<String>,
+    /// The pod to which an admission policy refuses writes, by its UID.
+    pub refusing: Option<(String, Refusal)>,
+    /// UIDs of pods against which there is or was evidence: they were unhealthy, deleted, edited by others or not
+    /// selected, and not all replicas know yet that this is over. Only these may lose the role.
+    pub blemished: BTreeSet<String>,
+    /// The last revision at which a pod was not well, deleted or not selected, by UID.
+    pub bad_until: BTreeMap<String, u64>,
+    /// UIDs of pods whose role was set by others. The operator puts it right.
+    pub meddled: BTreeSet<String>,
     pub group: Option<GroupObject>,
     pub ledger: Vec<Granted>,
     /// All declarations ever made: group, token, grant, holder.
@@ -123,7 +157,17 @@ impl Server {
             Call::Pod(pod) => {
                 Answer::Pod(self.pods.get(&pod.name).filter(|found| found.pod.uid == pod.uid).cloned())
             }
+            Call::Stamped(group) => {
+                let stamped = self.pods.values().filter(|pod| pod.stamp.is_some_and(|(of, _)| of == *group));
+                Answer::Pods(stamped.map(|pod| pod.pod.clone()).collect())
+            }
             Call::Group => Answer::Group(self.group.clone()),
+            Call::Try(pod) if self.refuses(pod, Role::Active) => Answer::Refused,
+            Call::Try(pod) => {
+                let found = self.pods.get(&pod.name).filter(|found| found.pod.uid == pod.uid);
+                found.map_or(Answer::Pod(None), |_| Answer::Accepted)
+            }
+            Call::Label { pod, role, stamp: Some(_), .. } if self.refuses(pod, *role) => Answer::Refused,
             Call::Label { pod, version, role, stamp } => {
                 Answer::Labelled(self.label(pod, *version, *role, *stamp))
             }
@@ -140,6 +184,15 @@ impl Server {
         }
     }
 
+    pub fn refuses(&self, pod: &PodRef, role: Role) -> bool {
+        let refusal = self.refusing.as_ref().filter(|(uid, _)| *uid == pod.uid).map(|(_, refusal)| *refusal);
+        match role {
+            Role::Active => refusal.is_some(),
+            Role::Standby => refusal == Some(Refusal::Role),
+            Role::None => false,
+        }
+    }
+
     fn label(&mut self, pod: &PodRef, version: u64, role: Role, stamp: Option<(u32, i64)>) -> Option<Pod> {
         let found = self.pods.get(&pod.name)?.clone();
         if found.pod.uid != pod.uid || found.version != version {
@@ -150,7 +203,9 @@ impl Server {
         if new != found {
             new.version = self.next_revision();
             self.pods.insert(pod.name.clone(), new.clone());
-            self.judge(&found, &new);
+            let kept = role == found.role && stamp.is_none();
+            let meddled = !kept && self.meddled.remove(&pod.uid);
+            self.judge(&found, &new, meddled);
         }
         Some(new)
     }
@@ -180,16 +235,25 @@ impl Server {
         true
     }
 
-    /// Checks the invariants on one write of a label.
-    fn judge(&mut self, before: &Pod, after: &Pod) {
+    /// Checks the invariants on one write of a label. `meddled`: others had set the role that it changes.
+    fn judge(&mut self, before: &Pod, after: &Pod, meddled: bool) {
         let uid = &after.pod.uid;
-        let actives = self.actives();
+        // A pod that left the selector belongs to the group that has stamped it.
+        let group = after.stamp.map(|(group, _)| group);
+        let ours = self.actives().into_iter().filter(|pod| {
+            let belongs = pod.selected || pod.stamp.is_some_and(|(of, _)| Some(of) == group);
+            belongs && !self.meddled.contains(&pod.pod.uid)
+        });
+        let actives: Vec<_> = ours.collect();
         if actives.len() > 1 {
             let names: Vec<_> = actives.iter().map(|pod| pod.pod.uid.as_str()).collect();
             let text = format!("I1: {} are active", names.join(" and "));
             self.violate(text);
         }
-        if after.role == Role::Active && (before.role != Role::Active || before.stamp != after.stamp) {
+        // A deletion that keeps the labels removes the stamp.
+        let kept = before.role == Role::Active && after.stamp.is_none();
+        if after.role == Role::Active && !kept && (before.role != Role::Active || before.stamp != after.stamp)
+        {
             self.promotions += 1;
             let (group, token) = after.stamp.unwrap_or_default();
             let holds = self
@@ -199,10 +263,7 @@ impl Server {
             if !holds {
                 self.violate(format!("I2: {uid} turned active with token {token}, not declared for it"));
             }
-            let later = self
-                .declared
-                .iter()
-                .find(|(of, declared, _, holder)| *of == group && *declared > token && holder != uid);
+            let later = self.declared.iter().find(|(of, declared, ..)| *of == group && *declared > token);
             if let Some((_, later, ..)) = later {
                 self.violate(format!(
                     "I4: {uid} turned active with token {token} after {later} was declared"
@@ -211,12 +272,37 @@ impl Server {
         }
         if before.role == Role::Active
             && after.role != Role::Active
+            && !meddled
             && !self.blemished.contains(uid)
             && self.is_established(uid)
         {
             self.violate(format!(
-                "I5: {uid} lost the role, and was never unhealthy; {after:?}, {:?}, {:?}",
+                "I5: {uid} lost the role, and there is no evidence against it; {after:?}, {:?}, {:?}",
                 self.group, self.ledger
+            ));
+        }
+    }
+
+    /// Records which pods are not well now. A restart stays evidence until all replicas have seen it.
+    pub fn note_bad_pods(&mut self) {
+        for pod in self.pods.values() {
+            let uid = &pod.pod.uid;
+            let restarted = pod.restarts > 0 && self.blemished.contains(uid);
+            let well = self.health.get(uid) == Some(&Health::Well);
+            if pod.deleting || pod.crashed || restarted || !pod.selected || !well {
+                self.bad_until.insert(uid.clone(), self.revision);
+            }
+        }
+    }
+
+    /// I5: a replica replaces a holder. There must have been something wrong with it when the replica saw the evidence
+    /// or after that: whatever was over before must not count.
+    pub fn judge_evidence(&mut self, holder: &str, since: Option<u64>) {
+        let there = self.pods.values().any(|pod| pod.pod.uid == holder);
+        let bad = self.bad_until.get(holder);
+        if there && since.is_none_or(|since| bad.is_none_or(|bad| *bad < since)) {
+            self.violate(format!(
+                "I5: {holder} is replaced, with evidence since {since:?}, but bad until {bad:?}"
             ));
         }
     }

@@ -72,6 +72,10 @@ pub struct Task {
     row: Option<Row>,
     /// The first answer to a claim.
     claimed: Option<Claimed>,
+    /// The pods that the group has stamped, to be cleared.
+    stamped: Vec<PodRef>,
+    /// The standbys that an admission policy refuses to stamp.
+    refused: Vec<(PodRef, String)>,
     pub learned: Vec<Pod>,
     pub object: Option<GroupObject>,
 }
@@ -91,7 +95,11 @@ fn database(statement: Statement) -> Next {
 impl Request {
     /// Whether it is a write, so that a late arrival matters.
     pub fn writes(&self) -> bool {
-        !matches!(self, Self::Server(Call::Pod(_) | Call::Group) | Self::Database(Statement::Row { .. }))
+        !matches!(
+            self,
+            Self::Server(Call::Pod(_) | Call::Try(_) | Call::Stamped(_) | Call::Group)
+                | Self::Database(Statement::Row { .. })
+        )
     }
 }
 
@@ -109,6 +117,8 @@ impl Task {
             declared: None,
             row: None,
             claimed: None,
+            stamped: Vec::new(),
+            refused: Vec::new(),
             learned: Vec::new(),
             object: None,
         }
@@ -124,8 +134,8 @@ impl Task {
                     stage => database(Statement::Claim {
                         group: self.group,
                         may_create: stage == 2,
-                        supersedes: match self.claimed {
-                            Some(Claimed::Foreign(other)) => Some(other),
+                        supersedes: match &self.claimed {
+                            Some(Claimed::Foreign(other)) => Some(*other),
                             _ => None,
                         },
                     }),
@@ -136,6 +146,7 @@ impl Task {
         let next = match effect {
             Effect::Read if self.stage == 0 => database(Statement::Row { group: self.group }),
             Effect::Verify(pod) => server(Call::Pod(pod.clone())),
+            Effect::Try { pod, .. } => server(Call::Try(pod.clone())),
             Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
             Effect::Confirm { token } => database(Statement::Confirm { token: *token }),
             Effect::Vacate { token } => database(Statement::Vacate { token: *token }),
@@ -149,7 +160,9 @@ impl Task {
             }
             Effect::Read | Effect::Declare { .. } => server(Call::Group),
             Effect::Strip { token, pods } => self.demotion(*token, pods, Outcome::Stripped),
-            Effect::Stamp { token, pods } => self.demotion(*token, pods, Outcome::Stamped),
+            Effect::Stamp { token, pods } => {
+                self.demotion(*token, pods, Outcome::Stamped(self.refused.clone()))
+            }
             Effect::Promote { token, pod, version } => {
                 let version = version.parse().expect("the model's versions are numbers");
                 let stamp = Some((self.group, *token));
@@ -160,7 +173,8 @@ impl Task {
                 1 => server(Call::Group),
                 _ => database(Statement::Row { group: self.group }),
             },
-            Effect::Clear { on_delete, pods } => match pods.get(self.index) {
+            Effect::Clear { .. } if self.stage == 0 => server(Call::Stamped(self.group)),
+            Effect::Clear { on_delete, pods } => match pods.iter().chain(&self.stamped).nth(self.index) {
                 None => ended(Outcome::Cleared),
                 Some(pod) => match &self.found {
                     None => server(Call::Pod(pod.clone())),
@@ -210,6 +224,12 @@ impl Task {
         (self.attempts >= ATTEMPTS).then_some(End::Outcome(Outcome::Failed))
     }
 
+    /// Not a pod that another group has stamped since. Anyone may remove a stamp; the label that was written with it is
+    /// still ours.
+    fn is_to_clear(&self, pod: &Pod) -> bool {
+        pod.stamp.map_or(pod.role != Role::None, |(group, _)| group == self.group)
+    }
+
     fn ours(&self, group: Option<GroupObject>) -> Option<GroupObject> {
         group.filter(|found| found.uid == self.group)
     }
@@ -235,11 +255,19 @@ impl Task {
             (Effect::Verify(_), Response::Server(Answer::Pod(found))) => {
                 let against = match &found {
                     None => Some(Reason::PodDeleted),
-                    Some(pod) if pod.deleting => Some(Reason::PodDeleted),
+                    Some(pod) if pod.deleting || !pod.selected => Some(Reason::PodDeleted),
                     Some(pod) => pod.crashed.then_some(Reason::ContainerTerminated),
                 };
                 self.learned.extend(found);
                 outcome(Outcome::Verified(against))
+            }
+            (Effect::Try { .. }, Response::Server(answer)) => outcome(match answer {
+                Answer::Accepted => Outcome::Accepted,
+                Answer::Refused => Outcome::Refused("a policy".to_owned()),
+                _ => Outcome::Conflict,
+            }),
+            (Effect::Promote { .. }, Response::Server(Answer::Refused)) => {
+                outcome(Outcome::Refused("a policy".to_owned()))
             }
             (Effect::Grant(_), Response::Database(Reply::Granted(token))) => {
                 outcome(Outcome::Granted { token })
@@ -280,9 +308,18 @@ impl Task {
             }
             (Effect::Strip { token, .. }, Response::Server(answer)) => self.demoted(token, true, answer),
             (Effect::Stamp { token, .. }, Response::Server(answer)) => self.demoted(token, false, answer),
+            (Effect::Clear { pods, .. }, Response::Server(Answer::Pods(found))) => {
+                (self.stamped, self.stage) = (found, 1);
+                self.stamped.retain(|pod| !pods.contains(pod));
+                None
+            }
             (Effect::Clear { .. }, Response::Server(Answer::Pod(found))) => {
-                match found.filter(|pod| pod.stamp.is_some_and(|(group, _)| group == self.group)) {
-                    None => self.next_pod(),
+                match found.filter(|pod| self.is_to_clear(pod)) {
+                    None => {
+                        self.next_pod();
+                        self.stage = 1;
+                        None
+                    }
                     Some(found) => {
                         self.found = Some(found);
                         None
@@ -290,11 +327,9 @@ impl Task {
                 }
             }
             (Effect::Clear { .. }, Response::Server(Answer::Labelled(written))) => {
-                if written.is_some() {
-                    self.next_pod()
-                } else {
-                    self.again()
-                }
+                let end = if written.is_some() { self.next_pod() } else { self.again() };
+                self.stage = 1;
+                end
             }
             (Effect::Unfinalize, Response::Server(Answer::Group(group))) => {
                 self.object = self.ours(group);
@@ -341,7 +376,14 @@ impl Task {
                 self.next_pod()
             }
             Answer::Labelled(None) => self.again(),
-            Answer::Patched(_) => unreachable!("no patch of the group was sent"),
+            Answer::Refused if all => Some(End::Outcome(Outcome::Failed)),
+            Answer::Refused => {
+                if let Job::Effect(_, Effect::Stamp { pods, .. }) = &self.job {
+                    self.refused.push((pods[self.index].clone(), "a policy".to_owned()));
+                }
+                self.next_pod()
+            }
+            Answer::Accepted | Answer::Patched(_) | Answer::Pods(_) => unreachable!("it was not asked for"),
         }
     }
 

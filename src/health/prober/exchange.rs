@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{HeaderValue, Request, Response, Version, header};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -18,7 +18,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe};
+use super::{
+    super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe, USER_AGENT},
+    grpc,
+};
 use crate::api::ProbeScheme;
 
 /// How much of the response's body is read, as in the kubelet. A longer body is not read to its end.
@@ -27,7 +30,6 @@ const MAX_BODY: usize = 10 * 1024;
 const MAX_HEAD: usize = 64 * 1024;
 /// The maximum number of headers in the response.
 const MAX_HEADERS: usize = 256;
-const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
 
 /// Opens the connection. The first poll makes the system call, so local errors are returned from it.
 pub(super) async fn connect(ip: IpAddr, port: u16) -> io::Result<TcpStream> {
@@ -37,20 +39,43 @@ pub(super) async fn connect(ip: IpAddr, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Runs the probe over an open connection.
+/// A connection that the server keeps open.
+pub(super) type Kept = Box<dyn AsyncRead + Send + Unpin>;
+
+/// How a probe ended, and its connection if it was to be kept and the server keeps it open.
+pub(super) struct Answer {
+    pub(super) outcome: ProbeOutcome,
+    pub(super) kept: Option<Kept>,
+}
+
+impl From<ProbeOutcome> for Answer {
+    fn from(outcome: ProbeOutcome) -> Self {
+        Self { outcome, kept: None }
+    }
+}
+
+/// Runs the probe over an open connection. `keep` asks the server not to close the connection after its answer.
 pub(super) async fn ask(
     stream: TcpStream,
     ip: IpAddr,
     probe: &ResolvedProbe,
+    keep: bool,
     tls: &TlsConnector,
-) -> ProbeOutcome {
-    let ProbeKind::HttpGet { scheme, .. } = &probe.kind else { return ProbeOutcome::Success };
-    let Ok(request) = request(ip, probe) else { return ProbeOutcome::Void };
+) -> Answer {
+    let scheme = match &probe.kind {
+        ProbeKind::TcpSocket => return ProbeOutcome::Success.into(),
+        ProbeKind::Grpc { service } => {
+            let checked = grpc::check(stream, SocketAddr::new(ip, probe.port), service).await;
+            return checked.unwrap_or_else(|error| of_hyper(&error)).into();
+        }
+        ProbeKind::HttpGet { scheme, .. } => scheme,
+    };
+    let Ok(request) = request(ip, probe, keep) else { return ProbeOutcome::Void.into() };
     match scheme {
-        ProbeScheme::Http => get(stream, request).await,
+        ProbeScheme::Http => get(stream, request, keep).await,
         ProbeScheme::Https => match tls.connect(ServerName::IpAddress(ip.into()), stream).await {
-            Ok(stream) => get(stream, request).await,
-            Err(error) => of_io(&error),
+            Ok(stream) => get(stream, request, keep).await,
+            Err(error) => of_io(&error).into(),
         },
     }
 }
@@ -70,7 +95,7 @@ pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
     }
 }
 
-fn request(ip: IpAddr, probe: &ResolvedProbe) -> http::Result<Request<Empty<Bytes>>> {
+fn request(ip: IpAddr, probe: &ResolvedProbe, keep: bool) -> http::Result<Request<Empty<Bytes>>> {
     let ProbeKind::HttpGet { path, headers, .. } = &probe.kind else {
         return Ok(Request::new(Empty::new()));
     };
@@ -82,55 +107,72 @@ fn request(ip: IpAddr, probe: &ResolvedProbe) -> http::Result<Request<Empty<Byte
     if !all.contains_key(header::HOST) {
         all.insert(header::HOST, SocketAddr::new(ip, probe.port).to_string().try_into()?);
     }
-    let text = header::HeaderValue::from_static;
+    let text = HeaderValue::from_static;
     all.entry(header::USER_AGENT).or_insert_with(|| text(USER_AGENT));
     all.entry(header::ACCEPT).or_insert_with(|| text("*/*"));
-    all.insert(header::CONNECTION, text("close"));
+    if keep {
+        all.remove(header::CONNECTION);
+    } else {
+        all.insert(header::CONNECTION, text("close"));
+    }
     Ok(request)
 }
 
 async fn get(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Empty<Bytes>>,
-) -> ProbeOutcome {
+    keep: bool,
+) -> Answer {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
-    let (mut sender, connection) = match builder.handshake(TokioIo::new(stream)).await {
+    let (mut sender, mut connection) = match builder.handshake(TokioIo::new(stream)).await {
         Ok(pair) => pair,
-        Err(error) => return of_hyper(&error),
+        Err(error) => return of_hyper(&error).into(),
     };
     let answer = async {
         let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
-        read_some(response.into_body()).await?;
-        Ok::<_, hyper::Error>(status)
+        let kept = keep && is_kept_alive(&response);
+        let complete = read_some(response.into_body()).await?;
+        Ok::<_, hyper::Error>((status, kept && complete))
     };
     // Both halves are polled in one future, so nothing keeps running after a probe is dropped.
-    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
+    let mut answer = std::pin::pin!(answer);
     let answered = tokio::select! {
         biased;
         answered = &mut answer => answered,
         ended = &mut connection => match ended {
             // The connection has finished; the other half still has to read the rest of the response.
-            Ok(()) => answer.await,
+            Ok(()) => answer.await.map(|(status, _)| (status, false)),
             Err(error) => Err(error),
         },
     };
     match answered {
-        Ok(status) if (200..400).contains(&status) => ProbeOutcome::Success,
-        Ok(status) => ProbeOutcome::Refused(ProbeFailure::HttpStatus(status)),
-        Err(error) => of_hyper(&error),
+        Ok((status, kept)) if (200..400).contains(&status) => {
+            let kept = kept.then(|| Box::new(connection.into_parts().io.into_inner()) as Kept);
+            Answer { outcome: ProbeOutcome::Success, kept }
+        }
+        Ok((status, _)) => ProbeOutcome::Refused(ProbeFailure::HttpStatus(status)).into(),
+        Err(error) => of_hyper(&error).into(),
     }
 }
 
-async fn read_some(mut body: Incoming) -> Result<(), hyper::Error> {
+/// Whether the server keeps the connection open after this response.
+fn is_kept_alive(response: &Response<Incoming>) -> bool {
+    let mut options = response.headers().get_all(header::CONNECTION).into_iter();
+    let closes =
+        |value: &HeaderValue| value.to_str().is_ok_and(|text| text.to_ascii_lowercase().contains("close"));
+    response.version() == Version::HTTP_11 && !options.any(closes)
+}
+
+/// Reads the body, or the beginning of a long one. Returns whether it was read to its end.
+async fn read_some(mut body: Incoming) -> Result<bool, hyper::Error> {
     let mut read = 0;
-    while read < MAX_BODY
-        && let Some(frame) = body.frame().await
-    {
+    while read < MAX_BODY {
+        let Some(frame) = body.frame().await else { return Ok(true) };
         read += frame?.data_ref().map_or(0, Bytes::len);
     }
-    Ok(())
+    Ok(false)
 }
 
 fn of_hyper(error: &hyper::Error) -> ProbeOutcome {

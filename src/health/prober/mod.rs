@@ -9,7 +9,11 @@
 //! [`stalls`].
 
 mod exchange;
+mod grpc;
+mod hold;
+mod single;
 mod stalls;
+mod target;
 mod task;
 mod tls;
 
@@ -21,10 +25,11 @@ use tokio::{
 };
 
 use super::clock::Monotonic;
+use crate::api::HoldConnection;
+use single::Shared;
 use stalls::Stalls;
-use task::Shared;
 
-pub use task::{ProbeEvent, ProbeStep, Target};
+pub use target::{ProbeEvent, ProbeStep, Target};
 
 /// Probes any number of pods. Dropping it stops all of them.
 pub struct Prober {
@@ -40,23 +45,29 @@ struct Running {
 }
 
 impl Prober {
-    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; and a
-    /// quarter of that for probes that are listened to after their timeout.
+    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; as many again
+    /// for the probes of pods that did not answer the last one; a quarter of that for probes that are listened to after their timeout; and another quarter for connections held open.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
-        let permits = Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS));
+        let permits = |most: usize| Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS));
         let stalls = Arc::new(Stalls::new(Monotonic::now()));
-        let late_permits = Semaphore::new((limit / 4).clamp(1, Semaphore::MAX_PERMITS));
-        let shared =
-            Arc::new(Shared { events, permits, late_permits, stalls: stalls.clone(), tls: tls::connector() });
+        let shared = Arc::new(Shared {
+            events,
+            permits: permits(limit),
+            unanswered_permits: permits(limit),
+            late_permits: permits(limit / 4),
+            hold_permits: Arc::new(permits(limit / 4)),
+            stalls: stalls.clone(),
+            tls: tls::connector(),
+        });
         let ticker = tokio::spawn(stalls::watch(stalls)).abort_handle();
         Self { shared, targets: HashMap::new(), generation: 0, ticker }
     }
 
-    /// Starts or changes the probing of a pod. If the address or the request is new, a probe is sent at once, and the
-    /// first sequence number of the new probes is returned, for
+    /// Starts or changes the probing of a pod. A probe is sent at once if a connection is to be held, or if the address
+    /// or the request is new. If it is, the first sequence number of the new probes is returned, for
     /// [`PodEvidence::retarget`](super::PodEvidence::retarget).
     pub fn set_target(&mut self, uid: &Arc<str>, target: &Target) -> Option<u64> {
         let before = self.targets.get(uid).map(|running| &running.target);
@@ -71,8 +82,9 @@ impl Prober {
         // sequence numbers.
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
-        // Probe a new address at once: its turn may be a whole interval away.
-        let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, elsewhere);
+        // Probe a new address at once: its turn may be a whole interval away. A connection is held only after an answer.
+        let at_once = elsewhere || target.hold != HoldConnection::Never;
+        let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, at_once);
         let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle() };
         self.targets.insert(uid.clone(), running);
         elsewhere.then_some(first_seq)

@@ -2,24 +2,26 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
 use super::Controller;
 use crate::{
-    api::Sighting,
-    election::Event,
+    api::{PodRef, Sighting},
+    election::{Event, Outcome, Row},
     operator::{
         claim::{Answer, Answered},
-        executor::Urgency,
+        effect::row_of,
         garbage::Garbage,
         index,
         message::{Done, Message},
         object::GroupName,
+        queue::Urgency,
         resync::{self, Rows},
         trouble::Trouble,
     },
 };
-use leadergroup_lock::{Claimed, SessionId, Token};
+use leadergroup_lock::SessionId;
 
 /// The pause after a failed write of a status.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
@@ -27,6 +29,8 @@ const REPORT_PAUSE: Duration = Duration::from_secs(1);
 impl Controller {
     /// An effect ended.
     pub(super) fn done(&mut self, done: Done, now: Duration) {
+        let stripped =
+            if done.stripped { done.pods.iter().filter_map(reference).collect() } else { Vec::new() };
         self.apply(index::Event::PodsRead(done.pods), now);
         if !self.is_current(&done.group, &done.uid) {
             return;
@@ -41,16 +45,34 @@ impl Controller {
         let Some(group) = self.sync(&done.group) else { return };
         // Stamping standbys is protection in depth. Its failure does not keep any pod from being active.
         let stamping = group.election().is_stamping(done.ticket);
+        if group.election().is_repairing(done.ticket) {
+            let record = group.record().clone();
+            self.events.stripped(&record.object, &stripped, now);
+        }
+        let Some(group) = self.groups.get_mut(&done.group) else { return };
         let known = if stamping { &mut group.stamp_trouble } else { &mut group.trouble };
         if let Some(trouble) = done.trouble {
-            if known.as_ref() != Some(&trouble) {
+            if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
                 tracing::warn!(group = %done.group, ?trouble, "a step failed; trying again");
             }
             *known = Some(trouble);
         } else if stamping || known.as_ref().is_some_and(|trouble| trouble.is_over(&done.outcome)) {
             *known = None;
         }
+        let refused = matches!(done.outcome, Outcome::Refused(_) | Outcome::Stamped(_));
         self.answer(&done.group, done.ticket, done.outcome, now);
+        if refused {
+            self.report_refusals(&done.group);
+        }
+    }
+
+    /// Reports pods that the API server refuses to change. The group goes on without them.
+    fn report_refusals(&mut self, name: &GroupName) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        for (pod, message) in group.new_refusals() {
+            tracing::warn!(group = %name, pod = pod.name, message, "the API server refuses to change a pod; it is passed over");
+            self.events.refused(&group.record().object, &pod, &message);
+        }
     }
 
     fn is_current(&self, name: &GroupName, uid: &str) -> bool {
@@ -61,9 +83,12 @@ impl Controller {
     pub(super) fn claimed(&mut self, session: SessionId, answers: Vec<Answered>, now: Duration) {
         self.claiming = false;
         let current = self.index.lock().own() == Some(session);
-        for (name, uid, answer) in answers {
+        for Answered { name, uid, answer, object } in answers {
             if !self.is_current(&name, &uid) {
                 continue;
+            }
+            if let Some(object) = object {
+                self.apply(index::Event::GroupRead(*object), now);
             }
             self.index.touch(&name);
             let Some(group) = self.sync(&name) else { continue };
@@ -71,17 +96,21 @@ impl Controller {
                 group.claims.abandon();
                 continue;
             }
-            let adopted = matches!(&answer, Ok(Answer::Lock(claimed))
-                if matches!(&**claimed, Claimed::Ours(row) if row.token > Token::ZERO));
+            let row = match &answer {
+                Ok(Answer::Lock(claimed)) => claimed.ours().map(|row| row_of(row.clone())),
+                _ => None,
+            };
             let buried = matches!(&answer, Ok(Answer::Buried));
+            group.report.spoken &= answer.is_err();
+            let given = group.claims.take_given();
             match group.claims.answered(answer, now) {
                 Ok(true) => {
                     group.trouble = None;
                     group.owned_since = now;
-                    if adopted {
-                        self.executor.context.metrics.adoption();
+                    if given {
+                        self.came_back_at = now;
                     }
-                    self.step(&name, Event::Owned { seed: Uuid::new_v4() }, now);
+                    self.adopt(&name, row, now);
                 }
                 Ok(false) if buried => self.step(&name, Event::Buried, now),
                 Ok(false) => {}
@@ -90,12 +119,23 @@ impl Controller {
         }
     }
 
+    /// Begins to work for a group.
+    fn adopt(&mut self, name: &GroupName, row: Option<Row>, now: Duration) {
+        let Some(world) = self.prepare(name, now) else { return };
+        if row.as_ref().is_some_and(|row| row.token > 0) {
+            self.executor.metrics().adoption();
+        }
+        // Without a finalizer the group could be deleted and leave its labels behind. Reading the group adds it.
+        let row = row.filter(|_| self.index.group(name).is_some_and(|group| group.record().has_finalizer()));
+        self.step(name, Event::Owned { seed: Uuid::new_v4(), row, world }, now);
+    }
+
     /// A write of a status ended.
     pub(super) fn reported(
         &mut self,
         name: &GroupName,
         uid: &str,
-        object: Result<Box<Sighting>, Trouble>,
+        object: Result<Option<Box<Sighting>>, Trouble>,
         now: Duration,
     ) {
         if !self.is_current(name, uid) {
@@ -104,18 +144,25 @@ impl Controller {
         let Some(group) = self.sync(name) else { return };
         group.report.writing = false;
         match object {
-            Ok(object) => {
+            Ok(Some(object)) => {
                 group.report.trouble = None;
                 self.apply(index::Event::GroupRead(*object), now);
             }
-            Err(trouble) => {
-                if group.report.trouble.as_ref() != Some(&trouble) {
-                    tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
-                }
-                group.report.trouble = Some(trouble);
-                group.report.hindrance_reported = false;
+            // This replica does not own the group, and somebody else changed it. Once the watch shows that, this replica
+            // may still have something to report.
+            Ok(None) => {
+                group.report.spoken = false;
                 group.report.rendered = None;
                 group.report.after = now + REPORT_PAUSE;
+            }
+            Err(trouble) => {
+                let known = group.report.trouble.replace(trouble.clone());
+                group.report.spoken = false;
+                group.report.rendered = None;
+                group.report.after = now + REPORT_PAUSE;
+                if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
+                    tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
+                }
             }
         }
         self.index.touch(name);
@@ -126,7 +173,7 @@ impl Controller {
         let lock = self.index.lock();
         let Some(session) = lock.own().filter(|_| lock.outage().is_none()) else { return };
         if self.resync.is_due(session, self.session_ttl, now) {
-            self.executor.start(Urgency::Now, move |context| async move {
+            self.executor.start(Urgency::AtOnce, move |context| async move {
                 Message::Rows(resync::read(&context.store, session).await)
             });
         }
@@ -152,10 +199,15 @@ impl Controller {
             strangers,
             unowned,
         };
-        self.executor.start_silent(|context| async move {
+        self.executor.start_silent(Urgency::AtOnce, |context| async move {
             if let Err(error) = garbage.collect(&context.store, &context.router).await {
                 tracing::debug!(%error, "could not look for rows without a group; trying again later");
             }
         });
     }
+}
+
+/// The name and UID of a pod.
+fn reference(pod: &Pod) -> Option<PodRef> {
+    Some(PodRef { name: pod.metadata.name.clone()?, uid: pod.metadata.uid.clone()? })
 }

@@ -6,11 +6,11 @@ use super::Controller;
 use crate::{
     election::Event,
     operator::{
-        claim::{LARGEST_CLAIM, claim},
-        executor::Urgency,
+        claim::{LARGEST_CLAIM, MOST_NEW, claim},
         index::IndexedGroup,
         message::Message,
         object::GroupName,
+        queue::Urgency,
     },
 };
 
@@ -29,11 +29,13 @@ impl Controller {
         let lock = self.index.lock();
         let Some(own) = lock.own().filter(|_| lock.outage().is_none()) else { return };
         let (mut keys, mut later) = (BTreeSet::new(), BTreeSet::new());
-        let (mut claims, mut changed) = (Vec::new(), Vec::new());
+        let (mut claims, mut changed, mut new) = (Vec::new(), Vec::new(), 0);
         for name in std::mem::take(&mut self.unclaimed) {
             let Some(group) = self.groups.get_mut(&name).filter(|group| !group.is_owned()) else { continue };
             let record = group.record().clone();
-            if claims.len() == LARGEST_CLAIM || keys.contains(&record.key) {
+            let is_new = !record.has_finalizer();
+            let full = claims.len() == LARGEST_CLAIM || (is_new && new == MOST_NEW);
+            if full || keys.contains(&record.key) {
                 // The claim is full, or it already asks for this key on behalf of another group.
                 later.insert(name);
                 continue;
@@ -50,6 +52,7 @@ impl Controller {
             if group.claims.due(&record.key, own, lock.living(), now) {
                 group.claims.begin();
                 keys.insert(record.key.clone());
+                new += usize::from(is_new);
                 claims.push(record);
             }
             if *group.claims.owner() != before {
@@ -65,7 +68,7 @@ impl Controller {
             return;
         }
         self.claiming = true;
-        self.executor.start(Urgency::Now, move |context| async move {
+        self.executor.start(Urgency::AtOnce, move |context| async move {
             let answers = claim(&context.store, &context.router, own, claims).await;
             Message::Claimed { session: own, answers }
         });
@@ -100,7 +103,7 @@ impl Controller {
         let Some(group) = self.groups.get(name).filter(|group| group.is_owned()) else { return };
         let Some(own) = self.index.lock().own() else { return };
         let key = group.record().key.clone();
-        self.executor.start_silent(move |context| async move {
+        self.executor.start_silent(Urgency::AtOnce, move |context| async move {
             if let Err(error) = context.store.unclaim(own, std::slice::from_ref(&key)).await {
                 tracing::warn!(%key, %error, "could not pass on a group that cannot be read");
             }

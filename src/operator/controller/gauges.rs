@@ -9,7 +9,7 @@ use crate::{
 
 impl Controller {
     pub(super) fn set_gauges(&self) {
-        let metrics = &self.executor.context.metrics;
+        let metrics = self.executor.metrics();
         let kinds = [
             GroupState::Active,
             GroupState::Changing,

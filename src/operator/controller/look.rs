@@ -4,15 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use super::Controller;
 use crate::{
-    election::{Effect, Event, Finished, Outcome, Phase, Ticket, World},
+    election::{self, Effect, Event, Finished, Outcome, Phase, Ticket, World},
     operator::{
         effect::{Order, carry_out},
-        executor::Urgency,
         group::Group,
         index,
         message::Message,
         object::GroupName,
         probing::probing,
+        queue::Urgency,
     },
 };
 use leadergroup_lock::SessionId;
@@ -52,7 +52,7 @@ impl Controller {
     }
 
     /// Brings a group up to date: its object, what is probed, and its world.
-    fn prepare(&mut self, name: &GroupName, now: Duration) -> Option<World> {
+    pub(super) fn prepare(&mut self, name: &GroupName, now: Duration) -> Option<World> {
         let group = self.sync(name)?;
         let (ownership, holder) = (group.ownership(), group.holder().map(str::to_owned));
         let (key, deleting) = (group.record().key.clone(), group.record().is_deleting());
@@ -95,9 +95,7 @@ impl Controller {
     /// Starts an effect of a group's election.
     fn start(&mut self, name: &GroupName, session: Option<SessionId>, ticket: Ticket, effect: Effect) {
         let Some(group) = self.groups.get(name) else { return };
-        // A stamp that fences a term off is a step of a change of holder, and does not wait.
-        let waits = matches!(effect, Effect::Read) || group.election().is_stamping(ticket);
-        let urgency = if waits { Urgency::Background } else { Urgency::Now };
+        let urgency = urgency(group.election(), ticket, &effect);
         let order = Order { record: group.record().clone(), session, ticket, effect };
         self.executor.start(urgency, |context| async move {
             Message::Done(Box::new(carry_out(&context, order).await))
@@ -118,5 +116,22 @@ impl Controller {
         );
         group.history.add(finished);
         self.events.finished(&group.record().object, finished);
+    }
+}
+
+/// How soon an effect of this election is started.
+fn urgency(election: &election::Group, ticket: Ticket, effect: &Effect) -> Urgency {
+    match effect {
+        Effect::Grant(_) | Effect::Vacate { .. } | Effect::Confirm { .. } | Effect::Tombstone => {
+            Urgency::AtOnce
+        }
+        // A stamp that fences a term off is a step of a change of holder.
+        Effect::Stamp { .. } | Effect::Try { .. } if election.is_stamping(ticket) => Urgency::Stamp,
+        Effect::Clear { .. } | Effect::Unfinalize | Effect::Finished(_) => Urgency::Routine,
+        _ if election.fails_repeatedly() => Urgency::Routine,
+        Effect::Read if election.has_healthy_active() => Urgency::Routine,
+        _ if election.is_past_declaration() => Urgency::Finish,
+        _ if election.world().declared.holder.is_some() => Urgency::Failover,
+        _ => Urgency::Step,
     }
 }

@@ -5,6 +5,7 @@
 //! as a message. So a group whose calls hang does not delay the others.
 
 mod answers;
+mod balance;
 mod claims;
 mod gauges;
 mod look;
@@ -12,7 +13,7 @@ mod requests;
 mod status;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -23,6 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    causes::Causes,
     conditions::View,
     events::Events,
     executor::{Context, Executor},
@@ -50,6 +52,8 @@ pub(super) struct Parts {
     pub(super) cluster: String,
     /// The namespaces that are watched, each by itself; if there are none, all together.
     pub(super) namespaces: Vec<String>,
+    /// The node of this replica, if it is known.
+    pub(super) node: Option<String>,
     /// After how long without a heartbeat this replica no longer counts on owning anything.
     pub(super) session_ttl: Duration,
     pub(super) context: Context,
@@ -73,16 +77,22 @@ pub(super) struct Controller {
     executor: Executor,
     prober: Prober,
     events: Events,
+    /// What was logged lately.
+    causes: Causes,
     health: Health,
     index: Index,
     /// The groups of the index, as far as they were looked at.
     groups: HashMap<GroupName, Group>,
     /// When each group has to be looked at although nothing happens.
     timers: Timers,
+    /// Groups whose status waits for its turn to be written.
+    unreported: VecDeque<GroupName>,
     /// Groups to claim, if they still have no owner.
     unclaimed: BTreeSet<GroupName>,
     /// A claim is on its way.
     claiming: bool,
+    /// When a group that was given to another replica last came back.
+    came_back_at: Duration,
     resync: Schedule,
     /// The replica is stopping: no change of holder is begun any more.
     draining: bool,
@@ -91,18 +101,22 @@ pub(super) struct Controller {
 impl Controller {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
-            index: Index::new(parts.cluster.clone(), &parts.namespaces, parts.session_ttl),
+            index: Index::new(parts.cluster.clone(), &parts.namespaces, parts.session_ttl)
+                .on_node(parts.node),
             cluster: parts.cluster,
             namespaces: parts.namespaces,
             session_ttl: parts.session_ttl,
             executor: Executor::new(parts.context),
             prober: parts.prober,
             events: parts.events,
+            causes: Causes::default(),
             health: parts.health,
             groups: HashMap::new(),
             timers: Timers::default(),
+            unreported: VecDeque::new(),
             unclaimed: BTreeSet::new(),
             claiming: false,
+            came_back_at: Duration::ZERO,
             resync: Schedule::default(),
             draining: false,
         }
@@ -144,6 +158,7 @@ impl Controller {
                         self.probed(event);
                     }
                 }
+                () = self.executor.task_ended() => {}
                 () = sleep_until(Instant::now() + next) => {}
             }
             self.executor.clear();
@@ -199,7 +214,7 @@ impl Controller {
     /// A probe was sent or ended.
     pub(super) fn probed(&mut self, event: ProbeEvent) {
         if let ProbeStep::Ended(outcome) = event.step {
-            self.executor.context.metrics.probe(match outcome {
+            self.executor.metrics().probe(match outcome {
                 ProbeOutcome::Success => "success",
                 ProbeOutcome::Refused(_) => "refused",
                 ProbeOutcome::Unanswered => "unanswered",
@@ -231,6 +246,7 @@ impl Controller {
         for name in self.index.take_dirty() {
             self.look(&name, now);
         }
+        self.report_waiting(now);
         self.claim(now);
         self.start_resync(now);
     }

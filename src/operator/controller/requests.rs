@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::operator::{
-    executor::Urgency,
     index::{self, Notice, Request},
     lock_view::LockNews,
     message::Message,
     object::GroupName,
+    queue::Urgency,
     trouble::Trouble,
     undecodable,
     watch_health::Sight,
@@ -20,7 +20,7 @@ impl Controller {
         match request {
             Request::StopProbing(uid) => self.prober.remove(&uid),
             Request::ReadOwner(record, owner) => {
-                self.executor.start(Urgency::Background, |context| async move {
+                self.executor.start(Urgency::Stamp, |context| async move {
                     let selects = context.router.selects_by_role(&record.reference, &owner).await;
                     let selects = selects.map_err(|error| Trouble::from(&error));
                     Message::Owner { group: record.name.clone(), uid: record.uid.clone(), owner, selects }
@@ -29,16 +29,19 @@ impl Controller {
             Request::Forget(name) => self.forget(&name),
             Request::PassOn(name) => self.pass_on(&name, now),
             Request::ReportUndecodable(unreadable) => {
-                self.executor.start_silent(|context| async move {
+                self.executor.start_silent(Urgency::AtOnce, |context| async move {
                     undecodable::report(&context.router, &unreadable).await;
                 });
             }
             Request::SessionEnded => self.disown_all(now),
             Request::ReadRows => self.doubt_rows(now),
             Request::DoubtOwners => self.doubt_owners(),
-            Request::AskForClaims => self.ask_for_claims(),
+            Request::AskForClaims => {
+                self.ask_for_claims();
+                self.balance(now);
+            }
             Request::OutageOver => {
-                self.groups.values_mut().for_each(|group| group.report.hindrance_reported = false);
+                self.groups.values_mut().for_each(|group| group.report.spoken = false);
             }
             Request::WatchesChanged => match self.index.sight() {
                 Sight::Clear => self.health.watches.pass(),
@@ -53,7 +56,7 @@ impl Controller {
         self.groups.remove(name);
         self.timers.set(name, None);
         self.unclaimed.remove(name);
-        self.executor.context.metrics.forget_group(&name.namespace, &name.name);
+        self.executor.metrics().forget_group(&name.namespace, &name.name);
     }
 
     /// The session with the lock, or the database.
@@ -61,7 +64,7 @@ impl Controller {
         match &news {
             LockNews::Beat { .. } => self.health.lock.pass(),
             LockNews::Lost => {
-                self.executor.context.metrics.session_lost();
+                self.executor.metrics().session_lost();
                 self.health.lock.fail("the session with the lock's database was lost");
             }
             LockNews::Down(error) => self.health.lock.fail(&error.to_string()),
@@ -95,6 +98,10 @@ fn log(notice: &Notice) {
         Notice::DatabaseDown(problem) => tracing::error!(
             problem,
             "the lock's database cannot be used; labels stay as they are. Trying again"
+        ),
+        Notice::OtherNodesUnreachable => tracing::error!(
+            "no pod on any other node can be reached, although these nodes renew their leases: the silence of their \
+             pods does not count. Check the network between the nodes, and NetworkPolicies"
         ),
         Notice::DatabaseUp => tracing::info!("the lock's database answers again"),
         Notice::CommitsLost => {

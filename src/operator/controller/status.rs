@@ -4,16 +4,23 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::{
+    api::LeaderGroupStatus,
     election::Phase,
     operator::{
         assignment::falls_to,
+        causes::Causes,
         conditions::View,
-        executor::Urgency,
+        events::Events,
+        group::Group,
+        index::Index,
         message::Message,
         object::GroupName,
+        outage::Hindrance,
         ownership::Ownership,
+        queue::Urgency,
+        record::Record,
         report::Inputs,
-        status::{news, patch, status},
+        status::{is_minor, news, patch, status, unprobed},
         trouble::Trouble,
     },
 };
@@ -25,16 +32,8 @@ impl Controller {
         let record = group.record().clone();
         let never_seen = record.status().is_none_or(|status| status.observed_generation < 0);
         let hindrance = self.index.hindrance(&name.namespace, never_seen, now);
-        let (ownership, lock) = (group.ownership(), self.index.lock());
-        let responsible = match ownership {
-            Ownership::Ours => true,
-            Ownership::Foreign(_) => {
-                lock.own().is_some() && falls_to(&record.key, lock.living().iter()) == lock.own()
-            }
-            // The group has no owner, and the user should still see why nothing happens. It is reported once, so that a
-            // replica which alone cannot reach the database does not overwrite the owner's report again and again.
-            _ => hindrance.is_some() && !group.report.hindrance_reported,
-        };
+        let (ownership, owned) = (group.ownership(), group.is_owned());
+        let responsible = is_responsible(&self.index, group, hindrance.as_ref(), now);
         let quiet = group.report.quiet_until.is_some_and(|until| now < until);
         let waits = quiet || group.report.writing || now < group.report.after;
         if !responsible || waits || seen.is_undecodable() {
@@ -51,23 +50,81 @@ impl Controller {
             hindrance,
             older_groups: seen.older_groups().into_iter().map(str::to_owned).collect(),
             owner: seen.owner_that_selects_by_role().map(str::to_owned),
+            coverage: seen.coverage(),
             settles: group.settles(now),
         };
         if group.report.rendered.as_ref() == Some(&inputs) {
             return;
         }
+        if !self.executor.has_room(Urgency::Report) {
+            if !std::mem::replace(&mut group.report.queued, true) {
+                self.unreported.push_back(name.clone());
+            }
+            return;
+        }
         let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.settles);
-        group.report.hindrance_reported = inputs.hindrance.is_some();
+        group.report.minor_after = None;
+        if is_minor(record.status(), &wanted) && !group.report.allows_minor(now) {
+            return;
+        }
+        group.report.spoken = !owned;
         group.report.rendered = Some(inputs);
         let Some(patch) = patch(record.status(), &wanted) else { return };
-        if let Some(news) = news(record.status(), &wanted) {
-            tracing::warn!(group = %name, reason = news.reason, problem = news.message, "the group is not ready");
-        }
+        announce(&self.events, &mut self.causes, &record, &wanted, now);
         group.report.writing = true;
-        self.executor.start(Urgency::Background, |context| async move {
-            let object = context.router.report(&record.reference, &patch).await;
-            let object = object.map(Box::new).map_err(|error| Trouble::from(&error));
+        self.executor.start(Urgency::Report, move |context| async move {
+            // The owner's word is the last: it writes in any case, others only what nobody has written since.
+            let version = record.object.metadata.resource_version.as_deref().filter(|_| !owned);
+            let object = context.router.report(&record.reference, &patch, version).await;
+            let object = object.map(|object| object.map(Box::new)).map_err(|error| Trouble::from(&error));
             Message::Reported { group: record.name.clone(), uid: record.uid.clone(), object }
         });
+    }
+
+    /// Writes statuses that waited for their turn, as long as there is room for them.
+    pub(super) fn report_waiting(&mut self, now: Duration) {
+        while self.executor.has_room(Urgency::Report) {
+            let Some(name) = self.unreported.pop_front() else { return };
+            if let Some(group) = self.groups.get_mut(&name) {
+                group.report.queued = false;
+            }
+            self.report(&name, now);
+        }
+    }
+}
+
+/// Tells once what a user should know of, where it is noticed without a look at the status.
+fn announce(
+    events: &Events,
+    causes: &mut Causes,
+    record: &Record,
+    wanted: &LeaderGroupStatus,
+    now: Duration,
+) {
+    let group = &record.name;
+    if let Some(news) = news(record.status(), wanted)
+        && causes.is_new_reason(&news.reason, &news.message, now)
+    {
+        tracing::warn!(%group, reason = news.reason, problem = news.message, "the group is not ready");
+    }
+    if let Some(problem) = unprobed(record.status(), wanted) {
+        events.unprobed(&record.object, &problem.message);
+    }
+}
+
+/// Whether this replica is the one to write the group's status. If the group has no owner, or its key belongs to another
+/// group, the user should still see why nothing happens.
+fn is_responsible(index: &Index, group: &Group, hindrance: Option<&Hindrance>, now: Duration) -> bool {
+    let (record, lock) = (group.record(), index.lock());
+    match (group.ownership(), hindrance) {
+        (Ownership::Ours, _) => true,
+        _ if group.report.spoken => false,
+        (Ownership::Foreign(_), _) => {
+            lock.own().is_some() && falls_to(&record.key, lock.living().iter()) == lock.own()
+        }
+        // The report says how many pods there are, so they must have been listed.
+        (_, Some(Hindrance::Lock(_))) => index.allows_claim(&record.name, now),
+        (_, Some(Hindrance::Pods(_))) => true,
+        (_, None) => false,
     }
 }

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, Requests};
+use super::{Index, Notice, Request, Requests};
 use crate::{
-    health::ProbeEvent,
+    health::{NodeWord, ProbeEvent, ProbeOutcome, ProbeStep},
     operator::{connectivity::Peer, watch_health::Watched},
 };
 
@@ -20,7 +20,23 @@ impl Index {
         let Some(name) = self.group_of_pod.get(&event.uid) else { return };
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
+        let lost = match event.step {
+            ProbeStep::Sent | ProbeStep::Ended(ProbeOutcome::Void) => false,
+            ProbeStep::Ended(ProbeOutcome::Unanswered) => {
+                self.reach.lost(pod.node(), &event.uid, event.sent_at);
+                true
+            }
+            ProbeStep::Ended(ProbeOutcome::Success | ProbeOutcome::Refused(_))
+            | ProbeStep::Accepted
+            | ProbeStep::AnsweredLate => {
+                self.reach.reached(pod.node(), now);
+                false
+            }
+        };
         pod.probed(event);
+        if lost && self.reach.cuts_off(pod.node(), now) {
+            pod.evidence().cut_off_until(now);
+        }
         let (changed, deadline) = group.assess_pod(&event.uid, &self.leases, now);
         if changed {
             self.dirty.insert(name.clone());
@@ -49,16 +65,23 @@ impl Index {
             watcher::Event::Apply(lease) | watcher::Event::InitApply(lease) => {
                 let renewed =
                     lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
-                self.leases.seen(&lease.name_any(), renewed, now);
-                lease.name_any()
+                let node = lease.name_any();
+                self.leases.seen(&node, renewed, now);
+                if self.leases.of(&node).word(now) == NodeWord::Moving(now) {
+                    self.node_lives(&node, now, requests);
+                }
+                node
             }
             watcher::Event::Delete(lease) => {
                 self.leases.forget(&lease.name_any());
                 lease.name_any()
             }
-            watcher::Event::Init => return,
+            watcher::Event::Init => {
+                self.leases.list_begins();
+                return;
+            }
             watcher::Event::InitDone => {
-                self.leases.alive(now);
+                self.leases.list_ends(now);
                 self.assess_nodes(None, now);
                 return self.synced(Watched::NodeLeases, None, requests);
             }
@@ -66,6 +89,24 @@ impl Index {
         let resumed = now.saturating_sub(self.lease_seen) >= LEASE_PAUSE;
         self.lease_seen = now;
         self.assess_nodes(Some(&node).filter(|_| !resumed).map(String::as_str), now);
+    }
+
+    /// A node has renewed its lease. If this replica reaches no pod on any other node, their silence does not count.
+    fn node_lives(&mut self, node: &str, now: Duration, requests: &mut Requests) {
+        let known = self.reach.cuts_off(node, now);
+        if !self.reach.renewed(node, now) {
+            return;
+        }
+        if !known {
+            requests.push(Request::Log(Notice::OtherNodesUnreachable));
+        }
+        for (name, group) in &mut self.groups {
+            let elsewhere = group.pods.values_mut().filter(|pod| self.reach.cuts_off(pod.node(), now));
+            elsewhere.for_each(|pod| pod.evidence().cut_off_until(now));
+            if group.assess(&self.leases, now) {
+                self.dirty.insert(name.clone());
+            }
+        }
     }
 
     /// Weighs the evidence on the pods of a node, or of all nodes, after something was heard of its lease.

@@ -13,7 +13,7 @@ use crate::{
     api::{LeaderGroup, Reason},
     election::{Member, Policy, World},
     health::{NodeLeases, PodFacts},
-    operator::{owner_selector::OwnerSelectors, record::Record, trouble::Trouble},
+    operator::{coverage::ProbeCoverage, owner_selector::OwnerSelectors, record::Record, trouble::Trouble},
 };
 
 /// A group as it was last seen.
@@ -88,6 +88,11 @@ impl IndexedGroup {
     /// The facts about each pod, and how the election sees it.
     pub(in crate::operator) fn pods(&self) -> impl Iterator<Item = (&PodFacts, &Member)> {
         self.pods.values().map(|pod| (pod.facts(), pod.member()))
+    }
+
+    /// How far the group's pods can be probed.
+    pub(in crate::operator) fn coverage(&self) -> ProbeCoverage {
+        ProbeCoverage::of(self.pods.values().map(TrackedPod::facts))
     }
 
     /// An owner of the group's pods that selects them by the role label.

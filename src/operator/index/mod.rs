@@ -38,8 +38,9 @@ use super::{
     watch_health::{Scope, Sight, WatchHealth, Watched},
 };
 use crate::{
+    api::HoldConnection,
     election::World,
-    health::{NodeLeases, Target},
+    health::{NodeLeases, Reach, Target},
 };
 use selection::Selection;
 
@@ -58,6 +59,7 @@ pub(super) struct Index {
     lease_seen: Duration,
     lock: LockView,
     connectivity: Connectivity,
+    reach: Reach,
     lag: Lag,
     watches: WatchHealth,
     /// Groups that cannot be decoded, with UID and generation: each generation is reported once.
@@ -86,6 +88,7 @@ impl Index {
             lease_seen: Duration::ZERO,
             lock: LockView::default(),
             connectivity: Connectivity::default(),
+            reach: Reach::default(),
             lag: Lag::default(),
             watches: WatchHealth::new(namespaces),
             undecodable: HashMap::new(),
@@ -93,6 +96,11 @@ impl Index {
             dirty: BTreeSet::new(),
             timers: Timers::default(),
         }
+    }
+
+    /// For a replica on this node.
+    pub(super) fn on_node(self, node: Option<String>) -> Self {
+        Self { reach: Reach::of(node), ..self }
     }
 
     /// Takes an event in. The requests must be carried out in their order, before the next event.
@@ -176,15 +184,19 @@ impl Index {
     /// What to probe at each pod of a group; `None` for a pod that must not be probed.
     pub(super) fn targets(&self, name: &GroupName, probing: Probing) -> Vec<(Arc<str>, Option<Target>)> {
         let Some(group) = self.groups.get(name) else { return Vec::new() };
-        let lock = &group.record().object.spec.lock;
+        let spec = &group.record().object.spec;
         let holder = group.declared_holder();
         let target = |(uid, pod): (&Arc<str>, &pod::TrackedPod)| {
+            let is_holder = holder == Some(&**uid);
             let wanted = match probing {
                 Probing::All => true,
-                Probing::Holder => holder == Some(&**uid),
+                Probing::Holder => is_holder,
                 Probing::None => false,
             };
-            (uid.clone(), pod.target(lock).filter(|_| wanted))
+            // A crash of the active pod is for the owner to notice, and one connection to each is enough.
+            let is_ours = probing == Probing::All && is_holder;
+            let hold = if is_ours { spec.health.hold_connection } else { HoldConnection::Never };
+            (uid.clone(), pod.target(spec, hold).filter(|_| wanted))
         };
         group.pods.iter().map(target).collect()
     }

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
-    api::{LockSpec, PodRef},
+    api::{HoldConnection, LeaderGroupSpec, PodRef},
     election::{self, Member},
     health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict},
     operator::record::Record,
-    routing::stamp_of,
+    routing::{has_its_fencing_token, stamp_of},
 };
 
 /// A pod of a group.
@@ -52,6 +52,7 @@ impl TrackedPod {
         match event.step {
             ProbeStep::Sent => self.evidence.probe_sent(event.seq, event.sent_at),
             ProbeStep::Ended(outcome) => self.evidence.probe_answered(event.seq, event.sent_at, outcome),
+            ProbeStep::Accepted => {}
             ProbeStep::AnsweredLate => self.evidence.probe_answered_late(event.seq, event.sent_at),
         }
     }
@@ -90,9 +91,16 @@ impl TrackedPod {
     }
 
     /// What to probe, and how often, if the pod can be probed at all.
-    pub(super) fn target(&self, lock: &LockSpec) -> Option<Target> {
+    pub(super) fn target(&self, spec: &LeaderGroupSpec, hold: HoldConnection) -> Option<Target> {
         let (ip, probe) = self.facts.target().filter(|_| !self.facts.finished())?;
-        Some(Target { ip, probe: probe.clone(), interval: lock.retry_interval.0, listen: lock.ttl.0 })
+        Some(Target {
+            ip,
+            probe: probe.clone(),
+            interval: spec.lock.retry_interval.0,
+            listen: spec.lock.ttl.0,
+            hold,
+            threshold: spec.health.failure_threshold,
+        })
     }
 }
 
@@ -102,14 +110,15 @@ fn thresholds(facts: &PodFacts, record: &Record) -> Thresholds {
 }
 
 fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
-    let stamp = stamp_of(pod);
+    let (stamp, role) = (stamp_of(pod), record.reference.marks.role(pod));
     Member {
         pod: PodRef { name: facts.name.clone(), uid: facts.uid.clone() },
         node: facts.node.clone(),
         version: facts.resource_version.clone(),
-        role: record.reference.marks.role(pod),
+        role,
         stamp: stamp.as_ref().map(|stamp| stamp.token),
         stamped_by_us: stamp.is_some_and(|stamp| *stamp.group == *record.uid),
+        fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         standing: election::Standing::Unproven,
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
     }

@@ -88,5 +88,6 @@ pub(in crate::operator) enum Notice {
     WatchesWork,
     DatabaseDown(String),
     DatabaseUp,
+    OtherNodesUnreachable,
     CommitsLost,
 }

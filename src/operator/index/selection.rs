@@ -1,7 +1,7 @@
 //! Which groups select which pods.
 //!
 //! A pod belongs to the oldest group whose selector matches it. Groups are found by one label that their selector
-//! demands, so that a pod costs only a few look-ups in a namespace with thousands of groups.
+//! demands, and pods by their labels, so that each costs only a few look-ups in a namespace with thousands of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 use crate::{
-    api::LeaderGroupSpec,
+    api::PodSelector,
     operator::{
         object::{GroupName, has_precedence, version},
         record::Record,
@@ -27,12 +27,16 @@ pub(super) struct Selection {
     namespaces: HashMap<Arc<str>, Namespace>,
 }
 
+type Label = (String, String);
+
 #[derive(Default)]
 struct Namespace {
     pods: BTreeMap<Arc<str>, Arc<Pod>>,
-    groups: BTreeMap<GroupName, Arc<Record>>,
-    /// Groups by a label that they demand.
-    by_label: HashMap<(String, String), BTreeSet<GroupName>>,
+    pods_by_label: HashMap<Label, BTreeSet<Arc<str>>>,
+    /// The groups, each with the label under which it is found.
+    groups: BTreeMap<GroupName, (Arc<Record>, Option<Label>)>,
+    /// Groups by one of the labels that they demand.
+    groups_by_label: HashMap<Label, BTreeSet<GroupName>>,
     /// Groups that demand no particular label.
     unlabelled: BTreeSet<GroupName>,
 }
@@ -41,19 +45,56 @@ struct Namespace {
 pub(super) type Selected = Vec<GroupName>;
 
 impl Namespace {
-    fn slot(&mut self, spec: &LeaderGroupSpec) -> &mut BTreeSet<GroupName> {
-        match spec.selector.match_labels.iter().next() {
-            Some((key, value)) => self.by_label.entry((key.clone(), value.clone())).or_default(),
-            None => &mut self.unlabelled,
+    fn put_group(&mut self, name: &GroupName, group: Arc<Record>) {
+        // The label that the fewest other groups are found under: thousands of groups may have one label in common.
+        let demanded = group.object.spec.selector.match_labels.iter();
+        let demanded = demanded.map(|(key, value)| (key.clone(), value.clone()));
+        let label = demanded.min_by_key(|label| self.groups_by_label.get(label).map_or(0, BTreeSet::len));
+        match &label {
+            Some(label) => self.groups_by_label.entry(label.clone()).or_default().insert(name.clone()),
+            None => self.unlabelled.insert(name.clone()),
+        };
+        self.groups.insert(name.clone(), (group, label));
+    }
+
+    fn take_group(&mut self, name: &GroupName) {
+        match self.groups.remove(name) {
+            Some((_, Some(label))) => take(&mut self.groups_by_label, &label, name),
+            Some((_, None)) => {
+                self.unlabelled.remove(name);
+            }
+            None => {}
         }
     }
 
+    fn put_pod(&mut self, uid: &Arc<str>, pod: Arc<Pod>) {
+        if self.pods.get(uid).is_none_or(|old| old.labels() != pod.labels()) {
+            self.take_pod(uid);
+            for label in pairs(pod.labels()) {
+                self.pods_by_label.entry(label).or_default().insert(uid.clone());
+            }
+        }
+        self.pods.insert(uid.clone(), pod);
+    }
+
+    fn take_pod(&mut self, uid: &str) -> Option<Arc<Pod>> {
+        let (uid, pod) = self.pods.remove_entry(uid)?;
+        for label in pairs(pod.labels()) {
+            take(&mut self.pods_by_label, &label, &uid);
+        }
+        Some(pod)
+    }
+
+    /// The groups that may select pods with these labels.
+    fn candidates(&self, labels: &Labels) -> impl Iterator<Item = &GroupName> {
+        let labelled = pairs(labels).filter_map(|label| self.groups_by_label.get(&label));
+        labelled.flatten().chain(&self.unlabelled)
+    }
+
     fn selected(&self, labels: &Labels) -> Selected {
-        let labelled =
-            labels.iter().filter_map(|(key, value)| self.by_label.get(&(key.clone(), value.clone())));
-        let candidates = labelled.flatten().chain(&self.unlabelled);
-        let mut found: Vec<_> = candidates
-            .filter_map(|name| Some((name, self.groups.get(name)?)))
+        let mut found: Vec<_> = self
+            .candidates(labels)
+            .filter_map(|name| Some((name, &self.groups.get(name)?.0)))
             .filter(|(_, group)| group.object.spec.selector.matches(labels))
             .collect();
         found.sort_by(|(_, one), (_, other)| {
@@ -65,24 +106,49 @@ impl Namespace {
         });
         found.into_iter().map(|(name, _)| name.clone()).collect()
     }
+
+    /// The pods that this selector matches.
+    fn matching(&self, selector: &PodSelector) -> Vec<&Arc<Pod>> {
+        let demanded = pairs(&selector.match_labels).map(|label| self.pods_by_label.get(&label));
+        let fewest = demanded.min_by_key(|uids| uids.map_or(0, BTreeSet::len));
+        let matches = |pod: &&Arc<Pod>| selector.matches(pod.labels());
+        match fewest {
+            // It demands no particular label.
+            None => self.pods.values().filter(matches).collect(),
+            Some(uids) => {
+                let uids = uids.into_iter().flatten();
+                uids.filter_map(|uid| self.pods.get(uid)).filter(matches).collect()
+            }
+        }
+    }
+}
+
+fn pairs(labels: &Labels) -> impl Iterator<Item = Label> {
+    labels.iter().map(|(key, value)| (key.clone(), value.clone()))
+}
+
+/// Removes an entry, and its label if it was the last one.
+fn take<T: Ord>(by_label: &mut HashMap<Label, BTreeSet<T>>, label: &Label, entry: &T) {
+    if let Some(entries) = by_label.get_mut(label) {
+        entries.remove(entry);
+        if entries.is_empty() {
+            by_label.remove(label);
+        }
+    }
 }
 
 impl Selection {
     /// Takes a group in, or a newer version of it.
     pub(super) fn put_group(&mut self, name: &GroupName, group: Arc<Record>) {
-        self.take_group(name);
         let namespace = self.namespaces.entry(name.namespace.clone()).or_default();
-        namespace.slot(&group.object.spec).insert(name.clone());
-        namespace.groups.insert(name.clone(), group);
+        namespace.take_group(name);
+        namespace.put_group(name, group);
     }
 
     /// Forgets a group.
     pub(super) fn take_group(&mut self, name: &GroupName) {
-        if let Some(namespace) = self.namespaces.get_mut(&name.namespace)
-            && let Some(group) = namespace.groups.remove(name)
-        {
-            let slot = namespace.slot(&group.object.spec);
-            slot.remove(name);
+        if let Some(namespace) = self.namespaces.get_mut(&name.namespace) {
+            namespace.take_group(name);
         }
     }
 
@@ -102,7 +168,7 @@ impl Selection {
             None => Selected::new(),
         };
         let pod = Arc::new(pod);
-        namespace.pods.insert(uid, pod.clone());
+        namespace.put_pod(&uid, pod.clone());
         Some((before, now, pod))
     }
 
@@ -115,15 +181,15 @@ impl Selection {
     /// Forgets a pod. Returns the groups that selected it.
     pub(super) fn take_pod(&mut self, namespace: &str, uid: &str) -> Selected {
         let Some(namespace) = self.namespaces.get_mut(namespace) else { return Selected::new() };
-        let Some(pod) = namespace.pods.remove(uid) else { return Selected::new() };
+        let Some(pod) = namespace.take_pod(uid) else { return Selected::new() };
         namespace.selected(pod.labels())
     }
 
     /// The pods of a group's namespace that its selector matches, each with all the groups that select it.
     pub(super) fn pods_of(&self, name: &GroupName) -> Vec<(Arc<Pod>, Selected)> {
         let Some(namespace) = self.namespaces.get(&name.namespace) else { return Vec::new() };
-        let Some(group) = namespace.groups.get(name) else { return Vec::new() };
-        let matching = namespace.pods.values().filter(|pod| group.object.spec.selector.matches(pod.labels()));
+        let Some((group, _)) = namespace.groups.get(name) else { return Vec::new() };
+        let matching = namespace.matching(&group.object.spec.selector).into_iter();
         matching.map(|pod| (pod.clone(), namespace.selected(pod.labels()))).collect()
     }
 
@@ -139,5 +205,56 @@ impl Selection {
     pub(super) fn group_names(&self, scope: Option<&str>) -> Vec<GroupName> {
         let inside = self.namespaces.iter().filter(|(name, _)| scope.is_none_or(|scope| scope == &***name));
         inside.flat_map(|(_, namespace)| namespace.groups.keys().cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(index: usize) -> Arc<Record> {
+        let object = json!({
+            "metadata": { "namespace": "shop", "name": format!("g{index}"), "uid": format!("u{index}") },
+            "spec": { "selector": { "matchLabels": { "app": "web", "instance": index.to_string() } } }
+        });
+        let object = serde_json::from_value(object).expect("a group");
+        let name = name(index);
+        Arc::new(Record::first(object, name, "c1").expect("it has a name"))
+    }
+
+    fn name(index: usize) -> GroupName {
+        GroupName { namespace: "shop".into(), name: format!("g{index}").into() }
+    }
+
+    fn pod(index: usize) -> Pod {
+        let labels = json!({ "app": "web", "instance": index.to_string() });
+        let pod = json!({ "metadata": { "namespace": "shop", "name": format!("p{index}"), "uid": format!("p{index}"),
+            "resourceVersion": "1", "labels": labels } });
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    #[test]
+    fn groups_with_a_label_in_common_are_not_searched_one_by_one() {
+        const GROUPS: usize = 100;
+        let mut selection = Selection::default();
+        for index in 0..GROUPS {
+            selection.put_group(&name(index), record(index));
+        }
+        for index in 0..GROUPS {
+            let (before, now, _) = selection.put_pod(pod(index)).expect("it is new");
+            assert_eq!((before, now), (vec![], vec![name(index)]));
+            let namespace = &selection.namespaces["shop"];
+            let searched = namespace.candidates(pod(index).labels()).count();
+            assert!(searched <= 2, "{searched} groups");
+            assert_eq!(selection.pods_of(&name(index)).len(), 1);
+        }
+        for index in 0..GROUPS {
+            assert_eq!(selection.take_pod("shop", &format!("p{index}")), [name(index)]);
+            selection.take_group(&name(index));
+        }
+        let namespace = &selection.namespaces["shop"];
+        assert!(namespace.groups_by_label.is_empty() && namespace.pods_by_label.is_empty());
     }
 }

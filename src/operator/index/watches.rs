@@ -11,8 +11,12 @@ const LATE_AFTER_FAILED_WATCH: Duration = Duration::from_secs(5);
 impl Index {
     /// A watch has shown its first list.
     pub(super) fn synced(&mut self, watched: Watched, scope: Scope, requests: &mut Requests) {
-        if self.watches.listed(watched, scope) {
+        let had_failed = self.watches.listed(watched, scope);
+        if had_failed {
             requests.push(Request::OutageOver);
+        }
+        // An outage of the database is reported once it is known how many pods a group has.
+        if had_failed || self.lock.outage().is_some() {
             self.touch_all();
         }
         requests.extend([Request::WatchesChanged, Request::AskForClaims]);

@@ -59,6 +59,13 @@ fn the_targets_are_the_pods_that_can_be_probed() {
     object["status"] = json!({ "declaration": { "token": 1, "holder": { "name": "b", "uid": "b" } } });
     case.watch(object);
     assert_eq!(targets(&case, Probing::Holder), [false, true]);
+    let holds = |probing| -> Vec<HoldConnection> {
+        let targets = case.index.targets(&name("web"), probing);
+        targets.into_iter().filter_map(|(_, target)| target).map(|target| target.hold).collect()
+    };
+    let (never, kept) = (HoldConnection::Never, HoldConnection::WhenKeptAlive);
+    assert_eq!(holds(Probing::All), [never, kept], "to the holder only");
+    assert_eq!(holds(Probing::Holder), [never], "the owner holds one already");
     // What goes elsewhere begins again.
     case.probe("a", ProbeOutcome::Success);
     case.seen("web");
@@ -143,4 +150,32 @@ fn a_lease_that_stands_still_speaks_against_the_pods_of_its_node_that_cannot_be_
     case.apply(Event::WatchFailed(Watched::NodeLeases, None, "gone".to_owned()));
     assert_eq!(case.dirty(), ["web"]);
     assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+}
+
+#[test]
+fn the_silence_of_other_nodes_does_not_count_while_none_is_reached_and_one_is_alive() {
+    for (own, renews, other, standing) in [
+        ("node-9", true, ProbeOutcome::Unanswered, Standing::Unproven),
+        ("node-9", false, ProbeOutcome::Unanswered, Standing::Silent),
+        ("node-9", true, ProbeOutcome::Success, Standing::Silent),
+        ("node-1", true, ProbeOutcome::Unanswered, Standing::Silent),
+    ] {
+        let case = Case::web();
+        let mut case = Case { index: case.index.on_node(Some(own.to_owned())), ..case };
+        case.lease("node-1", 1);
+        for uid in ["a", "b"] {
+            case.probe(uid, ProbeOutcome::Success);
+        }
+        for second in 1..=8 {
+            case.now += s(1);
+            if renews && second == 4 {
+                case.lease("node-1", 2);
+            }
+            case.probe("a", ProbeOutcome::Unanswered);
+            case.probe("b", other);
+            case.index.advance(case.now);
+        }
+        let what = format!("on {own}, renewed: {renews}, the other: {other:?}");
+        assert_eq!(case.seen("web")[0].1, standing, "{what}");
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Event, Index, IndexedGroup, Notice, Request};
 use crate::{
-    api::{Reason, Role, Sighting},
+    api::{HoldConnection, Reason, Role, Sighting},
     election::Standing,
     health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep},
     operator::{lock_view::LockNews, object::GroupName, probing::Probing, watch_health::Watched},

@@ -19,6 +19,18 @@ fn a_new_version_of_a_pod_is_looked_at_only_if_it_differs_in_something_else() {
     let world = case.index.world(&name("web"), None, case.now).expect("the group");
     let member = &world.members[0];
     assert_eq!((member.role, member.stamp, member.stamped_by_us), (Role::Active, Some(3), true));
+    assert!(!member.fencing_fits, "it has none");
+    let right = "c1/shop/web/3";
+    for (fencing, fits) in
+        [(right, true), ("c1/shop/web/2", false), (right, true), ("c1/shop/other/3", false)]
+    {
+        let annotations =
+            json!({ "leadergroup.dev/stamp": "g1/3", "leadergroup.dev/fencing-token": fencing });
+        case.pod("a", "web", &json!({ "labels": labels, "annotations": annotations }));
+        assert_eq!(case.dirty(), ["web"]);
+        let world = case.index.world(&name("web"), None, case.now).expect("the group");
+        assert_eq!(world.members[0].fencing_fits, fits, "{fencing}");
+    }
     // One that is older than what a write has returned changes nothing.
     case.version = 5;
     case.pod("a", "web", &json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));

@@ -1,0 +1,131 @@
+//! What the API server refused to write, and when to try again.
+//!
+//! An admission policy, a webhook or a quota may refuse to change a pod. Such a pod must not hold its group up: the
+//! election passes it over, and the pauses between attempts grow.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::world::Member;
+use crate::api::Role;
+
+/// The pause after the first refusal. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause, so that a pod becomes a candidate again soon after the policy has changed, or after a missing right
+/// was granted.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// A write to a pod that the API server refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The API server's words.
+    pub message: String,
+    /// The pod as it was then: version, role and stamp.
+    seen: (String, Role, Option<i64>),
+    /// When to try again, and the pause that ends then.
+    until: Duration,
+    pause: Duration,
+}
+
+/// The refused writes by the pod's UID.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refusals {
+    /// The time of the present step.
+    now: Duration,
+    /// Of the active role.
+    promotions: BTreeMap<String, Refused>,
+    /// Of the standby role and its stamp.
+    stamps: BTreeMap<String, Refused>,
+}
+
+impl Refusals {
+    /// A step begins.
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// A promotion, or the dry run of one, was refused.
+    pub(super) fn promotion(&mut self, member: &Member, message: String) {
+        refuse(&mut self.promotions, member, message, self.now);
+    }
+
+    /// A stamp was refused.
+    pub(super) fn stamp(&mut self, member: &Member, message: String) {
+        refuse(&mut self.stamps, member, message, self.now);
+    }
+
+    /// The pod was labelled active.
+    pub(super) fn promoted(&mut self, uid: &str) {
+        self.promotions.remove(uid);
+        self.stamps.remove(uid);
+    }
+
+    /// The group's pods as they are now.
+    pub(super) fn refresh(&mut self, members: &[Member]) {
+        refresh(&mut self.promotions, members, false);
+        // A stamp that succeeds says nothing about a promotion, because a policy may refuse only the active role.
+        refresh(&mut self.stamps, members, true);
+    }
+
+    /// Whether the pod is passed over as a candidate for now.
+    pub(super) fn bars(&self, uid: &str) -> bool {
+        [&self.promotions, &self.stamps].iter().any(|refused| self.waits(refused, uid))
+    }
+
+    /// Whether the pod is not stamped for now.
+    pub(super) fn bars_stamp(&self, uid: &str) -> bool {
+        self.waits(&self.stamps, uid)
+    }
+
+    /// Whether a promotion of the pod was refused, and the pause after it is over.
+    pub(super) fn promotion_is_due(&self, uid: &str) -> bool {
+        self.promotions.get(uid).is_some_and(|entry| self.now >= entry.until)
+    }
+
+    /// Whether a write to the pod was refused, and none has been accepted since.
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.of(uid).is_some()
+    }
+
+    pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
+        self.promotions.get(uid).or_else(|| self.stamps.get(uid))
+    }
+
+    /// When the next pause ends.
+    pub(super) fn wake(&self) -> Option<Duration> {
+        let all = self.promotions.values().chain(self.stamps.values());
+        all.map(|entry| entry.until).filter(|until| *until > self.now).min()
+    }
+
+    fn waits(&self, refused: &BTreeMap<String, Refused>, uid: &str) -> bool {
+        refused.get(uid).is_some_and(|entry| self.now < entry.until)
+    }
+}
+
+/// Forgets pods that are gone, and if `stamped` those that have got another stamp of the group. A pod that someone else
+/// has changed is tried again at once.
+fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped: bool) {
+    refused.retain(|uid, entry| {
+        let Some(member) = members.iter().find(|member| member.pod.uid == *uid) else { return false };
+        let now = seen(member);
+        if stamped && member.stamped_by_us && now.2 != entry.seen.2 {
+            return false;
+        }
+        // A change of role or stamp is our own.
+        if now.0 != entry.seen.0 && (now.1, now.2) == (entry.seen.1, entry.seen.2) {
+            (entry.until, entry.pause) = (Duration::ZERO, Duration::ZERO);
+        }
+        entry.seen = now;
+        true
+    });
+}
+
+fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, message: String, now: Duration) {
+    let before = refused.get(&member.pod.uid).map_or(Duration::ZERO, |entry| entry.pause);
+    let pause = (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+    let entry = Refused { message, seen: seen(member), until: now + pause, pause };
+    refused.insert(member.pod.uid.clone(), entry);
+}
+
+fn seen(member: &Member) -> (String, Role, Option<i64>) {
+    (member.version.clone(), member.role, member.stamp)
+}

@@ -1,0 +1,74 @@
+//! The deletion of a group: first the row, then the labels, then the finalizer. Each step waits for a bounded time.
+
+use std::time::Duration;
+
+use super::{
+    event::{Effect, Outcome, Rejection},
+    group::{Group, Phase, Retirement},
+    step::Effects,
+};
+
+/// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before
+/// it leaves their labels as they are.
+const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Group {
+    pub(super) fn retire(&mut self, step: Retirement, effects: &mut Effects) {
+        let effect = match step {
+            Retirement::Tombstone => Effect::Tombstone,
+            Retirement::Labels => Effect::Clear {
+                on_delete: self.world.policy.on_delete,
+                pods: self.world.members.iter().map(|member| member.pod.clone()).collect(),
+            },
+            Retirement::Finalizer => Effect::Unfinalize,
+        };
+        self.retry_at = None;
+        self.go(Phase::Retiring(step), effect, effects);
+    }
+
+    pub(super) fn retired(
+        &mut self,
+        step: Retirement,
+        outcome: &Outcome,
+        now: Duration,
+        effects: &mut Effects,
+    ) {
+        let next = match (step, outcome) {
+            // Another replica owns the group now and completes the deletion.
+            (Retirement::Tombstone, Outcome::Rejected(Rejection::NotOwner)) => {
+                self.phase = Phase::Observing;
+                return;
+            }
+            (Retirement::Tombstone, Outcome::Failed | Outcome::Unknown) => {
+                // A deletion must not depend on the database. The row gets its tombstone later.
+                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
+                if now >= give_up { Some(Retirement::Labels) } else { None }
+            }
+            (Retirement::Tombstone, _) => Some(Retirement::Labels),
+            (Retirement::Labels, Outcome::Cleared) => Some(Retirement::Finalizer),
+            (Retirement::Labels, Outcome::ClearRefused) => {
+                // When a namespace is deleted, the operator may lose its rights in it before the groups are gone, and
+                // never gets them back. The deletion must not wait for that.
+                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
+                if now >= give_up { Some(Retirement::Finalizer) } else { None }
+            }
+            (Retirement::Labels, _) => {
+                // The API server is unreachable, so it is unknown what it would allow.
+                self.retire_by = None;
+                None
+            }
+            (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Rejected(Rejection::GroupGone)) => {
+                self.phase = Phase::Retired;
+                return;
+            }
+            _ => None,
+        };
+        if let Some(next) = next {
+            (self.retire_by, self.failures) = (None, 0);
+            return self.retire(next, effects);
+        }
+        let again = now + self.next_pause();
+        self.retry_at = Some(self.retire_by.map_or(again, |give_up| again.min(give_up)));
+        self.phase = Phase::Retiring(step);
+    }
+}

@@ -1,0 +1,266 @@
+//! One probe, from its permit to its end.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Fuse, FusedFuture as _},
+};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    super::{
+        clock::Monotonic,
+        probe::{ProbeFailure, ProbeOutcome},
+    },
+    exchange::{self, Answer, Kept},
+    stalls::Stalls,
+    target::{ProbeEvent, ProbeStep, Target},
+};
+
+/// State shared by all targets.
+pub(super) struct Shared {
+    pub(super) events: mpsc::Sender<ProbeEvent>,
+    pub(super) permits: Semaphore,
+    /// For the probes of pods whose last one was not answered. Each takes its whole timeout, so that a lost node's pods
+    /// would leave no place for the others.
+    pub(super) unanswered_permits: Semaphore,
+    /// For probes after their timeout, which may still be answered. They must not keep others from being sent.
+    pub(super) late_permits: Semaphore,
+    /// For connections that are held open.
+    pub(super) hold_permits: Arc<Semaphore>,
+    pub(super) stalls: Arc<Stalls>,
+    pub(super) tls: tokio_rustls::TlsConnector,
+}
+
+/// The connection, the request and the answer of one probe.
+type Exchange = BoxFuture<'static, Answer>;
+
+/// An exchange whose probe's timeout has passed, and when the probe was sent.
+type Late = (Fuse<Exchange>, Duration);
+
+/// Limit of the extension of a timeout for stalls, in timeouts. A process that runs for less than a tenth of the time
+/// cannot judge a pod.
+const MOST_MADE_GOOD: u32 = 9;
+
+/// One probe.
+pub(super) struct One {
+    pub(super) shared: Arc<Shared>,
+    pub(super) uid: Arc<str>,
+    pub(super) target: Arc<Target>,
+    pub(super) seq: u64,
+    /// Whether the connection is to be held afterwards.
+    pub(super) keep: bool,
+    /// Whether a connection was held when it was sent.
+    pub(super) beside: bool,
+    pub(super) occasion: Occasion,
+}
+
+/// Why a probe is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// It is the pod's turn.
+    Turn,
+    /// It is the pod's turn, and the last probe was not answered.
+    TurnOfUnanswered,
+    /// The held connection was closed.
+    Hint,
+}
+
+/// How a probe ended, or its timeout.
+pub(super) struct Ended {
+    pub(super) outcome: ProbeOutcome,
+    pub(super) kept: Option<Kept>,
+    /// Listens for a late answer; false if the receiver of events was dropped.
+    pub(super) late: Option<BoxFuture<'static, bool>>,
+    pub(super) beside: bool,
+    pub(super) occasion: Occasion,
+}
+
+impl One {
+    /// Runs the probe until its timeout. None if the receiver of events was dropped.
+    pub(super) async fn run(self) -> Option<Ended> {
+        let (Answer { outcome, kept }, late) = self.ask().await?;
+        let (beside, occasion) = (self.beside, self.occasion);
+        let late = late.map(|(exchange, sent_at)| self.listen(exchange, sent_at).boxed());
+        Some(Ended { outcome, kept, late, beside, occasion })
+    }
+
+    async fn ask(&self) -> Option<(Answer, Option<Late>)> {
+        let patience = self.target.interval;
+        let shared = &self.shared;
+        let permits = match self.occasion {
+            Occasion::Turn | Occasion::Hint => &shared.permits,
+            Occasion::TurnOfUnanswered => &shared.unanswered_permits,
+        };
+        let waited = timeout(patience, permits.acquire()).await;
+        let mut sent_at = Monotonic::now();
+        let Ok(Ok(_permit)) = waited else {
+            // Too many probes are in flight; the next turn is due now.
+            return self.end(sent_at, ProbeOutcome::Void).await;
+        };
+        sent_at = Monotonic::now();
+        let mut connecting = Box::pin(exchange::connect(self.target.ip, self.target.probe.port));
+        let first = match futures::poll!(&mut connecting) {
+            Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
+            first => first,
+        };
+        self.tell(sent_at, ProbeStep::Sent).await?;
+        let (shared, target, keep) = (self.shared.clone(), self.target.clone(), self.keep);
+        let accepted = Arc::new(AtomicBool::new(false));
+        let accept = accepted.clone();
+        let exchange = async move {
+            let connected = match first {
+                Poll::Ready(connected) => connected,
+                Poll::Pending => connecting.await,
+            };
+            match connected {
+                Ok(stream) => {
+                    accept.store(true, Ordering::Relaxed);
+                    exchange::ask(stream, target.ip, &target.probe, keep, &shared.tls).await
+                }
+                Err(error) => exchange::of_io(&error).into(),
+            }
+        };
+        self.exchange(exchange.boxed(), &accepted, sent_at).await
+    }
+
+    /// Carries the exchange out until its timeout.
+    async fn exchange(
+        &self,
+        exchange: Exchange,
+        accepted: &AtomicBool,
+        sent_at: Duration,
+    ) -> Option<(Answer, Option<Late>)> {
+        let mut exchange = exchange.fuse();
+        let mut answer = self.answer(&mut exchange, sent_at).await;
+        // The failure threshold counts probes that are an interval apart. One out of turn counts with the others only if
+        // it can have no other reason than the one it was sent for.
+        if self.occasion == Occasion::Hint
+            && answer.outcome != ProbeOutcome::Success
+            && !is_cut(answer.outcome)
+        {
+            answer.outcome = ProbeOutcome::Void;
+        }
+        if answer.outcome == ProbeOutcome::Unanswered && accepted.load(Ordering::Relaxed) {
+            self.tell(sent_at, ProbeStep::Accepted).await?;
+        }
+        self.tell(sent_at, ProbeStep::Ended(answer.outcome)).await?;
+        // An exchange may also end without an answer, because the network reports that there is no way to the pod.
+        let is_open = answer.outcome == ProbeOutcome::Unanswered && !exchange.is_terminated();
+        Some((answer, is_open.then_some((exchange, sent_at))))
+    }
+
+    /// Waits for the answer, at most for the timeout, counting only the time in which this process ran.
+    async fn answer(&self, exchange: &mut Fuse<Exchange>, sent_at: Duration) -> Answer {
+        let (stalls, timeout) = (&self.shared.stalls, self.target.probe.timeout);
+        let stalled_before = stalls.total(sent_at);
+        let (mut allowed, mut made_good) = (timeout, Duration::ZERO);
+        let mut answer = loop {
+            if let Ok(answer) = timeout_at(Instant::now() + allowed, &mut *exchange).await {
+                break answer;
+            }
+            let stalled = stalls.total(Monotonic::now()).saturating_sub(stalled_before + made_good);
+            if stalled.is_zero() {
+                break ProbeOutcome::Unanswered.into();
+            }
+            made_good += stalled;
+            if made_good > timeout * MOST_MADE_GOOD {
+                break ProbeOutcome::Void.into();
+            }
+            allowed = stalled;
+        };
+        // A pod may close the connection to a client that seems to be dead.
+        if let ProbeOutcome::Unanswered | ProbeOutcome::Refused(ProbeFailure::Reset | ProbeFailure::Protocol) =
+            answer.outcome
+            && stalls.longest_since(sent_at, Monotonic::now()) >= timeout
+        {
+            answer.outcome = ProbeOutcome::Void;
+        }
+        answer
+    }
+
+    /// Listens for an answer that is late. A refusal that is late does not count: the pod, or a proxy in front of it, is
+    /// slow and unwell at the same time, and must not stay for ever.
+    async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
+        let remaining = self.target.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
+        let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
+        match timeout(remaining, exchange).await {
+            Ok(Answer { outcome: ProbeOutcome::Success, .. }) => {
+                self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
+            }
+            _ => true,
+        }
+    }
+
+    async fn end(&self, sent_at: Duration, outcome: ProbeOutcome) -> Option<(Answer, Option<Late>)> {
+        self.tell(sent_at, ProbeStep::Ended(outcome)).await?;
+        Some((outcome.into(), None))
+    }
+
+    /// None if the receiver of events was dropped.
+    async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
+        let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
+        self.shared.events.send(event).await.ok()
+    }
+}
+
+/// Whether the other side's kernel refused or cut the connection, as it does when the process has ended.
+pub(super) fn is_cut(outcome: ProbeOutcome) -> bool {
+    use ProbeFailure as F;
+    matches!(outcome, ProbeOutcome::Refused(F::ConnectionRefused | F::Reset))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::{
+        api::HoldConnection,
+        health::{ProbeKind, ResolvedProbe},
+    };
+
+    #[tokio::test]
+    async fn an_exchange_that_ended_without_an_answer_is_not_listened_to() {
+        let (events, mut told) = tokio::sync::mpsc::channel(8);
+        let shared = Arc::new(Shared {
+            events,
+            permits: Semaphore::new(1),
+            unanswered_permits: Semaphore::new(1),
+            late_permits: Semaphore::new(1),
+            hold_permits: Arc::new(Semaphore::new(1)),
+            stalls: Arc::new(Stalls::new(Monotonic::now())),
+            tls: super::super::tls::connector(),
+        });
+        let timeout = Duration::from_mins(1);
+        let target = Arc::new(Target {
+            ip: IpAddr::from([198, 18, 0, 1]),
+            probe: ResolvedProbe { kind: ProbeKind::TcpSocket, port: 1, timeout },
+            interval: timeout,
+            listen: timeout,
+            hold: HoldConnection::Never,
+            threshold: 2,
+        });
+        let uid = "u".into();
+        let one = One { shared, uid, target, seq: 1, keep: false, beside: false, occasion: Occasion::Turn };
+        // As if the connection failed with "no route to host" after a while.
+        let exchange = async {
+            tokio::task::yield_now().await;
+            ProbeOutcome::Unanswered.into()
+        };
+        let asked = one.exchange(exchange.boxed(), &AtomicBool::new(false), Monotonic::now()).await;
+        assert!(asked.is_some_and(|(_, late)| late.is_none()));
+        assert_eq!(told.recv().await.expect("an event").step, ProbeStep::Ended(ProbeOutcome::Unanswered));
+    }
+}

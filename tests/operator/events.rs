@@ -1,0 +1,95 @@
+//! What is written of the operator's doings outside the status: Events, and the manager of fields.
+
+use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use leadergroup::api::{FIELD_MANAGER, ROLE_LABEL};
+use serde_json::json;
+
+use crate::{
+    apiserver::ApiServer,
+    kubelet::{active, keep_lease, report, run_pod},
+    objects::{condition, group, groups},
+    postgres::{self, eventually},
+    replica::Operator,
+};
+
+#[tokio::test]
+async fn each_change_of_holder_is_an_event_of_its_own_and_foreign_labels_are_one() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("events").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let events = Api::<Event>::namespaced(client.clone(), &namespace);
+    let kubelet = keep_lease(client, "node-of-events").await;
+    for name in ["web-0", "web-1"] {
+        run_pod(&pods, name, "node-of-events").await;
+    }
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (database, _store) = postgres::migrated().await;
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let ready = async || condition(&groups, "web", "Ready").await.0 == "True";
+    eventually("the first holder", async || ready().await && active(&pods).await.len() == 1).await;
+
+    // The same failure of the same pods again and again.
+    let mut tokens = Vec::new();
+    for _ in 0..4 {
+        let holder = active(&pods).await.remove(0);
+        let other = if holder == "web-0" { "web-1" } else { "web-0" };
+        report(&pods, &holder, "False").await;
+        eventually("the other holder", async || active(&pods).await == [other] && ready().await).await;
+        report(&pods, &holder, "True").await;
+        let status = groups.get("web").await.unwrap().data["status"].clone();
+        tokens.push((status["token"].as_i64().unwrap(), other.to_owned()));
+        eventually("both to be fit", async || {
+            groups.get("web").await.unwrap().data["status"]["eligible"] == 2
+        })
+        .await;
+    }
+    let of = async |reason: &str| -> Vec<Event> {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter().filter(|event| event.reason.as_deref() == Some(reason)).collect()
+    };
+    eventually("the Events", async || of("PodNotReady").await.len() == tokens.len()).await;
+    let told = of("PodNotReady").await;
+    for (token, pod) in &tokens {
+        let start = format!("{pod} is active with token {token}, after ");
+        let of_change: Vec<_> =
+            told.iter().filter(|event| event.note.as_ref().unwrap().starts_with(&start)).collect();
+        assert_eq!(of_change.len(), 1, "{start}: {told:#?}");
+        assert_eq!(of_change[0].related.as_ref().unwrap().name.as_ref(), Some(pod));
+        assert_eq!(of_change[0].regarding.as_ref().unwrap().kind.as_deref(), Some("LeaderGroup"));
+    }
+
+    // Somebody sets the label on the standby, more than once.
+    let holder = active(&pods).await;
+    let standby = if holder == ["web-0"] { "web-1" } else { "web-0" };
+    let label = Patch::Merge(json!({ "metadata": { "labels": { ROLE_LABEL: "active" } } }));
+    for _ in 0..3 {
+        pods.patch(standby, &PatchParams::default(), &label).await.unwrap();
+        eventually("it to be put right", async || active(&pods).await == holder).await;
+    }
+    eventually("the Event", async || of("ForeignLabel").await.len() == 1).await;
+    let note = of("ForeignLabel").await.remove(0).note.unwrap();
+    assert!(note.contains(standby) && note.contains("somebody else"), "{note}");
+
+    let managers = |fields: Option<Vec<_>>| -> Vec<String> {
+        let fields: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry> =
+            fields.unwrap_or_default();
+        fields.into_iter().filter_map(|entry| entry.manager).collect()
+    };
+    for fields in [
+        pods.get(&holder[0]).await.unwrap().metadata.managed_fields,
+        groups.get("web").await.unwrap().metadata.managed_fields,
+        of("ForeignLabel").await.remove(0).managed_fields().to_vec().into(),
+    ] {
+        let managers = managers(fields);
+        assert!(managers.iter().any(|name| name == FIELD_MANAGER), "{managers:?}");
+    }
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}

@@ -1,0 +1,145 @@
+//! Who writes a group's status, and what.
+
+use std::sync::{Arc, Mutex};
+
+use futures::TryStreamExt as _;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::ApiServer,
+    kubelet::{active, keep_lease, run_pod},
+    objects::{condition, group, groups},
+    postgres::{self, Server, eventually},
+    replica::Operator,
+};
+
+/// Every status of a group from now on.
+fn watched(groups: &Api<DynamicObject>, name: &str) -> Arc<Mutex<Vec<Value>>> {
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut objects = Box::pin(watcher(groups.clone(), config).applied_objects());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let all = seen.clone();
+    tokio::spawn(async move {
+        while let Some(object) = objects.try_next().await.unwrap() {
+            all.lock().unwrap().push(object.data["status"].clone());
+        }
+    });
+    seen
+}
+
+/// Waits until a node's lease was renewed some times, twice a second: what the replicas do at intervals, they have done.
+async fn later(client: Client, node: &str, renewals: u32) {
+    let leases = Api::<Lease>::namespaced(client, "kube-node-lease");
+    let version = async || leases.get(node).await.unwrap().resource_version();
+    for _ in 0..renewals {
+        let before = version().await;
+        eventually("the lease to be renewed", async || version().await != before).await;
+    }
+}
+
+fn ready(status: &Value) -> String {
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
+    ready.map(|ready| format!("{} {}", ready["status"], ready["reason"])).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn two_replicas_do_not_contradict_each_other_about_a_group_whose_key_becomes_free() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let namespace = server.namespace("one-key").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-one-key").await;
+    run_pod(&pods, "web-0", "node-of-one-key").await;
+    let start =
+        |name| Operator::start_as(name, server, &namespace, &[("LEADERGROUP_DATABASE_URL", url.as_str())]);
+    let (mut one, mut two) = (start("1"), start("2"));
+    let spec =
+        |app: &str| json!({ "selector": { "matchLabels": { "app": app } }, "lock": { "key": "shared" } });
+    groups.create(&PostParams::default(), &group("first", &spec("none"))).await.unwrap();
+    eventually("the first group's owner", async || condition(&groups, "first", "Accepted").await.0 == "True")
+        .await;
+    groups.create(&PostParams::default(), &group("second", &spec("web"))).await.unwrap();
+    eventually("the second group's report", async || {
+        condition(&groups, "second", "Accepted").await.1 == "KeyInUse"
+    })
+    .await;
+
+    groups.delete("first", &DeleteParams::default()).await.unwrap();
+    let seen = watched(&groups, "second");
+    eventually("the second group's holder", async || condition(&groups, "second", "Ready").await.0 == "True")
+        .await;
+    let version = async || groups.get("second").await.unwrap().resource_version();
+    let before = version().await;
+    // Until then each replica has asked the lock again.
+    later(client, "node-of-one-key", 14).await;
+    let readiness: Vec<_> = seen.lock().unwrap().iter().map(ready).collect();
+    assert_eq!(version().await, before, "the status is no longer written; {readiness:?}");
+    assert_eq!(ready(&groups.get("second").await.unwrap().data["status"]), "\"True\" \"Active\"");
+    kubelet.abort();
+    assert!(one.end().await.0.success(), "{}", one.log());
+    assert!(two.end().await.0.success(), "{}", two.log());
+}
+
+#[tokio::test]
+async fn while_the_database_is_away_a_status_says_that_and_keeps_what_is_known() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("away").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-away").await;
+    for name in ["web-0", "web-1"] {
+        run_pod(&pods, name, "node-of-away").await;
+    }
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let own_server = Server::start(&[]);
+    let (database, _store) = own_server.migrated().await;
+    let url = database.url();
+    let start =
+        |name| Operator::start_as(name, server, &namespace, &[("LEADERGROUP_DATABASE_URL", url.as_str())]);
+    let (mut one, mut two) = (start("1"), start("2"));
+    let status = async || groups.get("web").await.unwrap().data["status"].clone();
+    eventually("the group to be ready", async || {
+        active(&pods).await.len() == 1 && status().await["ready"] == "2/2"
+    })
+    .await;
+    let before = status().await;
+    assert_eq!(ready(&before), "\"True\" \"Active\"");
+
+    let seen = watched(&groups, "web");
+    own_server.stop();
+    eventually("the outage to be reported", async || {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "False"
+    })
+    .await;
+    // Until then the other replica has found the outage too.
+    later(client, "node-of-away", 10).await;
+    let token = |status: &Value| status.to_string().matches("is active with token 1").count();
+    for status in seen.lock().unwrap().iter() {
+        assert_eq!((ready(status), token(status)), (ready(&before), token(&before)), "{status}");
+        for field in ["active", "token", "declaration", "ready", "eligible", "members", "history"] {
+            assert_eq!(status[field], before[field], "{field}: {status}");
+        }
+    }
+    own_server.launch();
+    own_server.wait_writable();
+    eventually("the outage to be over", async || {
+        condition(&groups, "web", "LockStoreReachable").await.0 == "True"
+    })
+    .await;
+    assert_eq!(status().await["token"], before["token"], "no holder changed");
+    kubelet.abort();
+    assert!(one.end().await.0.success(), "{}", one.log());
+    assert!(two.end().await.0.success(), "{}", two.log());
+}
