@@ -142,6 +142,7 @@ impl ApiCollector {
             complete_to: self.progress.values().map(seen_to).min().unwrap_or(0),
             terms: None,
             one_clock: false,
+            faults: None,
         }
     }
 }

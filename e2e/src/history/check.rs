@@ -19,6 +19,8 @@ pub fn check(history: &History) -> Checked {
         checker.apply(change);
     }
     checker.check_terms();
+    checker.out.violations.extend(super::fencing::violations(history));
+    super::evidence::check(history, &mut checker.out);
     let after = history.changes.iter().filter(|c| c.revision > history.baseline);
     checker.out.revisions = after.map(|c| c.revision).collect::<BTreeSet<_>>().len();
     checker.out
@@ -233,6 +235,7 @@ impl<'a> Checker<'a> {
             uid: pod.uid.clone(),
             node: pod.node.clone(),
             token: stamp.token,
+            evidence_ms: None,
         };
         self.promoted(change, promotion);
     }

@@ -105,6 +105,7 @@ impl EtcdCollector {
             complete_to,
             terms: None,
             one_clock: true,
+            faults: None,
         }
     }
 }

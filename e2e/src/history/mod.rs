@@ -8,10 +8,13 @@
 mod api_watch;
 mod check;
 mod etcd;
+mod evidence;
+mod fencing;
 mod objects;
 mod outcome;
 mod recorder;
 mod report;
+mod rest;
 mod roles;
 mod terms;
 
@@ -33,6 +36,7 @@ pub use etcd::{EtcdCollector, current_revision};
 pub use objects::{GroupView, Kind, Object, PodView, ServiceView, SliceView};
 pub use outcome::{Checked, Invariant, Promotion, Violation};
 pub use recorder::Recorder;
+pub use rest::{not_at_rest, operator_writes};
 pub use roles::{RoleChange, role_changes};
 pub use terms::TermCollector;
 
@@ -101,6 +105,9 @@ pub struct History {
     pub terms: Option<Vec<Term>>,
     /// Whether the database's clock is this machine's, so that a grant's time can be compared with [`Change::seen_at`].
     pub one_clock: bool,
+    /// The UIDs of the pods that the test has made fail, if that is known. A failure that only probes notice leaves no
+    /// other trace.
+    pub faults: Option<BTreeSet<String>>,
 }
 
 impl History {
@@ -121,6 +128,7 @@ impl History {
             complete_to: self.complete_to,
             terms: self.terms.clone(),
             one_clock: self.one_clock,
+            faults: self.faults.clone(),
         }
     }
 }

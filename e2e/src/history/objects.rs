@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
-use leadergroup::api::{Declaration, LabelSelectorOperator, LeaderGroup, PodSelector, RoutingSpec};
+use leadergroup::api::{
+    Declaration, FENCING_ANNOTATION, LabelSelectorOperator, LeaderGroup, PodSelector, RoutingSpec,
+    STAMP_ANNOTATION,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,6 +44,7 @@ pub enum Object {
 
 /// The relevant fields of a pod.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PodView {
     /// Its UID.
     pub uid: String,
@@ -48,8 +52,20 @@ pub struct PodView {
     pub labels: BTreeMap<String, String>,
     /// Its stamp, unparsed.
     pub stamp: Option<String>,
+    /// Its fencing token, unparsed.
+    pub fencing: Option<String>,
     /// The node it was bound to.
     pub node: Option<String>,
+    /// It has a deletionTimestamp.
+    pub deleting: bool,
+    /// It has finished, or is being evicted.
+    pub ended: bool,
+    /// Its condition Ready says that it is not.
+    pub unready: bool,
+    /// How often its containers were restarted.
+    pub restarts: i64,
+    /// One of its containers has ended and does not run.
+    pub down: bool,
 }
 
 /// The relevant fields of a Service.
@@ -93,6 +109,8 @@ pub struct GroupView {
     pub token: i64,
     /// The UID of the pod that the status calls active.
     pub active: Option<String>,
+    /// The reasons of the last changes of holder, by token.
+    pub reasons: Vec<(i64, String)>,
 }
 
 impl Object {
@@ -102,12 +120,18 @@ impl Object {
             Kind::Pod => Self::Pod(PodView {
                 uid: uid(json)?,
                 labels: strings(json.pointer("/metadata/labels")),
-                stamp: json
-                    .pointer("/metadata/annotations")
-                    .and_then(|a| a.get(leadergroup::api::STAMP_ANNOTATION))
-                    .and_then(Value::as_str)
-                    .map(str::to_owned),
+                stamp: annotation(json, STAMP_ANNOTATION),
+                fencing: annotation(json, FENCING_ANNOTATION),
                 node: json.pointer("/spec/nodeName").and_then(Value::as_str).map(str::to_owned),
+                deleting: json.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string),
+                ended: matches!(
+                    json.pointer("/status/phase").and_then(Value::as_str),
+                    Some("Failed" | "Succeeded")
+                ) || condition(json, "DisruptionTarget") == Some("True"),
+                unready: condition(json, "Ready").is_some_and(|status| status != "True"),
+                restarts: containers(json).filter_map(|one| one.get("restartCount")?.as_i64()).sum(),
+                down: containers(json)
+                    .any(|one| one.pointer("/state/terminated").is_some_and(Value::is_object)),
             }),
             Kind::Service => Self::Service(ServiceView {
                 uid: uid(json)?,
@@ -130,6 +154,7 @@ impl Object {
                     declaration: status.declaration,
                     token: status.token,
                     active: status.active.map(|active| active.uid),
+                    reasons: status.history.into_iter().map(|entry| (entry.token, entry.reason)).collect(),
                 }))
             }
         })
@@ -139,6 +164,21 @@ impl Object {
 fn uid(json: &Value) -> Result<String> {
     let uid = json.pointer("/metadata/uid").and_then(Value::as_str);
     Ok(uid.context("an object without metadata.uid")?.to_owned())
+}
+
+fn condition<'a>(json: &'a Value, name: &str) -> Option<&'a str> {
+    let all = json.pointer("/status/conditions")?.as_array()?;
+    let found = all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some(name))?;
+    found.get("status")?.as_str()
+}
+
+fn containers(json: &Value) -> impl Iterator<Item = &Value> {
+    json.pointer("/status/containerStatuses").and_then(Value::as_array).into_iter().flatten()
+}
+
+fn annotation(json: &Value, name: &str) -> Option<String> {
+    let value = json.pointer("/metadata/annotations")?.get(name)?;
+    value.as_str().map(str::to_owned)
 }
 
 fn strings(map: Option<&Value>) -> BTreeMap<String, String> {

@@ -18,6 +18,12 @@ pub enum Invariant {
     TokensGrow,
     /// I4: no pod turns active with a token after a larger one was declared.
     NoLateWrites,
+    /// I5: an active pod loses the lock only after evidence against it, which fits the reason in the status.
+    Evidence,
+    /// I6: at rest one pod is active, and every other one is labelled and stamped as a standby.
+    Liveness,
+    /// I7: at rest no pod that is gone or being deleted is the declared holder.
+    Release,
 }
 
 impl fmt::Display for Invariant {
@@ -27,6 +33,9 @@ impl fmt::Display for Invariant {
             Self::GrantedAndDeclared => "I2 granted and declared first",
             Self::TokensGrow => "I3 tokens only grow",
             Self::NoLateWrites => "I4 no late writes",
+            Self::Evidence => "I5 evidence",
+            Self::Liveness => "I6 liveness",
+            Self::Release => "I7 release",
         })
     }
 }
@@ -69,6 +78,9 @@ pub struct Promotion {
     pub node: Option<String>,
     /// The token it was stamped with.
     pub token: i64,
+    /// From the first evidence against the former active pod in the API server to this label. None if there is none
+    /// there: the operator's own probes leave no trace.
+    pub evidence_ms: Option<u64>,
     #[serde(skip)]
     pub(super) seen_at: Timestamp,
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
+use parking_lot::Mutex;
 
-use super::{ApiCollector, EtcdCollector, History, TermCollector};
+use super::{ApiCollector, EtcdCollector, History, Term, TermCollector};
 
 const CATCH_UP: Duration = Duration::from_mins(1);
 
@@ -13,6 +14,8 @@ const CATCH_UP: Duration = Duration::from_mins(1);
 pub struct Recorder {
     objects: Objects,
     terms: Option<TermCollector>,
+    /// Terms that were read from other databases.
+    more_terms: Mutex<Vec<Term>>,
 }
 
 enum Objects {
@@ -26,6 +29,7 @@ impl Recorder {
         Self {
             objects: Objects::Etcd(EtcdCollector::start(etcd)),
             terms: Some(TermCollector::start(database_url)),
+            more_terms: Mutex::default(),
         }
     }
 
@@ -33,7 +37,13 @@ impl Recorder {
     /// promotions are checked only against the declarations.
     pub async fn of_api(client: Client, namespace: &str, database_url: Option<&str>) -> Result<Self> {
         let objects = Objects::Api(Box::new(ApiCollector::start(client, namespace).await?));
-        Ok(Self { objects, terms: database_url.map(TermCollector::start) })
+        let terms = database_url.map(TermCollector::start);
+        Ok(Self { objects, terms, more_terms: Mutex::default() })
+    }
+
+    /// Adds terms that another database recorded, for groups whose lock was there.
+    pub fn add_terms(&self, terms: Vec<Term>) {
+        self.more_terms.lock().extend(terms);
     }
 
     /// Waits until everything up to now has been recorded, and returns the revision.
@@ -53,7 +63,9 @@ impl Recorder {
         };
         if let Some(terms) = &self.terms {
             // After the objects, because every promotion in them was granted before.
-            history.terms = Some(terms.terms().await.context("reading the lock's term history")?);
+            let mut terms = terms.terms().await.context("reading the lock's term history")?;
+            terms.extend_from_slice(&self.more_terms.lock());
+            history.terms = Some(terms);
         }
         Ok(history)
     }

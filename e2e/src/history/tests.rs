@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod rest;
+
 const KEY: &str = "cluster/ns/web";
 
 /// A history under construction: every call adds one revision.
@@ -40,14 +42,29 @@ impl Tape {
         revision
     }
 
-    /// A pod: its name is its UID. `role` and `stamp` as on the labels.
+    /// A pod: its name is its UID. `role` and `stamp` as on the labels. An active pod has the fencing token of its stamp.
     fn pod(&mut self, name: &str, role: Option<&str>, stamp: Option<&str>) -> i64 {
+        let token = stamp.and_then(|stamp| stamp.rsplit_once('/')).filter(|_| role == Some("active"));
+        let fencing = token.map(|(_, token)| format!("{KEY}/{token}"));
+        self.pod_with(name, role, stamp, fencing.as_deref())
+    }
+
+    fn pod_with(
+        &mut self,
+        name: &str,
+        role: Option<&str>,
+        stamp: Option<&str>,
+        fencing: Option<&str>,
+    ) -> i64 {
         let mut json = json!({ "metadata": { "name": name, "uid": name, "labels": { "app": "web" } } });
         if let Some(role) = role {
             json["metadata"]["labels"]["leadergroup.dev/role"] = role.into();
         }
         if let Some(stamp) = stamp {
-            json["metadata"]["annotations"] = json!({ "leadergroup.dev/stamp": stamp });
+            json["metadata"]["annotations"]["leadergroup.dev/stamp"] = stamp.into();
+        }
+        if let Some(fencing) = fencing {
+            json["metadata"]["annotations"]["leadergroup.dev/fencing-token"] = fencing.into();
         }
         self.push(Kind::Pod, name, Some(&json))
     }
@@ -366,6 +383,46 @@ fn i2_a_promotion_without_a_stamp_or_with_a_strangers() {
         tape.pod("a", Some("standby"), Some("g/1"));
         tape.pod("b", Some("active"), stamp);
         assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared], "{stamp:?}");
+    }
+}
+
+#[test]
+fn i1_a_fencing_token_on_a_pod_that_is_not_active() {
+    let token = Some("cluster/ns/web/1");
+    // The strip leaves it, gives it to the next holder first, or the deletion of the group leaves it.
+    for (role, stamp) in [(Some("standby"), Some("g/2")), (None, None), (Some("standby"), None)] {
+        let mut tape = first();
+        tape.pod_with("a", role, stamp, token);
+        assert_eq!(tape.violated(), [Invariant::OneActive], "{role:?} {stamp:?}");
+    }
+    // The label was removed by hand, or kept when its group was deleted.
+    for (role, stamp) in [(None, Some("g/1")), (Some("active"), None)] {
+        let mut tape = first();
+        tape.pod_with("a", role, stamp, token);
+        assert!(!tape.violated().contains(&Invariant::OneActive), "{role:?} {stamp:?}");
+    }
+}
+
+#[test]
+fn i2_an_active_pod_with_another_fencing_token_than_its_terms() {
+    for (fencing, wrong) in [
+        (None, true),
+        (Some("cluster/ns/web/1"), true),
+        (Some("web/2"), true),
+        (Some("cluster/ns/web/2"), false),
+    ] {
+        let mut tape = first();
+        tape.grant(2, "b");
+        tape.group(2, Some("b"));
+        tape.pod("a", Some("standby"), Some("g/2"));
+        tape.pod_with("b", Some("active"), Some("g/2"), fencing);
+        let expected: &[Invariant] = if wrong { &[Invariant::GrantedAndDeclared] } else { &[] };
+        assert_eq!(tape.violated(), expected, "{fencing:?}");
+        // Others may remove it later.
+        if !wrong {
+            tape.pod_with("b", Some("active"), Some("g/2"), None);
+            assert_eq!(tape.violated(), []);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! One scenario: a namespace with a workload, and the operations that scenarios use.
 
-use std::{ops::RangeInclusive, rc::Rc, time::Duration};
+use std::{collections::BTreeSet, ops::RangeInclusive, rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::api::{
@@ -15,7 +15,7 @@ use leadergroup::api::{LeaderGroup, RoutingSpec};
 use tokio::time;
 
 use super::operator::is_ready;
-use super::{IMAGE, Line, Measured, PORT, Seen, Stage, Workload, eventually, ms};
+use super::{IMAGE, Line, Measured, PORT, Seen, Stage, Workload, eventually, faults_last, ms};
 use crate::{
     client::{Calls, Client},
     history::{History, Promotion, Recorder, check, role_changes},
@@ -47,6 +47,8 @@ pub struct Scenario {
     /// Changes up to this revision belong to an earlier namespace of the same name.
     first_revision: i64,
     recorder: Option<Recorder>,
+    /// The UIDs of the pods that were made to fail.
+    faults: BTreeSet<String>,
     changes: Vec<Measured>,
     clients: Vec<Seen>,
     notes: Vec<String>,
@@ -78,9 +80,10 @@ impl Scenario {
         let told = async {
             scenario.deploy().await?;
             story(&mut scenario).await?;
+            scenario.rests().await?;
             scenario.check().await
         };
-        let told = time::timeout(LONGEST, told).await;
+        let told = time::timeout(LONGEST + faults_last(), told).await;
         let told = told.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs())));
         if let Err(error) = told {
             let dump = match scenario.diagnose().await {
@@ -108,6 +111,7 @@ impl Scenario {
             started: Moment::now(),
             first_revision: 0,
             recorder: None,
+            faults: BTreeSet::new(),
             changes: Vec::new(),
             clients: Vec::new(),
             notes: Vec::new(),
@@ -325,6 +329,7 @@ impl Scenario {
         client: Option<&Client>,
         reasons: &[&str],
     ) -> Result<Active> {
+        self.faults.insert(before.uid.clone());
         let after = eventually("another pod to take over", TAKEOVER, async || {
             let after = self.active().await?;
             ensure!(after.uid != before.uid, "{} is still active", before.pod);
@@ -348,6 +353,7 @@ impl Scenario {
             fault: fault.to_owned(),
             reason,
             failover_ms: ms(promotion.seen.since(at)),
+            evidence_ms: promotion.evidence_ms,
             ttl_ms: ms(self.workload.group("x")?.spec.lock.ttl.0),
             ..Measured::default()
         };
@@ -364,6 +370,11 @@ impl Scenario {
         }
         self.changes.push(measured);
         Ok(after)
+    }
+
+    /// Notes pods that a fault of the scenario makes fail, so that the checker accepts that they are replaced.
+    pub fn has_failed(&mut self, uids: impl IntoIterator<Item = String>) {
+        self.faults.extend(uids);
     }
 
     /// Fails if any pod's role changed after a revision.
@@ -410,7 +421,7 @@ impl Scenario {
 
     /// Checks the whole history and the number of changes of holder, and reports.
     async fn check(&mut self) -> Result<()> {
-        let history = self.history().await?;
+        let history = History { faults: Some(self.faults.clone()), ..self.history().await? };
         let checked = check(&history);
         checked.ok_or_dump(&history, &self.dump_folder()?.join("history.jsonl"))?;
         let (measured, others) = (self.changes.len(), &self.other_promotions);

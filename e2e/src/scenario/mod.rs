@@ -8,15 +8,20 @@ mod context;
 mod diagnose;
 mod operator;
 mod report;
+mod rest;
 mod runner;
+mod settings;
 mod stage;
 mod wait;
 mod workload;
+
+pub(crate) use settings::faults_last;
 
 pub use context::{Active, STARTED, Scenario, TAKEOVER};
 pub use operator::{NAMESPACE as OPERATOR_NAMESPACE, Operator, RELEASE, is_ready};
 pub use report::{Line, Measured, Report, Seen, ms};
 pub use runner::{Entry, Needs, run_all};
+pub use settings::faults_setting;
 pub use stage::{Stage, beside, build_operator, target_folder};
 pub use wait::{eventually, throughout};
 pub use workload::{IMAGE, PORT, Workload};

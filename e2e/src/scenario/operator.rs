@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,6 +26,7 @@ use crate::{cluster::Cluster, command, provider::Provider};
 pub const RELEASE: &str = "leadergroup";
 /// The release's namespace.
 pub const NAMESPACE: &str = "leadergroup";
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
 /// Makes the API server refuse pods that violate the "restricted" Pod Security Standard.
 const RESTRICTED: (&str, &str) = ("pod-security.kubernetes.io/enforce", "restricted");
 const SELECTOR: &str = "app.kubernetes.io/component=operator,app.kubernetes.io/instance=leadergroup";
@@ -68,12 +70,37 @@ impl Operator {
         self.apply(values, true).await
     }
 
-    /// The same, optionally without waiting, for values with which it cannot become ready.
+    /// The same with a chart of another version.
+    pub async fn install_version(&self, version: &str, values: &Value) -> Result<()> {
+        let copy = tempfile::tempdir()?;
+        command::run("cp", ["-r", CHART, &copy.path().display().to_string()]).await?;
+        let chart = copy.path().join("leadergroup");
+        let about = chart.join("Chart.yaml");
+        let text = fs::read_to_string(&about)?;
+        let lines = text.lines().map(|line| match line.split_once(": ") {
+            Some((key @ ("version" | "appVersion"), _)) => format!("{key}: {version}\n"),
+            _ => format!("{line}\n"),
+        });
+        fs::write(&about, lines.collect::<String>())?;
+        self.apply_chart(&chart.display().to_string(), values, true).await
+    }
+
+    /// Undoes the last upgrade.
+    pub async fn roll_back(&self) -> Result<()> {
+        let mut helm = self.helm();
+        helm.args(["rollback", RELEASE, "--wait", "--timeout", "150s"]);
+        command::output(helm, HELM).await.map(drop)
+    }
+
+    /// Installs or upgrades the release, optionally without waiting, for values with which it cannot become ready.
     pub async fn apply(&self, values: &Value, wait: bool) -> Result<()> {
+        self.apply_chart(CHART, values, wait).await
+    }
+
+    async fn apply_chart(&self, chart: &str, values: &Value, wait: bool) -> Result<()> {
         if let Some(authority) = &self.authority {
             self.hand_over(authority).await.context("the Secret with the database's authority")?;
         }
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
         let mut helm = self.helm();
         helm.args(["upgrade", "--install", RELEASE, chart, "--create-namespace", "--values", "-"]);
         if wait {
@@ -93,7 +120,7 @@ impl Operator {
         let namespace = Namespace { metadata: metadata_of_namespace, ..Namespace::default() };
         created(namespaces.create(&PostParams::default(), &namespace).await)?;
         let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), NAMESPACE);
-        let pem = std::fs::read_to_string(authority)?;
+        let pem = fs::read_to_string(authority)?;
         let secret = Secret {
             metadata: metadata(AUTHORITY),
             string_data: Some([("ca.crt".to_owned(), pem)].into()),

@@ -17,6 +17,8 @@ pub struct Measured {
     pub reason: String,
     /// From the fault to the revision that made the other pod active.
     pub failover_ms: u64,
+    /// From the first evidence in the API server to that revision, if there was any there.
+    pub evidence_ms: Option<u64>,
     /// The lock's ttl.
     pub ttl_ms: u64,
     /// From the old pod's last answer to the new one's first, through the Service.
@@ -88,8 +90,18 @@ impl Report {
     pub fn table(&self) -> String {
         let lines = self.0.lock();
         let mut rows = vec![
-            ["scenario", "fault", "reason", "failover ms", "gap ms", "lost", "stale", "revisions"]
-                .map(String::from),
+            [
+                "scenario",
+                "fault",
+                "reason",
+                "failover ms",
+                "evidence ms",
+                "gap ms",
+                "lost",
+                "stale",
+                "revisions",
+            ]
+            .map(String::from),
         ];
         for line in lines.iter() {
             let number = |n: Option<usize>| n.map_or_else(|| "-".into(), |n| n.to_string());
@@ -100,6 +112,7 @@ impl Report {
                 rows.push([
                     line.scenario.clone(),
                     "none".into(),
+                    String::new(),
                     String::new(),
                     String::new(),
                     gaps.max().map_or_else(|| "-".into(), u64::to_string),
@@ -114,6 +127,7 @@ impl Report {
                     change.fault.clone(),
                     change.reason.clone(),
                     change.failover_ms.to_string(),
+                    change.evidence_ms.map_or_else(|| "-".into(), |ms| ms.to_string()),
                     change.gap_ms.map_or_else(|| "-".into(), |ms| ms.to_string()),
                     number(change.lost),
                     number(change.stale),
@@ -121,7 +135,7 @@ impl Report {
                 ]);
             }
         }
-        let widths: [usize; 8] =
+        let widths: [usize; 9] =
             std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
         let mut text = String::new();
         for row in &rows {

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use futures::{StreamExt, future::LocalBoxFuture, stream};
 use tokio::time;
 
-use super::Stage;
+use super::{Stage, faults_last};
 use crate::{command::progress, moment::Moment};
 
 /// How many scenarios run in parallel. On two cores, more would only make each slower.
@@ -65,7 +65,7 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str
 /// Runs one; returns its name if it failed.
 async fn play(stage: Rc<Stage>, entry: Entry) -> Option<&'static str> {
     let start = Moment::now();
-    let played = time::timeout(LONGEST, (entry.play)(stage)).await;
+    let played = time::timeout(LONGEST + faults_last(), (entry.play)(stage)).await;
     let seconds = Moment::now().since(start).as_secs_f64();
     match played.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs()))) {
         Ok(()) => {

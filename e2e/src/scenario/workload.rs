@@ -42,17 +42,30 @@ pub struct Workload {
     pub retry_interval: &'static str,
     /// The role label of the Service and the group.
     pub role_label: &'static str,
+    /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a port
+    /// `http`.
+    pub deployment: Option<Box<Deployment>>,
 }
 
 impl Default for Workload {
     fn default() -> Self {
-        Self { name: "web".into(), replicas: 3, ttl: "5s", retry_interval: "1s", role_label: ROLE_LABEL }
+        Self {
+            name: "web".into(),
+            replicas: 3,
+            ttl: "5s",
+            retry_interval: "1s",
+            role_label: ROLE_LABEL,
+            deployment: None,
+        }
     }
 }
 
 impl Workload {
     /// The Deployment. Its pods are spread over the nodes and leave a lost node soon.
     pub fn deployment(&self) -> Result<Deployment> {
+        if let Some(own) = &self.deployment {
+            return Ok(Deployment::clone(own));
+        }
         let labels = json!({ "app": self.name });
         let tolerations: Vec<Value> = ["not-ready", "unreachable"]
             .iter()
@@ -116,6 +129,8 @@ impl Workload {
             "spec": {
                 "selector": { "matchLabels": { "app": self.name } },
                 "lock": { "ttl": self.ttl, "retryInterval": self.retry_interval },
+                // busybox closes the connection of each probe, but serves many at a time.
+                "health": { "holdConnection": "Always" },
                 "routing": { "roleLabel": self.role_label },
             },
         }))?)

@@ -4,7 +4,7 @@
 use std::{io::Write as _, rc::Rc};
 
 use anyhow::{Context, Result, bail, ensure};
-use leadergroup::api::{ROLE_LABEL, STAMP_ANNOTATION};
+use leadergroup::api::{FENCING_ANNOTATION, ROLE_LABEL, STAMP_ANNOTATION};
 use leadergroup_e2e::scenario::{IMAGE, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload};
 use serde_json::json;
 
@@ -22,12 +22,17 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let (role, stamp) =
             (format!("{ROLE_LABEL}=active"), format!("{STAMP_ANNOTATION}=x/{}", before.token));
         refused(s, &["label", "pod", standby, "--overwrite", &role], OTHERS).await?;
-        refused(s, &["annotate", "pod", standby, "--overwrite", &stamp], OTHERS).await?;
+        let fencing = format!("{FENCING_ANNOTATION}=x/{}", before.token);
+        for annotation in [&stamp, &fencing] {
+            refused(s, &["annotate", "pod", standby, "--overwrite", annotation], OTHERS).await?;
+        }
         let labels = json!({ "metadata": { "labels": { ROLE_LABEL: "active" } } }).to_string();
         refused(s, &["patch", "pod", standby, "--subresource=status", "--type=merge", "-p", &labels], OTHERS)
             .await?;
         refused(s, &["run", "intruder", "--image", IMAGE, "--labels", &role], OTHERS).await?;
-        refused(s, &["run", "intruder", "--image", IMAGE, "--annotations", &stamp], OTHERS).await?;
+        for annotation in [&stamp, &fencing] {
+            refused(s, &["run", "intruder", "--image", IMAGE, "--annotations", annotation], OTHERS).await?;
+        }
         // A binding's labels would be copied to the pod.
         let mut binding = tempfile::NamedTempFile::new()?;
         let object = json!({

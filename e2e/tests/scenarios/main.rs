@@ -8,9 +8,13 @@
 mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;
+mod bundled;
+mod chart_rolled_back;
+mod chart_upgraded;
 mod crashing_pod;
 mod deletions;
 mod existing_cluster;
+mod fenced_writer;
 mod first_promotion;
 mod foreign_labels;
 mod frozen_pod;
@@ -21,6 +25,7 @@ mod node_power_off;
 mod operator_killed;
 mod ownership;
 mod postgres_away;
+mod random_faults;
 mod removal;
 mod scaled_to_zero;
 mod selector_matches_nothing;
@@ -52,22 +57,23 @@ fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
         Nothing: leaking_pod, crashing_pod;
-        PodFaults: frozen_pod, existing_cluster;
+        PodFaults: fenced_writer, frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;
         Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,
-            removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator;
+            chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
+            random_faults;
     }
 }
 
-/// Scenarios with this prefix run only if requested by name.
-const ON_REQUEST: &str = "deletions";
+/// Scenarios with these prefixes run only if requested by name.
+const ON_REQUEST: [&str; 2] = ["deletions", "random_faults"];
 
 fn main() -> ExitCode {
     // Flags of the standard harness are ignored; names select scenarios.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let chosen = |entry: &Entry| {
-        let usual = wanted.is_empty() && !entry.name.starts_with(ON_REQUEST);
+        let usual = wanted.is_empty() && !ON_REQUEST.iter().any(|prefix| entry.name.starts_with(prefix));
         usual || wanted.iter().any(|part| entry.name.contains(part.as_str()))
     };
     let entries: Vec<Entry> = entries().into_iter().filter(chosen).collect();

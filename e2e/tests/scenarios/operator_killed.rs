@@ -72,8 +72,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for name in operator.ready(STARTED).await?.keys() {
             operator.pods().delete(name, &DeleteParams::default()).await?;
         }
-        let reasons = ["PodDeleted", "Resumed"];
-        s.failover("deleted while the operator ends", &before, at, None, &reasons).await?;
+        s.failover("deleted while the operator ends", &before, at, None, &["PodDeleted"]).await?;
         operator.ready(STARTED).await?;
         s.settled(STARTED).await?;
         Ok(())

@@ -1,0 +1,56 @@
+//! `helm upgrade` to another version with a changed value, while a group runs on the bundled PostgreSQL: the operator is
+//! replaced, the database is not, and the active pod stays. Then the database's pod is deleted and comes back with its
+//! data.
+
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use kube::api::DeleteParams;
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
+
+use crate::{bundled, trouble::store_reachable};
+
+/// A version of the chart that differs in nothing but its number.
+const NEWER: &str = "99.9.9";
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    let story = Scenario::play(stage, "chart-upgraded", Workload::default(), async |s| {
+        let active = s.elect().await?;
+        let operator = s.stage.operator.clone();
+        let (before, database) = (operator.ready(STARTED).await?, bundled::database(&operator).await?);
+        let revision = s.revision().await?;
+        let client = s.call_from(&active.node).await?;
+        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+
+        let mut values = bundled::values();
+        values["settings"]["logFilter"] = "debug".into();
+        operator.install_version(NEWER, &values).await?;
+        bundled::replaced(&operator, &before).await?;
+        ensure!(bundled::database(&operator).await? == database, "the upgrade restarted the database");
+        s.no_role_changed(revision).await.context("the release was upgraded")?;
+        ensure!(s.settled(STARTED).await? == active, "the active pod changed");
+
+        operator.pods().delete(bundled::DATABASE, &DeleteParams::default()).await?;
+        let (old, _) = database;
+        let (_, restarts) = eventually("the database's new pod", STARTED, async || {
+            let now = bundled::database(&operator).await?;
+            ensure!(now.0 != old, "it is the old one");
+            Ok(now)
+        })
+        .await?;
+        ensure!(restarts == 0, "the database's new pod failed {restarts} times");
+        store_reachable(s, "True", "").await?;
+        s.no_role_changed(revision).await.context("the database's pod was replaced")?;
+        let calls = s.hang_up(client).await?;
+        ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
+        let after = s.still_fails_over("the upgrade").await?;
+        ensure!(
+            after.token == active.token + 1,
+            "the database lost data: {} follows {}",
+            after.token,
+            active.token
+        );
+        bundled::record_terms(s).await
+    });
+    Box::pin(bundled::with(stage, story)).await
+}

@@ -1,0 +1,148 @@
+//! The example of a fenced writer: the active pod is frozen between the read of its token and its write, is replaced, and
+//! resumes. PostgreSQL refuses its write and accepts those of its successor.
+
+use std::{rc::Rc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Secret};
+use kube::{
+    Api,
+    api::{LogParams, ObjectMeta, PostParams},
+};
+use leadergroup_e2e::{
+    cluster::Cluster,
+    database::Database,
+    images,
+    moment::Moment,
+    network::DATABASE_ADDRESS,
+    scenario::{Active, STARTED, Scenario, Stage, Workload, eventually},
+};
+use serde::Deserialize as _;
+
+const EXAMPLE: &str = include_str!("../../../examples/more/fenced-writer.yaml");
+const TABLE: &str = include_str!("../../../examples/more/fenced-writer.sql");
+const NAME: &str = "ledger";
+/// The database of the lock.
+const LOCK: &str = "leadergroup";
+/// The writer's password. Only this test's own machines can reach the database.
+const PASSWORD: &str = "ledger";
+/// The kubelet may need this long to update the pods' files on a busy machine.
+const TOLD: Duration = Duration::from_mins(2);
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    let workload =
+        Workload { name: NAME.into(), deployment: Some(Box::new(deployment()?)), ..Workload::default() };
+    Scenario::play(stage, "fenced-writer", workload, async |s| {
+        let database = s.stage.own()?.database();
+        make_table(&database).await?;
+        make_secret(s).await?;
+        let before = s.elect().await?;
+        let key = s.group().await?.status.unwrap_or_default().key.context("the status names no key")?;
+        written(&database, &before, 2).await?;
+
+        let cluster = s.stage.own()?;
+        let at = freeze_between_read_and_write(s, cluster, &before, &key).await?;
+        let story = async {
+            let after = s.failover("frozen", &before, at, None, &["Silent", "PodNotReady"]).await?;
+            written(&database, &after, 1).await?;
+            anyhow::Ok(after)
+        };
+        let after = story.await;
+        s.stage.own()?.thaw_pod(&before.uid)?;
+        let after = after?;
+
+        eventually("the refusal of the late write", STARTED, async || {
+            let log = log(s, &before, 20).await?;
+            ensure!(log.contains("LG001") && log.ends_with("not written"), "the writer says {log:?}");
+            Ok(())
+        })
+        .await?;
+        let so_far = count(&database, &after).await?;
+        written(&database, &after, so_far + 2).await?;
+        let settled = s.settled(STARTED).await?;
+        ensure!(settled == after, "the return of the old pod moved the active role to {settled:?}");
+        let late = "select count(*) from (select token, max(token) over (order by id) as seen from ledger.entry) as all_
+            where token < seen";
+        let late = database.sql(LOCK, late).await?;
+        ensure!(late.trim() == "0", "{late} entries of an old term follow one of a later term");
+        s.note("PostgreSQL refused the late write with LG001");
+        Ok(())
+    })
+    .await
+}
+
+/// The Deployment of the example, with the image of this cluster.
+fn deployment() -> Result<Deployment> {
+    let text = EXAMPLE.replace("postgres:17", images::POSTGRES).replace("busybox:1.37", images::BUSYBOX);
+    let first = text.split("\n---\n").next().context("the example is empty")?;
+    let object: serde_json::Value = serde_saphyr::from_str(first).context("the example")?;
+    Deployment::deserialize(object).context("the example's first object is no Deployment")
+}
+
+async fn make_table(database: &Database) -> Result<()> {
+    // Of an earlier run on the same cluster.
+    let clear = "do $$ begin
+        if exists (select from pg_roles where rolname = 'ledger') then
+            execute 'drop owned by ledger cascade'; execute 'drop role ledger';
+        end if;
+    end $$;";
+    database.sql(LOCK, clear).await?;
+    database.sql(LOCK, &format!("\\set password '''{PASSWORD}'''\n{TABLE}")).await.map(drop)
+}
+
+async fn make_secret(s: &Scenario) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(s.stage.kube.clone(), &s.namespace);
+    let url = format!("postgres://{NAME}:{PASSWORD}@{DATABASE_ADDRESS}:5432/{LOCK}");
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some("ledger-database".to_owned()), ..ObjectMeta::default() },
+        string_data: Some([("url".to_owned(), url)].into()),
+        ..Secret::default()
+    };
+    secrets.create(&PostParams::default(), &secret).await.context("the Secret")?;
+    Ok(())
+}
+
+/// How many entries a pod wrote in its term.
+async fn count(database: &Database, writer: &Active) -> Result<u32> {
+    let Active { pod, token, .. } = writer;
+    let count = format!("select count(*) from ledger.entry where pod = '{pod}' and token = {token}");
+    Ok(database.sql(LOCK, &count).await?.trim().parse()?)
+}
+
+/// Waits until a pod has written so many entries in its term.
+async fn written(database: &Database, writer: &Active, wanted: u32) -> Result<()> {
+    eventually("entries of the active pod", TOLD, async || {
+        let count = count(database, writer).await?;
+        ensure!(count >= wanted, "{} has written {count} entries", writer.pod);
+        Ok(())
+    })
+    .await
+}
+
+/// The last lines of the writer's log.
+async fn log(s: &Scenario, writer: &Active, lines: i64) -> Result<String> {
+    let params =
+        LogParams { container: Some("writer".to_owned()), tail_lines: Some(lines), ..LogParams::default() };
+    Ok(s.pods().logs(&writer.pod, &params).await?.trim_end().to_owned())
+}
+
+/// Freezes the pod while it has read its token and not yet begun to write.
+async fn freeze_between_read_and_write(
+    s: &Scenario,
+    cluster: &Cluster,
+    writer: &Active,
+    key: &str,
+) -> Result<Moment> {
+    let working = format!("working under {key}/{}", writer.token);
+    eventually("the writer to be frozen at work", TOLD, async || {
+        ensure!(log(s, writer, 1).await? == working, "it is not at work");
+        let at = Moment::from(cluster.freeze_pod(&writer.uid).await?);
+        let last = log(s, writer, 1).await?;
+        if last != working {
+            cluster.thaw_pod(&writer.uid)?;
+        }
+        ensure!(last == working, "it says {last:?}");
+        Ok(at)
+    })
+    .await
+}
