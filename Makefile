@@ -16,7 +16,7 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+demo test check mutants random-faults cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
   bench-fleet bench-fleet-docs bench-fleet-short docs e2e-build: | own-target
 
 ##@ Demo and tests
@@ -28,6 +28,10 @@ demo: root prerequisites e2e-build ## Run the demo: a cluster, a node that loses
 .PHONY: test
 test: root prerequisites ## Run everything: formatting, lints, unit, integration, chart and end-to-end tests
 	scripts/test.sh
+
+.PHONY: mutants
+mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each; ONLY=<words>. 40 minutes
+	source scripts/no-cluster.sh; scripts/mutants.py $(ONLY)
 
 .PHONY: check
 check: fmt-check ## Run the fast checks: formatting, lints, unit tests
@@ -86,6 +90,11 @@ e2e: root prerequisites e2e-build ## Run the end-to-end tests; SCENARIO=<name> r
 	  cargo test --quiet --workspace $(E2E_TESTS) -- --list $(SCENARIO) | grep ': test$$' || \
 	  { echo 'error: no end-to-end test has a name that contains $(SCENARIO)' >&2; exit 1; }
 	cargo test --workspace $(E2E_TESTS) -- $(SCENARIO)
+
+.PHONY: random-faults
+random-faults: root prerequisites e2e-build ## Random faults, two at a time: MINUTES=60 GROUPS=20 SEED=<number>
+	LEADERGROUP_FAULTS_MINUTES="$(MINUTES)" LEADERGROUP_FAULTS_GROUPS="$(GROUPS)" LEADERGROUP_FAULTS_SEED="$(SEED)" \
+	  $(MAKE) e2e SCENARIO=random_faults
 
 .PHONY: dependencies
 dependencies: ## Check licenses, banned crates and sources of the dependencies with cargo-deny (built once; several minutes)

@@ -22,6 +22,9 @@ crate_version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 [[ "$chart_version" == "$crate_version" ]] ||
   complain "Chart.yaml says appVersion $chart_version, Cargo.toml says version $crate_version"
 
+# Planted faults (make mutants) fit the sources.
+scripts/mutants.py --check || failed=1
+
 # Documents: links lead somewhere, and prose keeps to 120 columns (tables, code and long links may not).
 scripts/check-links.sh || failed=1
 while IFS= read -r document; do

@@ -61,6 +61,13 @@ for values in "$chart"/ci/*-values.yaml; do
     checks=$((checks + 1))
     with_rules=$((with_rules + 1))
     promtool check rules "$out/rules" >"$out/promtool" 2>&1 || complain "$name: promtool: $(cat "$out/promtool")"
+    # Each alert fires when it should, and none in a quiet state.
+    cp "$chart/ci/alert-tests.yaml" "$out/alert-tests.yaml"
+    promtool test rules "$out/alert-tests.yaml" >"$out/promtool" 2>&1 || complain "$name: alerts: $(cat "$out/promtool")"
+    while IFS= read -r alert; do
+      checks=$((checks + 1))
+      grep -qF "alertname=\"$alert\"" "$chart/ci/alert-tests.yaml" || complain "$name: no test makes the alert $alert fire"
+    done < <(sed -n 's/^ *- alert: //p' "$out/rules")
   fi
   # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.
   awk '/^kind:/ { kind = $2 } kind ~ /^(Cluster)?Role$/ && /"\*"|\[\*\]/ { print FILENAME ":" FNR ": " $0; bad = 1 }

@@ -89,6 +89,9 @@ RUST_TEST_THREADS=8 cargo test --workspace --test operator
 cargo test --workspace --doc
 cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
 
+step "a small fleet"
+cargo test --workspace --bench fleet
+
 step "chart"
 scripts/test-chart.sh
 
