@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
-    kubelet::{active, keep_lease, run_pod},
+    kubelet::{active, keep_lease, report, run_pod},
     objects::{condition, group, groups},
     postgres::{self, Server, eventually},
     replica::Operator,
@@ -142,4 +142,38 @@ async fn while_the_database_is_away_a_status_says_that_and_keeps_what_is_known()
     kubelet.abort();
     assert!(one.end().await.0.success(), "{}", one.log());
     assert!(two.end().await.0.success(), "{}", two.log());
+}
+
+#[tokio::test]
+async fn a_standby_that_comes_and_goes_is_reported_at_intervals_and_its_last_state_is_not_lost() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let namespace = server.namespace("flicker").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-flicker").await;
+    for name in ["web-0", "web-1"] {
+        run_pod(&pods, name, "node-of-flicker").await;
+    }
+    let mut operator = Operator::start(server, &namespace, &url);
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let reported = async || groups.get("web").await.unwrap().data["status"]["ready"].clone();
+    eventually("both pods to be eligible", async || reported().await == "2/2").await;
+    let standby = if active(&pods).await == ["web-0"] { "web-1" } else { "web-0" };
+
+    let seen = watched(&groups, "web");
+    // More changes than are written at once.
+    for _ in 0..6 {
+        report(&pods, standby, "False").await;
+        report(&pods, standby, "True").await;
+    }
+    report(&pods, standby, "False").await;
+    eventually("the standby's last state", async || reported().await == "1/2").await;
+    let written = seen.lock().unwrap().len();
+    assert!(written <= 7, "the status was written {written} times");
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }

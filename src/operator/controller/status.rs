@@ -65,7 +65,7 @@ impl Controller {
         let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.settles);
         group.report.minor_after = None;
         if is_minor(record.status(), &wanted) && !group.report.allows_minor(now) {
-            return;
+            return self.timers.at_latest(name, group.report.minor_after);
         }
         group.report.spoken = !owned;
         group.report.rendered = Some(inputs);
