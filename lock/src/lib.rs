@@ -115,7 +115,7 @@ pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
 pub use grant::{Grant, Granted, Tombstone, Vacate};
 pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, SessionEvent};
-pub use listen::Hint;
+pub use listen::{Hint, LONGEST_MESSAGE};
 pub use pool::PoolState;
 pub use process::SessionConfig;
 #[cfg(feature = "prometheus-client")]

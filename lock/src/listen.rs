@@ -4,19 +4,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
-use crate::pool::{Lane, Pool};
+use crate::pool::{Lane, Pool, Statement};
 use crate::pooler;
 use crate::process::Process;
 use crate::route::{Place, endpoint};
-use crate::store::YIELDED;
+use crate::store::{Bind, YIELDED};
+use crate::types::check_text;
 use crate::url::Wanted;
 use crate::{GrantId, LockError, SessionId, Store};
 
 /// The channel that all sessions listen on.
 const CHANNEL: &str = "leadergroup";
+
+/// The channel for what sessions tell their peers. The payload begins with the peers' name and a line feed.
+const PEERS: &str = "leadergroup_peers";
+
+const TELL: Statement = Statement {
+    name: "message to peers",
+    sql: "select set_config('synchronous_commit', 'off', true), pg_notify('leadergroup_peers', $1 || e'\\n' || word) \
+          from unnest($2::text[]) as word",
+};
+
+/// The longest message to peers, in bytes. PostgreSQL allows 7,999 for a payload, with the peers' name.
+pub const LONGEST_MESSAGE: usize = 6_000;
 
 /// After this long without a notification, the connection is tested: a network that drops packets would otherwise look
 /// like silence.
@@ -30,7 +43,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A hint that something changed. Hints may be lost or late, so correctness rests on polling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// A session ended, or a key was released by force: something may be free.
     Freed,
@@ -38,6 +51,8 @@ pub enum Hint {
     Yielded,
     /// Hints may have been missed (the connection was made, or made again).
     Missed,
+    /// A message of a peer, or of this session: see [`Store::tell`].
+    Told(String),
 }
 
 /// A notification for a program's own requests.
@@ -63,24 +78,50 @@ impl Store {
     /// pauses of up to half a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it
     /// listens.
     pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
-        self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| match heard.as_deref() {
-            None => Hint::Missed,
-            Some(YIELDED) => Hint::Yielded,
-            Some(_) => Hint::Freed,
+        self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| hint(heard.as_ref()))
+    }
+
+    /// Like [`listen`](Self::listen), and what the sessions with these peers tell each other as well.
+    pub fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
+        let peers = peers.to_owned();
+        self.listen_on(vec![CHANNEL.to_owned(), PEERS.to_owned()]).filter_map(move |heard| {
+            let hint = match heard {
+                Some(heard) if heard.channel() == PEERS => {
+                    let word = heard.payload().split_once('\n').filter(|(to, _)| *to == peers);
+                    word.map(|(_, word)| Hint::Told(word.to_owned()))
+                }
+                heard => Some(hint(heard.as_ref())),
+            };
+            std::future::ready(hint)
         })
+    }
+
+    /// Sends messages to all sessions with these peers that [listen](Self::listen_among) at this moment, the sender
+    /// included, in one statement. A message has at most [`LONGEST_MESSAGE`] bytes. It may be lost, and behind a pooler
+    /// it is: nothing but speed, or a choice between two safe ways, may depend on it.
+    pub async fn tell(&self, peers: &str, messages: &[String]) -> Result<(), LockError> {
+        check_text("session's peers", peers)?;
+        if messages.iter().any(|message| message.len() > LONGEST_MESSAGE) {
+            let problem = format!("is longer than {LONGEST_MESSAGE} bytes");
+            return Err(LockError::Invalid { what: "message", problem });
+        }
+        self.rows(TELL, Bind::new().with(peers)?.with(messages)?).await.map(drop)
     }
 
     /// The notifications for the requests of this session.
     fn listen_for(&self, session: SessionId) -> impl Stream<Item = Word> + Send + 'static {
         let own = format!("leadergroup_{}", session.as_uuid().simple());
         self.listen_on(vec![CHANNEL.to_owned(), own]).map(|heard| {
-            let grant = heard.and_then(|payload| payload.parse::<uuid::Uuid>().ok());
+            let grant = heard.and_then(|heard| heard.payload().parse::<uuid::Uuid>().ok());
             grant.map_or(Word::All, |grant| Word::About(grant.into()))
         })
     }
 
-    /// The payloads; `None` when some may have been missed.
-    fn listen_on(&self, channels: Vec<String>) -> impl Stream<Item = Option<String>> + Send + 'static {
+    /// The notifications; `None` when some may have been missed.
+    fn listen_on(
+        &self,
+        channels: Vec<String>,
+    ) -> impl Stream<Item = Option<PgNotification>> + Send + 'static {
         let start = Listening {
             pool: self.pool.clone(),
             channels,
@@ -92,6 +133,14 @@ impl Store {
             let heard = state.next().await;
             Some((heard, state))
         })
+    }
+}
+
+fn hint(heard: Option<&PgNotification>) -> Hint {
+    match heard.map(PgNotification::payload) {
+        None => Hint::Missed,
+        Some(YIELDED) => Hint::Yielded,
+        Some(_) => Hint::Freed,
     }
 }
 
@@ -121,7 +170,7 @@ pub(crate) async fn listen(process: Arc<Process>) {
 }
 
 impl Listening {
-    async fn next(&mut self) -> Option<String> {
+    async fn next(&mut self) -> Option<PgNotification> {
         loop {
             let Some(listener) = &mut self.listener else {
                 match self.connect().await {
@@ -146,7 +195,7 @@ impl Listening {
                 continue;
             }
             match heard {
-                Ok(Ok(Some(heard))) => return Some(heard.payload().to_owned()),
+                Ok(Ok(Some(heard))) => return Some(heard),
                 Ok(Ok(None) | Err(_)) => self.listener = None,
                 Err(_) => {
                     let alive =

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use leadergroup_lock::{
-    Beat, Claimed, DatabaseConfig, Hint, Pruned, Retention, SessionId, SessionSeen, Store, Token,
+    Beat, Claimed, DatabaseConfig, Hint, LONGEST_MESSAGE, LockError, Pruned, Retention, SessionId,
+    SessionSeen, Store, Token,
 };
 use sqlx::{Connection, Executor};
 
@@ -183,6 +184,27 @@ async fn a_close_is_heard_by_those_who_listen() {
     let again = session(&store).await;
     store.mark_dead(&[(again, 1)]).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Freed));
+}
+
+#[tokio::test]
+async fn what_a_session_tells_is_heard_by_its_peers_alone() {
+    let (database, store) = migrated().await;
+    let other = database.store();
+    let [mut peers, mut strangers] = ["shop", "shop-2"].map(|peers| Box::pin(other.listen_among(peers)));
+    for hints in [&mut peers, &mut strangers] {
+        assert_eq!(hints.next().await, Some(Hint::Missed), "listening from now on");
+    }
+    let longest = "m".repeat(LONGEST_MESSAGE);
+    store.tell("shop", &["one\ntwo".to_owned(), longest.clone()]).await.unwrap();
+    store.tell("shop-2", &["three".to_owned()]).await.unwrap();
+    assert_eq!(peers.next().await, Some(Hint::Told("one\ntwo".to_owned())));
+    assert_eq!(peers.next().await, Some(Hint::Told(longest.clone())));
+    assert_eq!(strangers.next().await, Some(Hint::Told("three".to_owned())));
+    let nothing = session(&store).await;
+    store.close(nothing).await.unwrap();
+    assert_eq!(peers.next().await, Some(Hint::Freed), "the other hints arrive as well");
+    let refused = store.tell("shop", &[longest + "m"]).await;
+    assert!(matches!(refused, Err(LockError::Invalid { what: "message", .. })), "{refused:?}");
 }
 
 #[tokio::test]
