@@ -123,6 +123,7 @@ fn verdict_words(standing: Standing) -> String {
     match standing {
         Standing::Eligible => "eligible".to_owned(),
         Standing::Unproven => "unknown".to_owned(),
+        Standing::HeardElsewhere => "heard by another replica".to_owned(),
         Standing::Failing(reason) => format!("failing: {reason}"),
         Standing::Silent => "silent".to_owned(),
         Standing::Ended(reason) => format!("ended: {reason}"),

@@ -246,6 +246,12 @@ impl Group {
         holder.is_some_and(|member| member.role == Role::Active && member.standing.against().is_none())
     }
 
+    /// Whether another replica hears the declared holder, and this one does not.
+    pub(crate) fn is_heard_elsewhere(&self) -> bool {
+        let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
+        holder.is_some_and(|member| member.standing == Standing::HeardElsewhere)
+    }
+
     /// Whether this is the ticket of the background stamping, or of a dry run in its place.
     pub(crate) fn is_stamping(&self, ticket: Ticket) -> bool {
         self.stamping == Some(ticket)

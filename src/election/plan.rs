@@ -104,7 +104,9 @@ impl Rest {
             (Phase::Resuming { until }, _) => Self::Unfinished { remaining: until.saturating_sub(now) },
             _ if world.policy.paused => Self::Paused { against },
             _ if standing == Some(Standing::Eligible) => Self::HolderWorks,
-            _ if standing == Some(Standing::Unproven) => Self::HolderUnproven,
+            _ if matches!(standing, Some(Standing::Unproven | Standing::HeardElsewhere)) => {
+                Self::HolderUnproven
+            }
             _ if group.successor(holder).is_none() => Self::NoCandidate { against },
             _ => Self::Waiting { remaining: group.wake().unwrap_or(now).saturating_sub(now) },
         }

@@ -13,6 +13,8 @@ pub enum Standing {
     Eligible,
     /// There is no evidence against it, but no fresh positive evidence either.
     Unproven,
+    /// This replica does not hear it, but another one does, which is to own the group.
+    HeardElsewhere,
     /// There is explicit evidence that it does not work.
     Failing(Reason),
     /// It did not answer for the lock's ttl, although it was probed.
@@ -27,7 +29,7 @@ impl Standing {
         match self {
             Self::Ended(reason) | Self::Failing(reason) => Some(reason),
             Self::Silent => Some(Reason::Silent),
-            Self::Eligible | Self::Unproven => None,
+            Self::Eligible | Self::Unproven | Self::HeardElsewhere => None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     facts::{PodFacts, Readiness, Restarts},
     node::{LEASE_DURATION, NodeLease, NodeWord},
+    opinion::SecondOpinion,
     probe::ProbeOutcome,
     probes::{Probes, needed},
     thresholds::Thresholds,
@@ -35,6 +36,8 @@ pub enum Verdict {
         /// When the last probe that it answered was sent, or when probing began.
         since: Duration,
     },
+    /// It did not answer this replica for the ttl, but it answers another one.
+    HeardElsewhere,
     /// There is neither fresh evidence that it works nor evidence against it.
     Unknown,
     /// It has ended, or is about to end.
@@ -47,7 +50,7 @@ impl Verdict {
         match *self {
             Self::Failing(reason) | Self::Ended(reason) => Some(reason),
             Self::Silent { .. } => Some(Reason::Silent),
-            Self::Eligible { .. } | Self::Unknown => None,
+            Self::Eligible { .. } | Self::HeardElsewhere | Self::Unknown => None,
         }
     }
 }
@@ -64,6 +67,7 @@ const NODE_UNHEARD_GRACE: Duration = LEASE_DURATION;
 pub struct PodEvidence {
     thresholds: Thresholds,
     probes: Probes,
+    opinion: SecondOpinion,
     word: Option<KubeletWord>,
     was_ready: bool,
     /// The largest restart count of the main container so far. Older reports may arrive later.
@@ -91,6 +95,7 @@ impl PodEvidence {
         Self {
             thresholds,
             probes: Probes::default(),
+            opinion: SecondOpinion::default(),
             word: None,
             was_ready: false,
             restarts: None,
@@ -134,6 +139,31 @@ impl PodEvidence {
     /// A probe that counted as unanswered was answered after all. This ends a silence, and proves nothing else.
     pub fn probe_answered_late(&mut self, seq: u64, sent_at: Duration) {
         self.probes.answered_late(seq, sent_at);
+    }
+
+    /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as silent,
+    /// and again whenever as much time has passed. An answer counts until the answer to the next question.
+    pub fn asks_others(&mut self, now: Duration) -> bool {
+        let half = self.thresholds.ttl / 2;
+        let doubtful = self.probes.unheard_since().is_some_and(|since| now >= since + half);
+        doubtful && self.opinion.ask(now, half)
+    }
+
+    /// Another replica hears the pod, or can judge it better than this one.
+    pub fn vouched_for(&mut self, now: Duration) {
+        self.opinion.vouched_until = now + self.thresholds.ttl;
+    }
+
+    /// Another replica asks whether this one hears the pod. `blind`: that one reaches no pod on any other node, so that a
+    /// verdict against the pod is an answer as well.
+    pub fn asked(&mut self, blind: bool, now: Duration) {
+        self.opinion.asked(blind, now);
+    }
+
+    /// Whether the question of another replica can be answered with yes now, which ends it. `against`: there is evidence
+    /// against the pod.
+    pub fn vouches(&mut self, against: bool) -> bool {
+        self.opinion.answers(self.probes.heard_at(), against)
     }
 
     /// A version of the pod was read or arrived on the watch.
@@ -202,10 +232,12 @@ impl PodEvidence {
         let restarting = self.restarting_until();
         let unheard = (word.readiness == Readiness::NodeUnheard).then(|| word.since + NODE_UNHEARD_GRACE);
         let probes = word.probed.then(|| self.probes.turning_points(&self.thresholds)).into_iter().flatten();
+        let elsewhere = word.probed.then(|| self.heard_elsewhere()).flatten();
+        let elsewhere = elsewhere.map(|(from, until)| [from, until]).into_iter().flatten();
         let watch_lease = !word.probed || unheard.is_some();
         let silence = self.lease_silence(node);
         let lease = watch_lease.then(|| node.turning_points().chain(silence)).into_iter().flatten();
-        let points = restarting.into_iter().chain(unheard).chain(probes).chain(lease);
+        let points = restarting.into_iter().chain(unheard).chain(probes).chain(elsewhere).chain(lease);
         points.filter(|point| *point > now).min()
     }
 
@@ -221,6 +253,9 @@ impl PodEvidence {
         if self.probes.refused(&self.thresholds, now) {
             return Verdict::Failing(Reason::ProbeRefused);
         }
+        if self.heard_elsewhere().is_some_and(|(from, until)| (from..until).contains(&now)) {
+            return Verdict::HeardElsewhere;
+        }
         if let Some(since) = self.probes.silent_since(&self.thresholds, now) {
             return Verdict::Silent { since };
         }
@@ -232,6 +267,11 @@ impl PodEvidence {
             }
             _ => Verdict::Unknown,
         }
+    }
+
+    /// From when to when another replica is believed that it hears the pod, which this one does not hear.
+    fn heard_elsewhere(&self) -> Option<(Duration, Duration)> {
+        Some((self.probes.unheard_since()? + self.thresholds.ttl, self.opinion.vouched_until))
     }
 
     fn by_lease(&self, word: &KubeletWord, node: &NodeLease, now: Duration) -> Verdict {

@@ -14,6 +14,7 @@ mod clock;
 mod evidence;
 mod facts;
 mod node;
+mod opinion;
 mod probe;
 mod prober;
 mod probes;

@@ -20,6 +20,8 @@ pub(super) struct Probes {
     success: Option<Sent>,
     /// The last probe that was answered after its timeout.
     late: Option<Sent>,
+    /// The last unanswered probe, whoever is to blame.
+    lost: Option<Sent>,
     /// The last probe that ended with any evidence about the pod.
     last_ended: u64,
     /// The last refused probes since the last success, by sequence number; at most as many as the threshold.
@@ -81,6 +83,9 @@ impl Probes {
         }
         self.sent(seq, at, retry_interval);
         self.last_ended = self.last_ended.max(seq);
+        if outcome == ProbeOutcome::Unanswered && self.lost.is_none_or(|lost| seq > lost.seq) {
+            self.lost = Some(Sent { seq, at });
+        }
         let in_run = self.run.is_some_and(|run| at >= run.from);
         let after_success = self.success.is_none_or(|success| seq > success.seq);
         match outcome {
@@ -154,8 +159,20 @@ impl Probes {
     /// The start of the silence.
     fn window(&self) -> Option<Duration> {
         let run = self.run?;
-        let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.at);
-        Some(heard.fold(run.from, Duration::max))
+        Some(self.heard_at().map_or(run.from, |at| run.from.max(at)))
+    }
+
+    /// When the last probe was sent that was answered, in time or late.
+    pub(super) fn heard_at(&self) -> Option<Duration> {
+        [self.success, self.late].into_iter().flatten().map(|sent| sent.at).max()
+    }
+
+    /// Since when the pod has not been heard, whoever is to blame; always, if it never was. None if no later probe was
+    /// lost.
+    pub(super) fn unheard_since(&self) -> Option<Duration> {
+        let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.seq).max();
+        self.lost.filter(|lost| heard.is_none_or(|heard| lost.seq > heard))?;
+        Some(self.heard_at().unwrap_or_default())
     }
 }
 

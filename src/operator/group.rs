@@ -38,6 +38,8 @@ pub(super) struct Group {
     pub(super) report: Report,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
+    /// When this replica last gave the group to one that hears the holder, or offered to take it for that reason.
+    pub(super) moved_at: Option<Duration>,
 }
 
 impl Group {
@@ -53,6 +55,7 @@ impl Group {
             reported_refusals: BTreeMap::new(),
             report: Report::default(),
             owned_since: Duration::ZERO,
+            moved_at: None,
         };
         group.update(record);
         group

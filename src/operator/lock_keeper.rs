@@ -117,7 +117,7 @@ impl Keeper {
         leave: &CancellationToken,
     ) -> End {
         let mut fit = self.fit.clone();
-        let mut hints = Box::pin(self.store.listen());
+        let mut hints = Box::pin(self.store.listen_among(&self.cluster));
         let mut yielded = false;
         loop {
             tokio::select! {
@@ -132,6 +132,11 @@ impl Keeper {
                     return End::Again;
                 }
                 Some(hint) = hints.next() => {
+                    if let Hint::Told(message) = hint {
+                        // The receiver is gone only when the operator ends.
+                        let _ = self.news.send(Message::Told(message)).await;
+                        continue;
+                    }
                     yielded |= matches!(hint, Hint::Yielded | Hint::Missed);
                     sleep(SETTLE).await;
                     membership.beat_now();

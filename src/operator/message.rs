@@ -54,6 +54,8 @@ pub(super) enum Message {
     WatchFailed(Watched, Scope, String),
     /// The session with the lock, or the database.
     Lock(LockNews),
+    /// What a replica, perhaps this one, tells all replicas.
+    Told(String),
     /// An effect ended.
     Done(Box<Done>),
     /// The answers to claims that were made for this session.

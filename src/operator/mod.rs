@@ -8,7 +8,7 @@
 //! |---|---|
 //! | what comes in | `watch`, `lock_keeper`, `message` |
 //! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owner_selector`, `coverage` |
-//! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `timers`, `resync` |
+//! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
 //! | what goes out | `queue`, `executor`, `effect`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
 //! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report` |
@@ -38,6 +38,7 @@ mod lock_keeper;
 mod lock_view;
 mod message;
 mod object;
+mod opinion;
 mod outage;
 mod owner_selector;
 mod ownership;

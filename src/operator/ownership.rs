@@ -12,7 +12,7 @@ use leadergroup_lock::{Claimed, Key, SessionId};
 /// After this many heartbeats at which a group had no owner, a replica no longer leaves it to the replica that it falls
 /// to.
 const PATIENT_BEATS: u32 = 2;
-/// How soon a refused claim is made again.
+/// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still free.
 const RECLAIM: Duration = Duration::from_secs(5);
 
 /// Which replica owns a group, as far as this one knows.
@@ -42,11 +42,20 @@ pub(super) struct Claims {
     open_beats: u32,
     /// This replica gave the group to another one, and does not know yet whether that one took it.
     given: bool,
+    /// Until when this replica, which hears the holder, claims the group as soon as it is free.
+    offered_until: Duration,
 }
 
 impl Default for Claims {
     fn default() -> Self {
-        Self { last: Ownership::Unowned, doubted: None, after: Duration::ZERO, open_beats: 0, given: false }
+        Self {
+            last: Ownership::Unowned,
+            doubted: None,
+            after: Duration::ZERO,
+            open_beats: 0,
+            given: false,
+            offered_until: Duration::ZERO,
+        }
     }
 }
 
@@ -74,7 +83,9 @@ impl Claims {
             return false;
         }
         self.open_beats = self.open_beats.saturating_add(1);
-        falls_to(key, living.iter()) == Some(own) || self.open_beats > PATIENT_BEATS
+        now < self.offered_until
+            || falls_to(key, living.iter()) == Some(own)
+            || self.open_beats > PATIENT_BEATS
     }
 
     /// A claim is sent.
@@ -100,9 +111,20 @@ impl Claims {
         }
     }
 
-    /// This replica gives the group to another one.
+    /// This replica gives the group to the one that it falls to.
     pub(super) fn give(&mut self) {
         (self.last, self.given) = (Ownership::Unowned, true);
+    }
+
+    /// This replica gives the group to one that has offered to take it, although the group may fall to this one.
+    pub(super) fn hand_over(&mut self, now: Duration) {
+        self.give();
+        self.after = now + RECLAIM;
+    }
+
+    /// This replica offers to take the group over.
+    pub(super) fn offer(&mut self, until: Duration) {
+        self.offered_until = until;
     }
 
     /// Whether the answer to a claim, which is being taken in, ends the time in which it was not known who took a group
@@ -176,6 +198,18 @@ mod tests {
         assert_eq!([(); 3].map(|()| due(&mut claims)), [false, false, true]);
         claims.begin();
         assert_eq!(*claims.owner(), Ownership::Other(chosen), "until the answer says otherwise");
+        // This replica has offered to take it.
+        claims.offer(now + Duration::from_secs(1));
+        assert!(!due(&mut claims), "the owner has not given it up");
+        claims.doubt();
+        assert!(due(&mut claims));
+        assert!(!claims.due(&key, other, &living, now + Duration::from_secs(1)), "the offer is over");
+        // It is handed over, and does not come back at once.
+        let mut given = Claims::default();
+        given.hand_over(now);
+        let falls_to_it = |given: &mut Claims, at| given.due(&key, chosen, &living, at);
+        assert!(!falls_to_it(&mut given, now) && falls_to_it(&mut given, now + RECLAIM));
+        assert!(given.take_given() && !given.take_given());
         // Its session is gone.
         assert_eq!([(); 3].map(|()| claims.due(&key, other, &[other], now)), [true; 3]);
     }

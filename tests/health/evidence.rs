@@ -220,6 +220,53 @@ fn silence_begins_when_the_last_answered_probe_was_sent() {
 }
 
 #[test]
+fn others_are_asked_half_a_ttl_before_the_silence_and_their_answer_counts_for_a_ttl() {
+    let mut evidence = ready();
+    let lost = |evidence: &mut PodEvidence, at| probe(evidence, at, ProbeOutcome::Unanswered);
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    assert!(!evidence.asks_others(ms(3_900)), "no later probe was lost");
+    lost(&mut evidence, 2_000);
+    assert!(!evidence.asks_others(ms(3_000)), "one lost probe is no reason");
+    lost(&mut evidence, 3_000);
+    assert!(evidence.asks_others(ms(4_000)));
+    assert!(!evidence.asks_others(ms(5_000)), "the question was just asked");
+    lost(&mut evidence, 4_000);
+    evidence.vouched_for(ms(4_100));
+    assert_eq!(of_holder(&evidence, 5_999), Verdict::Unknown, "it may still answer");
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(5_000)), Some(ms(6_000)));
+    for at in [5_000, 6_000, 7_000, 8_000] {
+        lost(&mut evidence, at);
+    }
+    assert_eq!([6_000, 9_099].map(|at| of_holder(&evidence, at)), [Verdict::HeardElsewhere; 2]);
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(9_000)), Some(ms(9_100)));
+    assert_eq!(of_holder(&evidence, 9_100), Verdict::Silent { since: ms(1_000) }, "nobody hears it any more");
+    assert!(evidence.asks_others(ms(9_100)));
+    // While this replica is cut off, nobody is silent, but others may hear the pod.
+    evidence.vouched_for(ms(9_200));
+    evidence.cut_off_until(ms(9_300));
+    assert_eq!(of_holder(&evidence, 9_400), Verdict::HeardElsewhere);
+    probe(&mut evidence, 9_500, ProbeOutcome::Success);
+    assert_eq!(of_holder(&evidence, 9_600), Verdict::Eligible { since: ms(9_500) });
+}
+
+#[test]
+fn a_replica_vouches_for_a_pod_that_answered_after_the_question_and_once_for_each() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    assert!(!evidence.vouches(false), "nobody has asked");
+    evidence.asked(false, ms(1_500));
+    assert!(!evidence.vouches(true), "it may have failed after the last answer");
+    probe(&mut evidence, 2_000, ProbeOutcome::Success);
+    assert!(evidence.vouches(false) && !evidence.vouches(false));
+    evidence.asked(false, ms(2_100));
+    evidence.probe_answered_late(5, ms(2_500));
+    assert!(evidence.vouches(false), "a late answer proves that it lives");
+    evidence.asked(true, ms(3_000));
+    assert!(!evidence.vouches(false));
+    assert!(evidence.vouches(true), "the one that asks is blind, and this one is not");
+}
+
+#[test]
 fn a_pod_that_never_answered_us_is_silent_a_ttl_after_we_began_to_ask() {
     let mut evidence = ready();
     for at in [3_000, 4_000, 5_000, 6_000, 7_000] {

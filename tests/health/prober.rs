@@ -413,6 +413,24 @@ async fn a_new_target_is_asked_at_once_and_not_when_its_turn_comes() {
 }
 
 #[tokio::test]
+async fn a_pod_is_probed_out_of_turn_when_it_is_asked_about_and_only_its_answer_counts() {
+    let server = Server::answering(OK).await;
+    let hanging = Server::hanging().await;
+    let (events, mut received) = mpsc::channel(16);
+    let mut prober = Prober::new(events, 16);
+    prober.probe_now("unknown");
+    prober.set_target(&"a".into(), &target(server.address, http(), AMPLE, NEVER));
+    assert_eq!(next_outcome(&mut received).await, ProbeOutcome::Success);
+    prober.probe_now("a");
+    assert_eq!(next_outcome(&mut received).await, ProbeOutcome::Success);
+    prober.remove("a");
+    prober.set_target(&"b".into(), &target(hanging.address, http(), SHORT, NEVER));
+    assert_eq!(next_outcome(&mut received).await, ProbeOutcome::Unanswered);
+    prober.probe_now("b");
+    assert_eq!(next_outcome(&mut received).await, ProbeOutcome::Void);
+}
+
+#[tokio::test]
 async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_no_more_than_fit() {
     let server = Server::hanging().await;
     let interval = Duration::from_millis(40);

@@ -16,6 +16,8 @@ mod failover;
 mod groups;
 mod kubelet;
 mod objects;
+mod opinion;
+mod paths;
 #[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 mod probes;

@@ -20,7 +20,7 @@ mod tls;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{Notify, Semaphore, mpsc},
     task::AbortHandle,
 };
 
@@ -41,6 +41,8 @@ pub struct Prober {
 
 struct Running {
     target: Target,
+    /// Asks for a probe out of turn.
+    early: Arc<Notify>,
     task: AbortHandle,
 }
 
@@ -84,10 +86,19 @@ impl Prober {
         let first_seq = u64::from(self.generation) << 32;
         // Probe a new address at once: its turn may be a whole interval away. A connection is held only after an answer.
         let at_once = elsewhere || target.hold != HoldConnection::Never;
-        let task = task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, at_once);
-        let running = Running { target: target.clone(), task: tokio::spawn(task).abort_handle() };
+        let early = Arc::new(Notify::new());
+        let task =
+            task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, at_once, early.clone());
+        let running = Running { target: target.clone(), early, task: tokio::spawn(task).abort_handle() };
         self.targets.insert(uid.clone(), running);
         elsewhere.then_some(first_seq)
+    }
+
+    /// Sends a probe out of turn, if the pod is probed. An answer counts like any other. The lack of one does not.
+    pub fn probe_now(&self, uid: &str) {
+        if let Some(running) = self.targets.get(uid) {
+            running.early.notify_one();
+        }
     }
 
     /// Stops probing a pod.

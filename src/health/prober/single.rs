@@ -73,7 +73,7 @@ pub(super) enum Occasion {
     Turn,
     /// It is the pod's turn, and the last probe was not answered.
     TurnOfUnanswered,
-    /// The held connection was closed.
+    /// The held connection was closed, or another replica asks about the pod.
     Hint,
 }
 

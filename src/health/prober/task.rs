@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, Interval, MissedTickBehavior, interval_at},
+};
 
 use super::{
     super::{
@@ -25,13 +28,20 @@ use crate::api::HoldConnection;
 const MOST_LATE: usize = 8;
 
 /// Probes one target until the task is aborted or the receiver of events is dropped. With `at_once` the first probe
-/// does not wait for the target's turn.
-pub(super) async fn run(shared: Arc<Shared>, uid: Arc<str>, target: Target, first_seq: u64, at_once: bool) {
+/// does not wait for the target's turn. `early` asks for a probe out of turn.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    uid: Arc<str>,
+    target: Target,
+    first_seq: u64,
+    at_once: bool,
+    early: Arc<Notify>,
+) {
     let mut task = Task::new(shared, uid, target, first_seq);
     if at_once {
         task.send(false);
     }
-    while task.turn().await.is_some() {}
+    while task.turn(&early).await.is_some() {}
 }
 
 /// One target: its schedule, and its probes in flight.
@@ -75,12 +85,13 @@ impl Task {
     }
 
     /// Waits for the next thing to happen. None if the receiver of events was dropped.
-    async fn turn(&mut self) -> Option<()> {
+    async fn turn(&mut self, early: &Notify) -> Option<()> {
         tokio::select! {
             _ = self.ticks.tick() => self.send(false),
             Some(ended) = self.in_flight.next() => self.ended(ended?),
             Some(heard) = self.late.next() => return heard.then_some(()),
             () = self.hold.lost() => self.hurry(),
+            () = early.notified() => self.send(true),
         }
         Some(())
     }

@@ -1,4 +1,5 @@
-//! Giving groups to the replicas that they fall to, so that a replica that joins gets its share.
+//! Giving groups to other replicas: to those that they fall to, so that a replica that joins gets its share; and to
+//! those that hear a holder that this replica does not hear.
 
 use std::time::Duration;
 
@@ -7,22 +8,26 @@ use crate::{
     election::{Event, Phase},
     operator::{assignment::falls_to, group::Group, object::GroupName, queue::Urgency},
 };
-use leadergroup_lock::Key;
+use leadergroup_lock::{Key, SessionId};
 
 /// The most groups that are given away at one heartbeat. They are without an owner until the next replica has claimed
 /// them, usually for some milliseconds.
 const MOST_AT_ONCE: usize = 50;
-/// The pause after a group came back because no other replica claimed it.
+/// The pause after a group came back because no other replica claimed it, or was handed over, before groups are given
+/// to the replicas that they fall to.
 const CAME_BACK_PAUSE: Duration = Duration::from_mins(5);
+/// The least time between two moves of a group between replicas of which only one hears the holder, but not always the
+/// same one.
+const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
 impl Controller {
     /// Gives groups at rest to the replicas that they fall to. To be called once a heartbeat.
     ///
     /// Nothing is given while replicas come and go: one that has just joined first lists its objects and probes its
-    /// pods.
+    /// pods. A group that came from a replica that did not hear its holder is kept for a while.
     pub(super) fn balance(&mut self, now: Duration) {
+        let Some(own) = self.may_give() else { return };
         let lock = self.index.lock();
-        let Some(own) = lock.own().filter(|_| lock.outage().is_none() && !self.draining) else { return };
         let since = lock.living_since();
         if now < since + self.session_ttl
             || (since <= self.came_back_at && now < self.came_back_at + CAME_BACK_PAUSE)
@@ -34,24 +39,65 @@ impl Controller {
             let chosen = falls_to(&group.record().key, working.iter());
             chosen.is_some_and(|chosen| chosen != own)
         };
-        let given: Vec<(GroupName, Key)> = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.is_at_rest(now, self.session_ttl) && falls_to_other(group))
-            .take(MOST_AT_ONCE)
-            .map(|(name, group)| (name.clone(), group.record().key.clone()))
-            .collect();
+        let given =
+            self.at_rest(now, |group| group.is_settled(CAME_BACK_PAUSE, now) && falls_to_other(group));
         if given.is_empty() {
             return;
         }
         tracing::debug!(groups = given.len(), "giving groups to the replicas that they fall to");
-        let keys: Vec<Key> = given.iter().map(|(_, key)| key.clone()).collect();
+        self.give(own, given, now, |group| group.claims.give());
+    }
+
+    /// Gives groups whose holder this replica does not hear to the replica that hears it. To be called once a heartbeat.
+    pub(super) fn hand_over(&mut self, now: Duration) {
+        let Some(own) = self.may_give() else { return };
+        let given = self.at_rest(now, |group| {
+            group.election().is_heard_elsewhere() && group.is_settled(HAND_OVER_PAUSE, now)
+        });
+        let Some((first, _)) = given.first() else { return };
+        tracing::warn!(
+            groups = given.len(),
+            group = %first,
+            "another replica hears active pods that this one does not hear: giving their groups to it. Check the network \
+             between the nodes, and NetworkPolicies"
+        );
+        self.give(own, given, now, |group| {
+            group.moved_at = Some(now);
+            group.claims.hand_over(now);
+        });
+    }
+
+    /// This replica's session, if groups can be given to others now.
+    fn may_give(&self) -> Option<SessionId> {
+        let lock = self.index.lock();
+        lock.own().filter(|_| lock.outage().is_none() && !self.draining)
+    }
+
+    /// Some of the groups at rest that are `wanted`.
+    fn at_rest(&self, now: Duration, wanted: impl Fn(&Group) -> bool) -> Vec<(GroupName, Key)> {
+        self.groups
+            .iter()
+            .filter(|(_, group)| group.is_at_rest(now, self.session_ttl) && wanted(group))
+            .take(MOST_AT_ONCE)
+            .map(|(name, group)| (name.clone(), group.record().key.clone()))
+            .collect()
+    }
+
+    /// Gives these groups up, and `notes` that.
+    fn give(
+        &mut self,
+        own: SessionId,
+        given: Vec<(GroupName, Key)>,
+        now: Duration,
+        notes: impl Fn(&mut Group),
+    ) {
         for (name, _) in &given {
             self.step(name, Event::Disowned, now);
             if let Some(group) = self.groups.get_mut(name) {
-                group.claims.give();
+                notes(group);
             }
         }
+        let keys: Vec<Key> = given.into_iter().map(|(_, key)| key).collect();
         self.executor.start_silent(Urgency::AtOnce, move |context| async move {
             if let Err(error) = context.store.unclaim(own, &keys).await {
                 // The claim is still this replica's own, which asks for it again.
@@ -73,5 +119,10 @@ impl Group {
             && !(report.writing || report.queued || self.record().is_deleting())
             && self.trouble.is_none()
             && now >= self.owned_since + session_ttl
+    }
+
+    /// Whether the group has not moved for this long because a replica did not hear its holder.
+    fn is_settled(&self, pause: Duration, now: Duration) -> bool {
+        self.moved_at.is_none_or(|moved_at| now >= moved_at + pause)
     }
 }

@@ -9,6 +9,7 @@ mod balance;
 mod claims;
 mod gauges;
 mod look;
+mod opinions;
 mod requests;
 mod status;
 
@@ -32,6 +33,7 @@ use super::{
     index::{self, Index},
     message::Message,
     object::GroupName,
+    opinion::Untold,
     resync::Schedule,
     timers::Timers,
 };
@@ -93,6 +95,8 @@ pub(super) struct Controller {
     claiming: bool,
     /// When a group that was given to another replica last came back.
     came_back_at: Duration,
+    /// What the other replicas are to be told.
+    untold: Untold,
     resync: Schedule,
     /// The replica is stopping: no change of holder is begun any more.
     draining: bool,
@@ -117,6 +121,7 @@ impl Controller {
             unclaimed: BTreeSet::new(),
             claiming: false,
             came_back_at: Duration::ZERO,
+            untold: Untold::default(),
             resync: Schedule::default(),
             draining: false,
         }
@@ -177,6 +182,7 @@ impl Controller {
             return Duration::ZERO;
         }
         let deadlines = self.timers.first().into_iter().chain(self.index.next_deadline());
+        let deadlines = deadlines.chain(self.untold.due());
         deadlines.min().map_or(IDLE, |at| at.saturating_sub(now).min(IDLE))
     }
 
@@ -191,6 +197,7 @@ impl Controller {
                 self.apply(index::Event::WatchFailed(watched, scope, problem), now);
             }
             Message::Lock(news) => self.lock_news(news, now),
+            Message::Told(message) => self.told(&message, now),
             Message::Done(done) => self.done(*done, now),
             Message::Claimed { session, answers } => self.claimed(session, answers, now),
             Message::Owner { group, uid, owner, selects } => {
@@ -248,6 +255,7 @@ impl Controller {
         }
         self.report_waiting(now);
         self.claim(now);
+        self.tell(now);
         self.start_resync(now);
     }
 }

@@ -35,9 +35,13 @@ impl Controller {
             }
             Request::SessionEnded => self.disown_all(now),
             Request::ReadRows => self.doubt_rows(now),
+            Request::AskOthers { group, pod, blind } => self.ask_others(&group, pod, blind),
+            Request::ProbeNow(uid) => self.prober.probe_now(&uid),
+            Request::Vouch { group, pod } => self.vouch(&group, pod, now),
             Request::DoubtOwners => self.doubt_owners(),
             Request::AskForClaims => {
                 self.ask_for_claims();
+                self.hand_over(now);
                 self.balance(now);
             }
             Request::OutageOver => {

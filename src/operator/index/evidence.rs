@@ -16,7 +16,7 @@ use crate::{
 const LEASE_PAUSE: Duration = Duration::from_secs(10);
 
 impl Index {
-    pub(super) fn probed(&mut self, event: &ProbeEvent, now: Duration) {
+    pub(super) fn probed(&mut self, event: &ProbeEvent, now: Duration, requests: &mut Requests) {
         let Some(name) = self.group_of_pod.get(&event.uid) else { return };
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
@@ -42,6 +42,8 @@ impl Index {
             self.dirty.insert(name.clone());
         }
         self.timers.at_latest(name, deadline);
+        let name = name.clone();
+        self.weigh_opinions(&name, &event.uid, lost, now, requests);
     }
 
     /// The evidence of probes that went elsewhere no longer counts.

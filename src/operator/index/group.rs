@@ -181,6 +181,11 @@ impl IndexedGroup {
         }
     }
 
+    /// Whether this pod's evidence is weighed as the holder's.
+    pub(super) fn is_holder(&self, uid: &str) -> bool {
+        self.holder.as_deref() == Some(uid)
+    }
+
     /// The UID of the pod that the status declares as the holder.
     pub(super) fn declared_holder(&self) -> Option<&str> {
         let holder = self.record.status()?.declaration.holder.as_ref()?;

@@ -11,6 +11,7 @@ mod evidence;
 mod group;
 mod groups;
 mod lock;
+mod opinion;
 mod pod;
 mod pods;
 mod request;
@@ -113,7 +114,8 @@ impl Index {
             Event::WatchFailed(watched, scope, problem) => {
                 self.watch_failed(watched, &scope, &problem, now, &mut requests);
             }
-            Event::Probe(event) => self.probed(&event, now),
+            Event::Probe(event) => self.probed(&event, now, &mut requests),
+            Event::Opinion(from, opinion) => self.opinion(from, &opinion, now, &mut requests),
             Event::Retargeted(uid, first) => self.retargeted(&uid, first, now),
             Event::Lock(news) => self.lock_news(news, now, &mut requests),
             Event::ApiServer { reachable } => self.api_server(reachable, now, &mut requests),

@@ -130,6 +130,7 @@ fn standing_of(verdict: Verdict) -> election::Standing {
         Verdict::Failing(reason) => election::Standing::Failing(reason),
         Verdict::Silent { .. } => election::Standing::Silent,
         Verdict::Unknown => election::Standing::Unproven,
+        Verdict::HeardElsewhere => election::Standing::HeardElsewhere,
         Verdict::Ended(reason) => election::Standing::Ended(reason),
     }
 }

@@ -14,11 +14,13 @@ use crate::{
     operator::{
         lock_view::LockNews,
         object::GroupName,
+        opinion::Opinion,
         record::Record,
         trouble::Trouble,
         watch_health::{Scope, Watched},
     },
 };
+use leadergroup_lock::SessionId;
 
 /// Something that was seen.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub(in crate::operator) enum Event {
     Retargeted(Arc<str>, u64),
     /// The session with the lock, or the database.
     Lock(LockNews),
+    /// Another replica asked about pods, or answered.
+    Opinion(SessionId, Opinion),
     /// The answer to a ping of the API server.
     ApiServer { reachable: bool },
     /// Pods as a call returned them, perhaps newer than on the watch.
@@ -65,6 +69,12 @@ pub(in crate::operator) enum Request {
     SessionEnded,
     /// The database may have lost commits: read the rows of all owned groups again.
     ReadRows,
+    /// Ask the other replicas whether they hear this holder; `blind` if this one reaches no pod on any other node.
+    AskOthers { group: GroupName, pod: Arc<str>, blind: bool },
+    /// Probe this pod out of turn: another replica asks about it.
+    ProbeNow(Arc<str>),
+    /// Tell the other replica that this one hears this holder.
+    Vouch { group: GroupName, pod: Arc<str> },
     /// Another replica may have given up groups although its session lives: ask again who owns them.
     DoubtOwners,
     /// Claim the groups without an owner.

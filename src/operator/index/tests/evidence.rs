@@ -179,3 +179,71 @@ fn the_silence_of_other_nodes_does_not_count_while_none_is_reached_and_one_is_al
         assert_eq!(case.seen("web")[0].1, standing, "{what}");
     }
 }
+
+#[test]
+fn others_are_asked_about_a_holder_that_is_not_heard_and_their_answer_is_believed() {
+    for (own, blind) in [("node-1", false), ("node-9", true)] {
+        let case = Case::web();
+        let mut case = Case { index: case.index.on_node(Some(own.to_owned())), ..case };
+        let [this, other, stranger] = [(); 3].map(|()| SessionId::new());
+        case.beat(this, &[this, other]);
+        case.lease("node-1", 1);
+        for uid in ["a", "b"] {
+            case.probe(uid, ProbeOutcome::Success);
+        }
+        let vouch = || Opinion { what: What::Vouch, pods: vec!["a".into(), "none".into()] };
+        let mut asked = Vec::new();
+        for second in 1..=8 {
+            case.now += s(1);
+            if second == 3 {
+                case.lease("node-1", 2);
+            }
+            for uid in ["a", "b"] {
+                let requests = case.probe(uid, ProbeOutcome::Unanswered);
+                asked.extend(requests.into_iter().map(|request| (second, request)));
+            }
+            if second == 4 {
+                for from in [this, stranger] {
+                    case.apply(Event::Opinion(from, vouch()));
+                }
+            }
+            case.index.advance(case.now);
+        }
+        let asks = asked.iter().map(|(second, request)| match request {
+            Request::AskOthers { pod, blind, .. } => (*second, &**pod, *blind),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(asks.collect::<Vec<_>>(), [3, 6].map(|second| (second, "a", blind)), "on {own}");
+        let before = if blind { Standing::Unproven } else { Standing::Silent };
+        assert_eq!(case.seen("web")[0].1, before, "its own words and those of a stranger are ignored");
+        case.dirty();
+        case.apply(Event::Opinion(other, vouch()));
+        assert_eq!(case.dirty(), ["web"]);
+        assert_eq!(case.seen("web")[0].1, Standing::HeardElsewhere);
+    }
+}
+
+#[test]
+fn a_question_is_answered_when_the_pod_answers_or_a_replica_that_sees_answers_one_that_is_blind() {
+    for (blind, outcome, answers) in [
+        (false, ProbeOutcome::Success, true),
+        (false, ProbeOutcome::Unanswered, false),
+        (true, ProbeOutcome::Unanswered, true),
+    ] {
+        let mut case = Case::web();
+        let [this, other] = [(); 2].map(|()| SessionId::new());
+        case.beat(this, &[this, other]);
+        case.probe("a", ProbeOutcome::Success);
+        case.now += s(1);
+        let question = Opinion { what: What::Ask { blind }, pods: vec!["a".into()] };
+        let requests = case.apply(Event::Opinion(other, question));
+        assert!(matches!(&requests[..], [Request::ProbeNow(uid)] if **uid == *"a"), "{requests:?}");
+        let mut vouched = 0;
+        for _ in 0..8 {
+            let requests = case.probe("a", outcome);
+            vouched += requests.iter().filter(|request| matches!(request, Request::Vouch { .. })).count();
+            case.now += s(1);
+        }
+        assert_eq!(vouched, usize::from(answers), "blind: {blind}, {outcome:?}");
+    }
+}

@@ -14,7 +14,13 @@ use crate::{
     api::{HoldConnection, Reason, Role, Sighting},
     election::Standing,
     health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep},
-    operator::{lock_view::LockNews, object::GroupName, probing::Probing, watch_health::Watched},
+    operator::{
+        lock_view::LockNews,
+        object::GroupName,
+        opinion::{Opinion, What},
+        probing::Probing,
+        watch_health::Watched,
+    },
 };
 use leadergroup_lock::{LockError, SessionId};
 
@@ -106,12 +112,12 @@ impl Case {
     }
 
     /// A probe of a pod that was sent now and ended so.
-    fn probe(&mut self, uid: &str, outcome: ProbeOutcome) {
+    fn probe(&mut self, uid: &str, outcome: ProbeOutcome) -> Vec<Request> {
         self.version += 1;
-        for step in [ProbeStep::Sent, ProbeStep::Ended(outcome)] {
-            let event = ProbeEvent { uid: uid.into(), seq: self.version, sent_at: self.now, step };
-            self.apply(Event::Probe(event));
-        }
+        let steps = [ProbeStep::Sent, ProbeStep::Ended(outcome)];
+        let events =
+            steps.map(|step| ProbeEvent { uid: uid.into(), seq: self.version, sent_at: self.now, step });
+        events.into_iter().flat_map(|event| self.apply(Event::Probe(event))).collect()
     }
 
     fn beat(&mut self, own: SessionId, living: &[SessionId]) -> Vec<Request> {

@@ -1,0 +1,65 @@
+//! What this replica asks others about its holders, and what others ask of it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Index, Request, Requests};
+use crate::operator::{
+    object::GroupName,
+    opinion::{Opinion, What},
+};
+use leadergroup_lock::SessionId;
+
+impl Index {
+    /// After a probe: whether to ask others about this pod, and whether their question can be answered now.
+    pub(super) fn weigh_opinions(
+        &mut self,
+        name: &GroupName,
+        uid: &Arc<str>,
+        lost: bool,
+        now: Duration,
+        requests: &mut Requests,
+    ) {
+        let Some(group) = self.groups.get_mut(name).filter(|group| group.is_holder(uid)) else { return };
+        let Some(pod) = group.pods.get_mut(uid) else { return };
+        let blind = self.reach.cuts_off(pod.node(), now);
+        let against = !blind && pod.member().standing.against().is_some();
+        if lost && pod.evidence().asks_others(now) {
+            requests.push(Request::AskOthers { group: name.clone(), pod: uid.clone(), blind });
+        }
+        if pod.evidence().vouches(against) {
+            requests.push(Request::Vouch { group: name.clone(), pod: uid.clone() });
+        }
+    }
+
+    /// Another replica has asked about pods, or answered.
+    pub(super) fn opinion(
+        &mut self,
+        from: SessionId,
+        opinion: &Opinion,
+        now: Duration,
+        requests: &mut Requests,
+    ) {
+        if self.lock.own() == Some(from) || !self.lock.living().contains(&from) {
+            return;
+        }
+        for uid in &opinion.pods {
+            let Some(name) = self.group_of_pod.get(uid) else { continue };
+            let Some(group) = self.groups.get_mut(name) else { continue };
+            let Some(pod) = group.pods.get_mut(uid) else { continue };
+            match opinion.what {
+                What::Ask { blind } => {
+                    pod.evidence().asked(blind, now);
+                    requests.push(Request::ProbeNow(uid.clone()));
+                }
+                What::Vouch => {
+                    pod.evidence().vouched_for(now);
+                    let (changed, deadline) = group.assess_pod(uid, &self.leases, now);
+                    if changed {
+                        self.dirty.insert(name.clone());
+                    }
+                    self.timers.at_latest(name, deadline);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! An active pod that its group's owner does not hear, but another replica does.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::PostParams};
+use serde_json::json;
+
+use crate::{
+    apiserver::ApiServer,
+    kubelet::active,
+    objects::{condition, group, groups},
+    paths::Answering,
+    postgres::{self, eventually},
+    replica::Operator,
+};
+
+#[tokio::test]
+async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_that_nobody_hears_is_replaced()
+{
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("opinion").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let web = [Answering::start(&pods, "web-0").await, Answering::start(&pods, "web-1").await];
+    let lock = json!({ "ttl": "3s", "retryInterval": "500ms" });
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": lock });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let variables = [("LEADERGROUP_DATABASE_URL", url.as_str()), ("LEADERGROUP_RETRY_INTERVAL", "500ms")];
+    let start = |name| Operator::start_as(name, server, &namespace, &variables);
+    let mut replicas = [start("0"), start("1")];
+    let owner = async || {
+        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
+                     join leadergroup.session s on s.id = l.session where not s.dead";
+        usize::try_from(database.number(owner).await).ok()
+    };
+    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
+    let later = async |count: i64| {
+        let until = beats().await + count;
+        eventually("some heartbeats", async || beats().await >= until).await;
+    };
+    let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
+    eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    eventually("two sessions", async || {
+        database.number("select count(*) from leadergroup.session").await == 2
+    })
+    .await;
+    // Once the sessions have been the same for their ttl, the group has gone to the replica that it falls to.
+    later(14).await;
+    let (first, active_pod, before) =
+        (owner().await.expect("an owner"), active(&pods).await.remove(0), token().await);
+    let [held, standby] = if active_pod == "web-0" { [0, 1] } else { [1, 0] };
+    let other = 1 - first;
+
+    web[held].cut(replicas[first].pid());
+    eventually("the other replica to own the group", async || owner().await == Some(other)).await;
+    // It stays there, although it falls to the first one.
+    later(18).await;
+    assert_eq!(owner().await, Some(other));
+    assert_eq!((active(&pods).await, token().await), (vec![active_pod.clone()], before.clone()));
+
+    // The other one fails to hear it too, so it is replaced.
+    web[held].cut(replicas[other].pid());
+    let successor = vec![format!("web-{standby}")];
+    eventually("another holder", async || active(&pods).await == successor).await;
+    let newest = async || groups.get("web").await.unwrap().data["status"]["history"][0].clone();
+    eventually("the history", async || newest().await["reason"] == "Silent").await;
+    web[held].mend();
+    for replica in &mut replicas {
+        assert!(replica.end().await.0.success(), "{}", replica.log());
+    }
+}
