@@ -69,6 +69,16 @@ pub enum Action {
         replica: usize,
         pod: usize,
     },
+    /// The network between a replica and a pod fails. Nothing is wrong with the pod.
+    CutPath {
+        replica: usize,
+        pod: usize,
+    },
+    MendPath,
+    /// The replica gives the group to one that hears the holder.
+    HandOver {
+        replica: usize,
+    },
     /// The clock reaches the wake time of the election.
     Wake {
         replica: usize,
@@ -180,6 +190,7 @@ pub enum Action {
 pub struct Faults {
     pub time_outs: u32,
     pub stale: u32,
+    pub cuts: u32,
     pub relists: u32,
     pub wakes: u32,
     pub mark_dead: u32,
@@ -207,6 +218,7 @@ impl Faults {
         Self {
             time_outs: many,
             stale: many,
+            cuts: many,
             relists: many,
             wakes: many,
             mark_dead: many,
@@ -253,6 +265,7 @@ impl Faults {
         Some(match action {
             Action::TimeOut { .. } | Action::Fail { .. } => &mut self.time_outs,
             Action::Stale { .. } => &mut self.stale,
+            Action::CutPath { .. } => &mut self.cuts,
             Action::RelistPods { .. } | Action::RelistGroup { .. } => &mut self.relists,
             Action::Wake { .. } => &mut self.wakes,
             Action::MarkDead { .. } => &mut self.mark_dead,

@@ -80,15 +80,21 @@ impl Model {
             if !replica.pods.contains_key(uid) {
                 continue;
             }
-            let mut shadow = Replica::default();
-            shadow.probe(uid, self.server.health.get(uid).copied());
             let known = replica.evidence.get(uid);
-            if known != shadow.evidence.get(uid) {
+            if known != Some(&self.standing(index, uid)) {
                 actions.push(Action::Probe { replica: index, pod });
             }
             if known.is_some_and(|known| *known != Standing::Unproven) {
                 actions.push(Action::Stale { replica: index, pod });
             }
+        }
+        if self.may_hand_over(index) {
+            actions.push(Action::HandOver { replica: index });
+        }
+        match &self.server.cut {
+            None => actions.extend((0..NAMES.len()).map(|pod| Action::CutPath { replica: index, pod })),
+            Some((of, _)) if *of == index => actions.push(Action::MendPath),
+            Some(_) => {}
         }
         if replica.entry.as_ref().is_some_and(|entry| entry.machine.wake().is_some()) {
             actions.push(Action::Wake { replica: index });

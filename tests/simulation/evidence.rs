@@ -1,7 +1,7 @@
 //! When the evidence against a pod is over, so that it must not be replaced for it any more.
 
 use leadergroup::{
-    api::Role,
+    api::{PodRef, Reason, Role},
     election::{Effect, Phase, Standing},
 };
 
@@ -47,5 +47,65 @@ impl Model {
                 blemished.remove(uid);
             }
         }
+    }
+}
+
+/// What a replica sees of a pod, and what becomes of it.
+impl Model {
+    /// What a probe of this pod by this replica shows. If the path between them is cut, the other replica is asked.
+    pub fn standing(&self, replica: usize, uid: &str) -> Standing {
+        let is_cut = |of: usize| self.server.cut.as_ref().is_some_and(|cut| *cut == (of, uid.to_owned()));
+        match self.server.health.get(uid) {
+            None => Standing::Unproven,
+            Some(Health::Well) if !is_cut(replica) => Standing::Eligible,
+            Some(Health::Refusing) if !is_cut(replica) => Standing::Failing(Reason::ProbeRefused),
+            Some(Health::Well) if self.is_heard_by_another(replica, uid) => Standing::HeardElsewhere,
+            Some(_) => Standing::Silent,
+        }
+    }
+
+    fn is_heard_by_another(&self, replica: usize, uid: &str) -> bool {
+        let mut others = self.replicas.iter().enumerate().filter(|(other, _)| *other != replica);
+        let database = self.replicas[replica].database;
+        !self.database_down
+            && others.any(|(_, other)| {
+                let lives = other.session.is_some_and(|session| self.databases[database].lives(session));
+                other.alive && other.database == database && lives && other.pods.contains_key(uid)
+            })
+    }
+
+    /// A probe ended.
+    pub fn probe(&mut self, replica: usize, uid: &str) {
+        let standing = self.standing(replica, uid);
+        self.replicas[replica].evidence.insert(uid.to_owned(), standing);
+    }
+
+    /// Where the path is cut and no other replica hears the pod, there is nothing better to go by than the silence.
+    pub fn note_unheard_pod(&mut self) {
+        let Server { cut, blemished, bad_until, revision, .. } = &mut self.server;
+        if let Some((replica, uid)) = cut
+            && self.replicas[*replica].evidence.get(uid) == Some(&Standing::Silent)
+        {
+            blemished.insert(uid.clone());
+            bad_until.insert(uid.clone(), *revision);
+        }
+    }
+
+    /// Whether this replica owns the group, does not hear the holder, and another one does.
+    pub fn may_hand_over(&self, replica: usize) -> bool {
+        let Replica { entry, evidence, database, session, .. } = &self.replicas[replica];
+        let Some(machine) = entry.as_ref().map(|entry| &entry.machine) else { return false };
+        let heard_elsewhere = |holder: &PodRef| evidence.get(&holder.uid) == Some(&Standing::HeardElsewhere);
+        let lives = session.is_some_and(|session| self.databases[*database].lives(session));
+        let at_rest = machine.is_owned() && *machine.phase() == Phase::Stable && !machine.busy();
+        at_rest && machine.holder().is_some_and(heard_elsewhere) && lives && !self.database_down
+    }
+
+    pub fn hand_over(&mut self, replica: usize) {
+        let Replica { database, session, .. } = self.replicas[replica];
+        if let Some(row) = self.databases[database].row.as_mut().filter(|row| row.session == session) {
+            row.session = None;
+        }
+        self.replicas[replica].disown(self.now);
     }
 }

@@ -38,6 +38,7 @@ impl Model {
         if self.server.group.as_ref().is_some_and(|group| group.contested) {
             self.apply(Action::Contest { contested: false });
         }
+        self.apply(Action::MendPath);
         for pod in 0..NAMES.len() {
             self.mend(pod);
         }

@@ -233,3 +233,39 @@ fn every_order_when_a_pod_crashes_and_the_group_is_paused() {
         13,
     );
 }
+
+#[test]
+fn every_order_when_a_path_is_cut_and_the_group_is_handed_over() {
+    exhausted(Faults { cuts: 1, time_outs: 1, mark_dead: 1, ..Faults::default() }, Freshness::Everything, 8);
+}
+
+#[test]
+fn every_order_when_a_path_is_cut_and_a_pod_fails() {
+    exhausted(Faults { cuts: 1, ails: 1, ..Faults::default() }, Freshness::Everything, 10);
+}
+
+/// I5: the active pod works, and the owner does not hear it. It stays, and the group goes to the replica that hears it.
+#[test]
+fn a_group_moves_to_the_replica_that_hears_its_active_pod() {
+    let mut model = settled(Faults::all());
+    let owner = |model: &Model| model.replicas.iter().position(Replica::is_owner);
+    let replica = owner(&model).unwrap();
+    let active = model.server.actives()[0].pod.name.clone();
+    let pod = NAMES.iter().position(|name| *name == active).unwrap();
+    model.apply(Action::CutPath { replica, pod });
+    model.work();
+    assert_eq!(model.server.actives()[0].pod.name, active, "while the group stays");
+    assert!(model.may_hand_over(replica));
+    model.apply(Action::HandOver { replica });
+    let other = 1 - replica;
+    model.apply(Action::Claim { replica: other });
+    while !model.replicas[other].tasks.is_empty() {
+        model.apply(Action::Answer { replica: other, task: 0 });
+    }
+    assert_eq!((owner(&model), model.server.promotions), (Some(other), 1));
+    // There the failure of the pod is noticed.
+    model.apply(Action::Ail { pod, health: Health::Hung });
+    model.work();
+    assert_eq!(model.unsettled(), None);
+    assert_ne!(model.server.actives()[0].pod.name, active);
+}

@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use leadergroup::api::{Declaration, OnDelete, PodRef, Role};
+use leadergroup::{
+    api::{Declaration, OnDelete, PodRef, Role},
+    election::Standing,
+};
 
 use crate::{
     action::{Action, Faults},
@@ -54,13 +57,13 @@ pub struct Model {
 impl fmt::Debug for Model {
     /// Identifies a state, without data that only records the past.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Server { pods, health, blemished, bad_until, meddled, group, refusing, .. } = &self.server;
+        let Server { pods, health, blemished, bad_until, meddled, group, refusing, cut, .. } = &self.server;
         if self.faults.relists > 0 {
             write!(f, "{:?}", self.published)?;
         }
         write!(
             f,
-            "{pods:?}{health:?}{blemished:?}{bad_until:?}{meddled:?}{group:?}{refusing:?}{:?}{:?}",
+            "{pods:?}{health:?}{blemished:?}{bad_until:?}{meddled:?}{group:?}{refusing:?}{cut:?}{:?}{:?}",
             self.databases, self.replicas
         )?;
         write!(f, "{:?}{:?}{:?}{:?}", self.packets, self.faults, self.now, self.database_down)
@@ -316,15 +319,19 @@ impl Model {
             }
             Action::Probe { replica, pod } => {
                 if let Some(uid) = self.uid(pod) {
-                    let health = self.server.health.get(&uid).copied();
-                    self.replicas[replica].probe(&uid, health);
+                    self.probe(replica, &uid);
                 }
             }
             Action::Stale { replica, pod } => {
                 if let Some(uid) = self.uid(pod) {
-                    self.replicas[replica].probe(&uid, None);
+                    self.replicas[replica].evidence.insert(uid, Standing::Unproven);
                 }
             }
+            Action::CutPath { replica, pod } => {
+                self.server.cut = self.uid(pod).map(|uid| (replica, uid));
+            }
+            Action::MendPath => self.server.cut = None,
+            Action::HandOver { replica } => self.hand_over(replica),
             Action::Wake { replica } => {
                 let wake = self.replicas[replica].entry.as_ref().and_then(|entry| entry.machine.wake());
                 self.now = self.now.max(wake.unwrap_or_default());
@@ -377,6 +384,7 @@ impl Model {
 
     fn look(&mut self) {
         self.server.note_bad_pods();
+        self.note_unheard_pod();
         for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
             replica.look(self.now, self.server.revision);
             if let Some((holder, since)) = replica.replaced.take() {
@@ -434,6 +442,7 @@ impl Model {
                 if let Some(gone) = self.server.pods.remove(NAMES[pod]) {
                     self.server.health.remove(&gone.pod.uid);
                     self.server.refusing.take_if(|(uid, _)| *uid == gone.pod.uid);
+                    self.server.cut.take_if(|(_, uid)| *uid == gone.pod.uid);
                 }
             }
             Action::Create { pod } => self.create(pod),
@@ -462,8 +471,7 @@ impl Model {
         // A restart is seen before the new container's first success.
         self.look();
         for uid in self.replicas[replica].pods.keys().cloned().collect::<Vec<_>>() {
-            let health = self.server.health.get(&uid).copied();
-            self.replicas[replica].probe(&uid, health);
+            self.probe(replica, &uid);
         }
         self.look();
     }

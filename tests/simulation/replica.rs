@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     database::Claimed,
-    server::{GroupObject, Health, Pod},
+    server::{GroupObject, Pod},
     task::{End, Job, Task},
 };
 
@@ -149,7 +149,8 @@ impl Replica {
         let chosen = member.is_some_and(|member| {
             member.standing == Standing::Eligible
                 || (member.role == Role::Active
-                    && (member.standing == Standing::Unproven || grant.reason == Reason::LostCommits))
+                    && (matches!(member.standing, Standing::Unproven | Standing::HeardElsewhere)
+                        || grant.reason == Reason::LostCommits))
         });
         if !chosen {
             self.violation =
@@ -233,17 +234,6 @@ impl Replica {
         }
     }
 
-    /// A probe ended, or evidence went stale.
-    pub fn probe(&mut self, uid: &str, health: Option<Health>) {
-        let standing = match health {
-            None => Standing::Unproven,
-            Some(Health::Well) => Standing::Eligible,
-            Some(Health::Refusing) => Standing::Failing(Reason::ProbeRefused),
-            Some(Health::Hung) => Standing::Silent,
-        };
-        self.evidence.insert(uid.to_owned(), standing);
-    }
-
     pub fn begin_claim(&mut self) {
         let session = self.session;
         if let Some(entry) = &mut self.entry {
@@ -292,6 +282,11 @@ impl Replica {
     /// The session is lost or was given up.
     pub fn lose_session(&mut self, now: Duration) {
         self.session = None;
+        self.disown(now);
+    }
+
+    /// This replica is no longer the owner.
+    pub fn disown(&mut self, now: Duration) {
         if self.is_owner() {
             self.step(Event::Disowned, now);
         }

@@ -118,6 +118,8 @@ pub struct Server {
     pub health: BTreeMap<String, Health>,
     /// The pod to which an admission policy refuses writes, by its UID.
     pub refusing: Option<(String, Refusal)>,
+    /// The replica and the UID of the pod between which the network has failed.
+    pub cut: Option<(usize, String)>,
     /// UIDs of pods against which there is or was evidence: they were unhealthy, deleted, edited by others or not
     /// selected, and not all replicas know yet that this is over. Only these may lose the role.
     pub blemished: BTreeSet<String>,
