@@ -24,6 +24,7 @@ mod node_cut_off;
 mod node_power_off;
 mod operator_killed;
 mod ownership;
+mod path_cut;
 mod postgres_away;
 mod random_faults;
 mod removal;
@@ -60,7 +61,7 @@ fn entries() -> Vec<Entry> {
         PodFaults: fenced_writer, frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;
-        Everything: node_power_off, node_cut_off, operator_killed, api_server_restarted, postgres_away, bad_input,
+        Everything: node_power_off, node_cut_off, path_cut, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
             random_faults;
     }

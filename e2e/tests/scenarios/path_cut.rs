@@ -1,0 +1,40 @@
+//! The path between the owner's node and the active pod's node is cut; everything else works. The active pod stays, and
+//! the group goes to the other replica, which hears it.
+
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
+
+use crate::ownership::{move_ownership, node_of, owner};
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "path-cut", Workload::default(), async |s| {
+        let before = s.elect().await?;
+        move_ownership(s, &before.node, false).await?;
+        let (_, name) = owner(s).await?;
+        let replicas = s.stage.operator.replicas().await?;
+        let replica = replicas.iter().find(|pod| pod.metadata.name.as_ref() == Some(&name));
+        let Some(node) = replica.and_then(node_of) else { anyhow::bail!("the owner {name} is on no node") };
+        let elsewhere = replicas.iter().filter_map(node_of).any(|other| other != node);
+        ensure!(elsewhere, "all replicas are on {node}");
+        let cluster = s.stage.own()?;
+        cluster.cut_path(&node, &before.node).await?;
+        let moved = eventually("the other replica to own the group", STARTED, async || {
+            let (_, now) = owner(s).await?;
+            ensure!(now != name, "{name} still owns the group");
+            Ok(())
+        })
+        .await;
+        let settled = s.settled(STARTED).await;
+        cluster.heal_path(&node, &before.node).await?;
+        moved?;
+        let settled = settled?;
+        ensure!(settled == before, "the cut path moved the active role from {before:?} to {settled:?}");
+        let settled = s.settled(STARTED).await?;
+        ensure!(settled == before, "the mended path moved the active role from {before:?} to {settled:?}");
+        s.stage.operator.ready(STARTED).await?;
+        Ok(())
+    })
+    .await
+}
