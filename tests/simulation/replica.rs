@@ -105,21 +105,22 @@ impl Replica {
     /// One step of the election, and its effects.
     fn step(&mut self, event: Event, now: Duration) {
         let Some(entry) = &mut self.entry else { return };
+        let ended = matches!(event, Event::Outcome(_, Outcome::Verified(Some(Reason::PodDeleted)), _));
         let effects = entry.machine.step(event, now);
         let (group, floor) = (entry.object.uid, entry.object.declared.token);
         for (ticket, effect) in effects {
             if matches!(effect, Effect::Finished(_)) {
                 continue;
             }
-            self.judge(&effect, now);
+            self.judge(&effect, ended, now);
             self.tasks.push(Task::new(group, self.session, Job::Effect(ticket, effect), floor));
         }
     }
 
     /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused or
     /// contested, no pod is chosen except in the middle of a change. A holder that has not ended is not replaced before
-    /// the lock delay is over.
-    fn judge(&mut self, effect: &Effect, now: Duration) {
+    /// the lock delay is over. `read`: a read has just shown its end, which the watch may not have shown yet.
+    fn judge(&mut self, effect: &Effect, read: bool, now: Duration) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
         if self.asked.replace(grant.id) == Some(grant.id) {
             return;
@@ -139,7 +140,7 @@ impl Replica {
             let member = entry.machine.member(&former.uid);
             member.is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
         };
-        if let Some(former) = former.filter(|former| !ended(former))
+        if let Some(former) = former.filter(|former| !read && !ended(former))
             && against(former).is_none_or(|(since, _)| now < *since + entry.object.lock_delay)
         {
             self.violation = Some(format!("I5: {} replaced before the lock delay was over", former.uid));
