@@ -37,13 +37,22 @@ impl Group {
         self.go(Phase::Fencing(change), effect, effects);
     }
 
+    /// Continues when the declared holder has lost its label, or all other pods have because it keeps its own.
+    pub(super) fn fenced_off(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+        let former = self.declared.holder.clone().filter(|former| former.uid == change.holder.uid);
+        match former.filter(|former| self.reads_as_active(former)) {
+            Some(former) => self.stamp_active(change, former, now, effects),
+            None => self.declare(change, false, effects),
+        }
+    }
+
     /// Continues when the declared holder is stamped, or was active when it should have been.
     pub(super) fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         match self.to_fence() {
             Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
             Some(former) if self.reads_as_active(&former) && self.is_fit(&former) => {
                 if former.uid == change.holder.uid {
-                    return self.fence_active(change, &former, now, effects);
+                    return self.fence_active(change, former, now, effects);
                 }
                 let from = Some(former.clone());
                 self.begin(Change { holder: former, reason: Reason::Resumed, from, began: now }, effects);
@@ -60,12 +69,23 @@ impl Group {
 
     /// The new holder is the former one and has kept its label. A late promotion of the declared term could still change
     /// its stamp, so it gets that term's stamp now, and keeps the label.
-    fn fence_active(&mut self, change: Change, former: &PodRef, now: Duration, effects: &mut Effects) {
-        if self.carries_the_stamp(former) {
+    ///
+    /// The label may have been set by others while the pod of an earlier term is still active. So before the stamp is
+    /// written, the declared term takes the label off every other pod, as in step 3.
+    fn fence_active(&mut self, change: Change, former: PodRef, now: Duration, effects: &mut Effects) {
+        if self.carries_the_stamp(&former) {
             return self.declare(change, false, effects);
         }
+        let (token, pods) = (self.declared.token, self.to_strip(&former.uid));
+        if pods.is_empty() {
+            return self.stamp_active(change, former, now, effects);
+        }
+        self.go(Phase::Fencing(change), Effect::Strip { token, pods }, effects);
+    }
+
+    fn stamp_active(&mut self, change: Change, pod: PodRef, now: Duration, effects: &mut Effects) {
         let token = self.declared.token;
-        let Some(member) = self.member(&former.uid) else { return self.back_off(now) };
+        let Some(member) = self.member(&pod.uid) else { return self.back_off(now) };
         match member.stamp.filter(|_| member.stamped_by_us) {
             // A later term was declared in the meantime, or the operator did not write this stamp. The declaration is
             // read again to find out.
@@ -74,7 +94,7 @@ impl Group {
                 self.back_off(now);
             }
             _ => {
-                let (pod, version) = (former.clone(), member.version.clone());
+                let version = member.version.clone();
                 self.go(Phase::Fencing(change), Effect::Promote { token, pod, version }, effects);
             }
         }

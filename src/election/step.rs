@@ -161,9 +161,8 @@ impl Group {
                 self.retry_at = Some(now + self.next_pause());
                 self.phase = Phase::Granting(change);
             }
-            (Phase::Fencing(change), Outcome::Stripped | Outcome::Promoted) => {
-                self.declare(change, false, effects);
-            }
+            (Phase::Fencing(change), Outcome::Promoted) => self.declare(change, false, effects),
+            (Phase::Fencing(change), Outcome::Stripped) => self.fenced_off(change, now, effects),
             (Phase::Fencing(change), Outcome::Stamped(_)) => self.fenced(change, now, effects),
             // The evidence may have changed since the last step, and no pod loses or gets the label for nothing.
             (
@@ -336,12 +335,17 @@ impl Group {
 
     /// Step 3, for the declared term.
     pub(super) fn strip(&mut self, change: Change, effects: &mut Effects) {
-        let holder = &change.holder.uid;
-        let strays = self.strays(holder).map(|member| member.pod.clone());
-        let pods = distinct(self.declared.strip.iter().cloned().chain(strays).collect());
-        let pods = pods.into_iter().filter(|pod| pod.uid != *holder).collect();
+        let pods = self.to_strip(&change.holder.uid);
         let token = self.declared.token;
         self.go(Phase::Stripping(change), Effect::Strip { token, pods }, effects);
+    }
+
+    /// The pods that may be active, but for the holder of the declared term.
+    pub(super) fn to_strip(&self, holder: &str) -> Vec<PodRef> {
+        let strays = self.strays(holder).map(|member| member.pod.clone());
+        let mut pods = distinct(self.declared.strip.iter().cloned().chain(strays).collect());
+        pods.retain(|pod| pod.uid != holder);
+        pods
     }
 
     /// Step 4.

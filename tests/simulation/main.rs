@@ -116,6 +116,29 @@ fn a_group_that_comes_after_a_deleted_one_goes_on_with_its_tokens() {
 }
 
 #[test]
+fn a_pod_that_others_label_active_during_a_change_is_not_stamped_while_another_is_active() {
+    let mut model = settled(Faults::without_lost_commits());
+    let silent = Action::Ail { pod: 0, health: Health::Hung };
+    let (answer, probe) =
+        (Action::Answer { replica: 1, task: 0 }, |replica| Action::Probe { replica, pod: 0 });
+    for action in [
+        Action::MarkDead { replica: 0 },
+        Action::Claim { replica: 1 },
+        answer,
+        silent,
+        probe(0),
+        probe(1),
+        answer,
+        Action::MarkDead { replica: 1 },
+        Action::Relabel { pod: 1, role: Role::Active },
+    ] {
+        assert!(model.actions().contains(&action), "{action:?}");
+        model.apply(action);
+    }
+    assert_eq!(model.conclude(0), None);
+}
+
+#[test]
 fn long_random_schedules() {
     let mut promotions = 0;
     for seed in seeds(400) {

@@ -79,6 +79,16 @@ const KINDS: [Kind; 22] = [
     ReplicaDeleted,
 ];
 
+impl Kind {
+    /// Whether both stop the same server: it cannot be stopped while it is paused.
+    fn is_of_same_server(self, other: Self) -> bool {
+        let is_of_postgres =
+            |kind| matches!(kind, PostgresStopped | PostgresKilled | PostgresPaused | PostgresRestarted);
+        let is_of_api_server = |kind| matches!(kind, ApiServerStopped | ApiServerKilled | ApiServerPaused);
+        (is_of_postgres(self) && is_of_postgres(other)) || (is_of_api_server(self) && is_of_api_server(other))
+    }
+}
+
 /// The same numbers for the same seed (xorshift64*).
 struct Random(u64);
 
@@ -145,7 +155,8 @@ async fn round(s: &mut Scenario, random: &mut Random, groups: u64) -> Result<Dur
     let cluster = stage.own()?;
     let targets = targets(s).await?;
     let first = random.pick(&KINDS)?;
-    let others: Vec<Kind> = KINDS.into_iter().filter(|other| *other != first).collect();
+    let others: Vec<Kind> =
+        KINDS.into_iter().filter(|other| *other != first && !first.is_of_same_server(*other)).collect();
     let mut paused = Vec::new();
     for kind in [first, random.pick(&others)?] {
         let about = begin(s, cluster, kind, &targets, random, &mut paused).await;
