@@ -151,6 +151,8 @@ impl Claims {
         match claimed {
             Claimed::Ours(_) => {
                 self.open_beats = 0;
+                // If it is given to another replica later, that one is to claim it.
+                self.offered_until = Duration::ZERO;
                 return Ok(true);
             }
             Claimed::By { session } => self.last = Ownership::Other(session),
