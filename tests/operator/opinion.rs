@@ -27,7 +27,12 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
-    let variables = [("LEADERGROUP_DATABASE_URL", url.as_str()), ("LEADERGROUP_RETRY_INTERVAL", "500ms")];
+    // The ttl is longer than the pause after which a group that was handed over may be claimed back.
+    let variables = [
+        ("LEADERGROUP_DATABASE_URL", url.as_str()),
+        ("LEADERGROUP_TTL", "6s"),
+        ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
+    ];
     let start = |name| Operator::start_as(name, server, &namespace, &variables);
     let mut replicas = [start("0"), start("1")];
     let owner = async || {
@@ -47,7 +52,7 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     })
     .await;
     // Once the sessions have been the same for their ttl, the group has gone to the replica that it falls to.
-    later(14).await;
+    later(16).await;
     let (first, active_pod, before) =
         (owner().await.expect("an owner"), active(&pods).await.remove(0), token().await);
     let [held, standby] = if active_pod == "web-0" { [0, 1] } else { [1, 0] };
@@ -56,7 +61,7 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     web[held].cut(replicas[first].pid());
     eventually("the other replica to own the group", async || owner().await == Some(other)).await;
     // It stays there, although it falls to the first one.
-    later(18).await;
+    later(20).await;
     assert_eq!(owner().await, Some(other));
     assert_eq!((active(&pods).await, token().await), (vec![active_pod.clone()], before.clone()));
 
