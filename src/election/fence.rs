@@ -84,19 +84,41 @@ impl Group {
     }
 
     fn stamp_active(&mut self, change: Change, pod: PodRef, now: Duration, effects: &mut Effects) {
-        let token = self.declared.token;
-        let Some(member) = self.member(&pod.uid) else { return self.back_off(now) };
-        match member.stamp.filter(|_| member.stamped_by_us) {
+        let stamp =
+            self.member(&pod.uid).filter(|member| member.stamped_by_us).and_then(|member| member.stamp);
+        match stamp {
             // A later term was declared in the meantime, or the operator did not write this stamp. The declaration is
             // read again to find out.
-            Some(stamp) if stamp > token && self.suspect != Some(stamp) => {
+            Some(stamp) if stamp > self.declared.token && self.suspect != Some(stamp) => {
                 self.suspect = Some(stamp);
                 self.back_off(now);
             }
-            _ => {
-                let version = member.version.clone();
+            // The version that the watch shows may be from after a later declaration, and a write bound to it would be
+            // late.
+            _ => self.go(Phase::Fencing(change), Effect::Recheck(pod), effects),
+        }
+    }
+
+    /// Continues when the declared holder, which keeps its label, and then the declaration and the row were read again.
+    /// `stands` says that these are still the ones that were read before.
+    pub(super) fn rechecked_to_fence(
+        &mut self,
+        change: Change,
+        version: Option<String>,
+        stands: bool,
+        now: Duration,
+        effects: &mut Effects,
+    ) {
+        let former = self.declared.holder.clone().filter(|former| self.reads_as_active(former));
+        match (former, version.filter(|_| stands)) {
+            (Some(former), Some(_)) if self.carries_the_stamp(&former) => {
+                self.declare(change, false, effects);
+            }
+            (Some(pod), Some(version)) => {
+                let token = self.declared.token;
                 self.go(Phase::Fencing(change), Effect::Promote { token, pod, version }, effects);
             }
+            _ => self.back_off(now),
         }
     }
 

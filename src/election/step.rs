@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
-    world::Member,
+    world::{Member, Row},
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodRef, Role};
 
@@ -164,6 +164,10 @@ impl Group {
             (Phase::Fencing(change), Outcome::Promoted) => self.declare(change, false, effects),
             (Phase::Fencing(change), Outcome::Stripped) => self.fenced_off(change, now, effects),
             (Phase::Fencing(change), Outcome::Stamped(_)) => self.fenced(change, now, effects),
+            (Phase::Fencing(change), Outcome::Rechecked { version, declared, row }) => {
+                let stands = self.stands(declared.as_ref(), row.as_ref());
+                self.rechecked_to_fence(change, version, stands, now, effects);
+            }
             // The evidence may have changed since the last step, and no pod loses or gets the label for nothing.
             (
                 Phase::Declaring(change) | Phase::Stripping(change) | Phase::Rechecking(change),
@@ -184,8 +188,7 @@ impl Group {
                 self.recheck(change, effects);
             }
             (Phase::Rechecking(change), Outcome::Rechecked { version, declared, row }) => {
-                let stands = declared.as_ref() == Some(&self.declared)
-                    && row.is_some_and(|row| row.token == self.row.token && row.holder == self.row.holder);
+                let stands = self.stands(declared.as_ref(), row.as_ref());
                 match version.filter(|_| stands) {
                     Some(_) if self.is_spent(&change.holder) => self.settle(now),
                     Some(version) => self.promote(change, version, effects),
@@ -198,6 +201,12 @@ impl Group {
             // once.
             (_, _) => self.back_off(now),
         }
+    }
+
+    /// Whether declaration and row are still the ones that were read or written last.
+    fn stands(&self, declared: Option<&Declaration>, row: Option<&Row>) -> bool {
+        declared == Some(&self.declared)
+            && row.is_some_and(|row| row.token == self.row.token && row.holder == self.row.holder)
     }
 
     pub(super) fn emit(&mut self, effect: Effect, effects: &mut Effects) -> Ticket {

@@ -287,9 +287,21 @@ fn an_active_pod_is_fenced_with_the_stamp_of_the_declared_term_and_keeps_its_lab
     case.answer(Outcome::Granted { token: 7 });
     assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![pod("a")] });
     let fenced = |case: &mut Case| case.answer(Outcome::Stamped(Vec::new()));
-    let fence = Effect::Promote { token: 6, pod: pod("a"), version: "11".to_owned() };
+    let recheck = |case: &mut Case, token: i64| {
+        assert_eq!(case.effect(), Effect::Recheck(pod("a")));
+        let declared = Declaration { token, ..case.group.declared().clone() };
+        let row = case.group.row().clone();
+        let read = Some("12".to_owned());
+        case.answer(Outcome::Rechecked { version: read, declared: Some(declared), row: Some(row) });
+    };
+    let fence = Effect::Promote { token: 6, pod: pod("a"), version: "12".to_owned() };
     let mut foreign = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
     fenced(&mut case);
+    // Another replica has declared a later term: this write would be late.
+    let mut late = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+    recheck(&mut late, 8);
+    assert!(late.asked.is_empty() && matches!(late.group.phase(), Phase::BackingOff { .. }));
+    recheck(&mut case, 6);
     assert_eq!(case.effect(), fence);
     case.answer(Outcome::Promoted);
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
@@ -304,6 +316,7 @@ fn an_active_pod_is_fenced_with_the_stamp_of_the_declared_term_and_keeps_its_lab
     foreign.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
     assert_eq!(foreign.effect(), Effect::Stamp { token: 6, pods: vec![pod("a")] });
     fenced(&mut foreign);
+    recheck(&mut foreign, 6);
     assert_eq!(foreign.effect(), fence, "it is foreign, and put right");
 }
 
