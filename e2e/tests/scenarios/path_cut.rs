@@ -11,6 +11,18 @@ use crate::ownership::{move_ownership, node_of, owner};
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "path-cut", Workload::default(), async |s| {
         let before = s.elect().await?;
+        let database = s.stage.own()?.database();
+        let beats = async || -> Result<u64> {
+            let beats = "select min(beat) from leadergroup.session where not dead";
+            Ok(database.sql("leadergroup", beats).await?.trim().parse()?)
+        };
+        move_ownership(s, &before.node, false).await?;
+        // Otherwise the group might move because it falls to another replica.
+        eventually("old sessions", STARTED, async || {
+            ensure!(beats().await? > 12, "a replica has just joined");
+            Ok(())
+        })
+        .await?;
         move_ownership(s, &before.node, false).await?;
         let (_, name) = owner(s).await?;
         let replicas = s.stage.operator.replicas().await?;
