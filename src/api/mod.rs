@@ -28,5 +28,5 @@ pub use spec::{
     GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete,
     ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
-pub use status::{ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodRef};
+pub use status::{ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef};
 pub use validation::InvalidSpec;

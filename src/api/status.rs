@@ -103,6 +103,21 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// A pod to be written, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodAt {
+    /// The pod.
+    pub pod: PodRef,
+    /// The resourceVersion that the first write is bound to; none if the pod has to be read before.
+    pub version: Option<String>,
+}
+
+impl From<PodRef> for PodAt {
+    fn from(pod: PodRef) -> Self {
+        Self { pod, version: None }
+    }
+}
+
 /// Declaration announces a term. It is made by compare-and-set before any pod is changed; from then on no older term
 /// can be carried out.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]

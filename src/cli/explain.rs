@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::print::{Answer, OutputFormat, lines, pretty, table};
 use crate::{
-    api::{HumanDuration, PodRef},
+    api::{HumanDuration, PodAt},
     config::{Settings, SettingsArgs},
     election::{Effect, Plan, Rest, Standing},
     health::{ProbeFailure, ProbeKind, ProbeOutcome, Readiness},
@@ -174,8 +174,8 @@ fn outcome_words(outcome: ProbeOutcome) -> String {
     }
 }
 
-fn names(pods: &[PodRef]) -> String {
-    pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>().join(", ")
+fn names(pods: &[PodAt]) -> String {
+    pods.iter().map(|at| at.pod.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn step_words(step: &Effect) -> String {

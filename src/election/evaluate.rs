@@ -38,9 +38,9 @@ impl Group {
             // It was promoted late, or its label was seen late. It is not a stray: it keeps the role.
             return self.regained(now, effects);
         }
-        let strays: Vec<PodRef> = self.strays(&self.holder_uid()).map(|member| member.pod.clone()).collect();
+        let token = self.declared.token;
+        let strays: Vec<_> = self.strays(&self.holder_uid()).map(|member| member.to_strip(token)).collect();
         if !strays.is_empty() {
-            let token = self.declared.token;
             return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
         }
         match self.row.holder.clone() {
@@ -220,13 +220,10 @@ impl Group {
             member.pod.uid != holder
                 && !matches!(member.standing, Standing::Ended(_))
                 && !self.refusals.bars_stamp(&member.pod.uid)
-                && (member.role != Role::Standby
-                    || !member.stamped_by_us
-                    || member.stamp != Some(token)
-                    || !member.fencing_fits)
+                && !member.is_standby_of(token)
         };
         let pods: Vec<_> =
-            self.world.members.iter().filter(unstamped).map(|member| member.pod.clone()).collect();
+            self.world.members.iter().filter(unstamped).map(|member| member.to_stamp(token)).collect();
         let refused = |member: &&Member| {
             member.pod.uid != holder
                 && member.standing == Standing::Eligible

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::world::{Row, World};
-use crate::api::{Declaration, OnDelete, PodRef, Reason};
+use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason};
 
 /// Connects an outcome with its effect. An outcome for any ticket but the latest is out of date.
 pub type Ticket = u64;
@@ -75,7 +75,7 @@ pub enum Effect {
         /// The declared token.
         token: i64,
         /// The pods to strip. A pod that is gone counts as stripped.
-        pods: Vec<PodRef>,
+        pods: Vec<PodAt>,
     },
     /// Step 4. -> [`Outcome::Promoted`], [`Outcome::Conflict`] or [`Outcome::Refused`]
     Promote {
@@ -98,7 +98,7 @@ pub enum Effect {
         /// The declared token.
         token: i64,
         /// The pods.
-        pods: Vec<PodRef>,
+        pods: Vec<PodAt>,
     },
     /// Mark the row as a tombstone of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
     Tombstone,
@@ -107,7 +107,7 @@ pub enum Effect {
         /// Whether to remove or keep the labels.
         on_delete: OnDelete,
         /// The pods of the group.
-        pods: Vec<PodRef>,
+        pods: Vec<PodAt>,
     },
     /// Remove the finalizer. -> [`Outcome::Unfinalized`]
     Unfinalize,

@@ -19,7 +19,9 @@ impl Group {
             Some(former) if self.carries_the_stamp(&former) => self.fenced(change, now, effects),
             // It is healthy: if it has become active in the meantime, it must stay active.
             Some(former) if self.case_against(&former).is_none() => {
-                let effect = Effect::Stamp { token: self.declared.token, pods: vec![former] };
+                let token = self.declared.token;
+                let pods = vec![self.seen(former, |member| member.to_stamp(token))];
+                let effect = Effect::Stamp { token, pods };
                 self.go(Phase::Fencing(change), effect, effects);
             }
             Some(former) => self.fence_off(change, former, effects),
@@ -33,7 +35,9 @@ impl Group {
     }
 
     fn fence_off(&mut self, change: Change, former: PodRef, effects: &mut Effects) {
-        let effect = Effect::Strip { token: self.declared.token, pods: vec![former] };
+        let token = self.declared.token;
+        let pods = vec![self.seen(former, |member| member.to_strip(token))];
+        let effect = Effect::Strip { token, pods };
         self.go(Phase::Fencing(change), effect, effects);
     }
 

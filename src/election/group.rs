@@ -10,7 +10,7 @@ use super::{
     unused::UnusedTerms,
     world::{Member, Row, Standing, World},
 };
-use crate::api::{Declaration, PodRef, Reason, Role};
+use crate::api::{Declaration, PodAt, PodRef, Reason, Role};
 
 /// A change of holder in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,6 +287,11 @@ impl Group {
     /// The member with this UID.
     pub fn member(&self, uid: &str) -> Option<&Member> {
         self.world.members.iter().find(|member| member.pod.uid == uid)
+    }
+
+    /// A pod to be written, as `known` makes it of the member. A pod that the watch does not show has to be read.
+    pub(super) fn seen(&self, pod: PodRef, known: impl Fn(&Member) -> PodAt) -> PodAt {
+        self.member(&pod.uid).map_or_else(|| pod.into(), known)
     }
 
     /// The holder according to the row.

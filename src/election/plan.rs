@@ -148,16 +148,17 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
                 Outcome::Declared
             }
             Effect::Strip { token, pods } => {
-                self.label(pods, Role::Standby, *token);
+                self.label(pods.iter().map(|at| &at.pod), Role::Standby, *token);
                 Outcome::Stripped
             }
             Effect::Stamp { token, pods } => {
-                let standbys: Vec<PodRef> = pods.iter().filter(|pod| !self.is_active(pod)).cloned().collect();
-                self.label(&standbys, Role::Standby, *token);
+                let pods = pods.iter().map(|at| &at.pod);
+                let standbys: Vec<_> = pods.filter(|pod| !self.is_active(pod)).collect();
+                self.label(standbys, Role::Standby, *token);
                 Outcome::Stamped(Vec::new())
             }
             Effect::Promote { token, pod, .. } => {
-                self.label(std::slice::from_ref(pod), Role::Active, *token);
+                self.label([pod], Role::Active, *token);
                 Outcome::Promoted
             }
             Effect::Recheck(pod) => Outcome::Rechecked {
@@ -185,9 +186,9 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
         self.member(pod).is_some_and(|member| member.role == Role::Active)
     }
 
-    fn label(&mut self, pods: &[PodRef], role: Role, token: i64) {
-        for member in &mut self.world.members {
-            if pods.iter().any(|pod| pod.uid == member.pod.uid) {
+    fn label<'a>(&mut self, pods: impl IntoIterator<Item = &'a PodRef>, role: Role, token: i64) {
+        for pod in pods {
+            for member in self.world.members.iter_mut().filter(|member| member.pod.uid == pod.uid) {
                 (member.role, member.stamp) = (role, Some(token));
                 (member.stamped_by_us, member.fencing_fits) = (true, true);
             }

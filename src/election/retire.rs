@@ -6,6 +6,7 @@ use super::{
     event::{Effect, Outcome, Rejection},
     group::{Group, Phase, Retirement},
     step::Effects,
+    world::Member,
 };
 
 /// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before
@@ -18,7 +19,7 @@ impl Group {
             Retirement::Tombstone => Effect::Tombstone,
             Retirement::Labels => Effect::Clear {
                 on_delete: self.world.policy.on_delete,
-                pods: self.world.members.iter().map(|member| member.pod.clone()).collect(),
+                pods: self.world.members.iter().map(Member::to_clear).collect(),
             },
             Retirement::Finalizer => Effect::Unfinalize,
         };

@@ -9,7 +9,7 @@ use super::{
     group::{Change, Group, Phase, Retirement},
     world::{Member, Row},
 };
-use crate::api::{Declaration, LARGEST_TOKEN, PodRef, Role};
+use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Role};
 
 /// The wait after the first failure. It doubles with each further failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -350,11 +350,11 @@ impl Group {
     }
 
     /// The pods that may be active, but for the holder of the declared term.
-    pub(super) fn to_strip(&self, holder: &str) -> Vec<PodRef> {
+    pub(super) fn to_strip(&self, holder: &str) -> Vec<PodAt> {
         let strays = self.strays(holder).map(|member| member.pod.clone());
         let mut pods = distinct(self.declared.strip.iter().cloned().chain(strays).collect());
         pods.retain(|pod| pod.uid != holder);
-        pods
+        pods.into_iter().map(|pod| self.seen(pod, |member| member.to_strip(self.declared.token))).collect()
     }
 
     /// Step 4.

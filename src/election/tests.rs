@@ -7,13 +7,23 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::api::{Declaration, OnDelete, PodRef, Reason, Role};
+use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const GRANT: Uuid = Uuid::from_u128(7);
 
 fn pod(name: &str) -> PodRef {
     PodRef { name: name.to_owned(), uid: format!("uid-{name}") }
+}
+
+/// As the watch shows it, so that a write can be bound to its version.
+fn known(name: &str) -> PodAt {
+    PodAt { pod: pod(name), version: Some("11".to_owned()) }
+}
+
+/// To be read before it is written.
+fn unknown(name: &str) -> PodAt {
+    pod(name).into()
 }
 
 fn member(name: &str, role: Role, standing: Standing) -> Member {
@@ -437,7 +447,7 @@ fn a_term_of_another_database_with_the_same_token_is_fenced_off() {
     let mut case = Case::new(world, row(5, None, true));
     assert_eq!(case.grant().holder, pod("a"));
     case.answer(Outcome::Granted { token: 6 });
-    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![pod("b")] });
+    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![known("b")] });
 }
 
 #[test]
@@ -509,7 +519,7 @@ fn strays_are_stripped_before_anything_else() {
     let mut world = with(Standing::Silent);
     world.members[2].role = Role::Active;
     let mut case = Case::stable(world);
-    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("c")] });
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("c")] });
     case.meanwhile(with(Standing::Silent));
     case.answer(Outcome::Stripped);
     assert_eq!(case.grant().holder, pod("b"));
@@ -568,12 +578,12 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
     let mut case = overtaken("b");
     assert_eq!(case.grant().holder, pod("c"));
     case.answer(Outcome::Granted { token: 7 });
-    let fence = Effect::Strip { token: 6, pods: vec![pod("b")] };
+    let fence = Effect::Strip { token: 6, pods: vec![known("b")] };
     assert_eq!(case.effect(), fence);
     case.answer(Outcome::Stripped);
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
     case.answer(Outcome::Declared);
-    assert!(matches!(case.effect(), Effect::Strip { token: 7, pods } if pods.contains(&pod("b"))));
+    assert!(matches!(case.effect(), Effect::Strip { token: 7, pods } if pods.contains(&known("b"))));
     // A healthy pod keeps the role if it was promoted in the meantime.
     for (role, active) in [(Role::Active, true), (Role::Standby, false)] {
         let mut case = overtaken("b");
@@ -581,7 +591,7 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
         world.members[1].standing = Standing::Unproven;
         case.meanwhile(world.clone());
         case.answer(Outcome::Granted { token: 7 });
-        assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![pod("b")] });
+        assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![known("b")] });
         (world.members[1].role, world.members[1].stamp) = (role, Some(6));
         case.meanwhile(world.clone());
         let mut failed = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
@@ -684,10 +694,10 @@ fn unstamped_standbys_are_stamped_in_the_background() {
     world.members[1].stamp = Some(4);
     world.members[2].stamped_by_us = false;
     let mut case = Case::stable(world.clone());
-    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![pod("b"), pod("c")] });
+    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![known("b"), known("c")] });
     let mut forged = settled();
     forged.members[1].fencing_fits = false;
-    assert_eq!(Case::stable(forged).effect(), Effect::Stamp { token: 5, pods: vec![pod("b")] });
+    assert_eq!(Case::stable(forged).effect(), Effect::Stamp { token: 5, pods: vec![known("b")] });
     case.answer(Outcome::Failed);
     assert!(case.asked.is_empty(), "not again at once");
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(1)));
@@ -716,7 +726,7 @@ fn a_change_goes_through_five_steps_in_this_order() {
         Declaration { token: 6, grant: Some(id.to_string()), holder: Some(pod("b")), strip: vec![pod("a")] };
     assert_eq!(case.effect(), Effect::Declare { previous: declaration(5, Some("a"), &[]), next });
     case.answer(Outcome::Declared);
-    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![pod("a")] });
+    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![known("a")] });
     case.answer(Outcome::Stripped);
     let version = "11".to_owned();
     assert_eq!(case.effect(), Effect::Promote { token: 6, pod: pod("b"), version });
@@ -764,7 +774,7 @@ fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
     let mut case = Case::new(world.clone(), granted.clone());
     assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
     case.answer(Outcome::Granted { token: 7 });
-    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("a")] });
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
     case.answer(Outcome::Stripped);
     assert!(declares_7(&case), "{:?}", case.asked);
     // Declared, perhaps stripped: the promotion of the previous owner may be on its way, so its holder is fenced, even
@@ -773,7 +783,7 @@ fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
     let mut case = Case::new(world.clone(), granted.clone());
     assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
     case.answer(Outcome::Granted { token: 7 });
-    assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![pod("b")] });
+    assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![known("b")] });
     let mut stamped = world.clone();
     (stamped.members[1].stamp, stamped.members[1].version) = (Some(6), "12".to_owned());
     case.meanwhile(stamped);
@@ -812,13 +822,13 @@ fn an_owner_continues_its_own_term_where_it_stopped() {
     let mut world = with(Standing::Silent);
     // Granted: whether it was fenced is not known.
     let mut case = Case::new(world.clone(), granted.clone());
-    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("a")] });
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
     case.answer(Outcome::Stripped);
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next == declared));
     // Declared, perhaps stripped: it strips, and reads the holder again before it promotes.
     world.declared = declared;
     let mut case = Case::new(world.clone(), granted.clone());
-    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![pod("a")] });
+    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![known("a")] });
     case.answer(Outcome::Stripped);
     assert_eq!(case.effect(), Effect::Recheck(pod("b")));
 }
@@ -930,6 +940,33 @@ fn a_doubt_triggers_a_read_at_once_or_after_the_change() {
 }
 
 #[test]
+fn a_write_is_bound_to_the_version_of_the_watch_unless_only_a_read_can_tell_whether_it_is_needed() {
+    use Role::{Active, None as Bare, Standby};
+    let member = |role, stamp, ours| {
+        let member = member("a", role, Standing::Eligible);
+        Member { stamp, stamped_by_us: ours, ..member }
+    };
+    // Role and stamp as the watch shows them; bound for a strip under token 5, a stamp under token 5, a deletion.
+    for (role, stamp, ours, strip, stamped, clear) in [
+        (Active, Some(4), true, true, false, true),
+        (Active, Some(5), true, true, false, true),
+        (Standby, Some(4), true, true, true, true),
+        (Standby, Some(5), true, false, false, true),
+        (Standby, Some(6), true, false, false, true),
+        (Active, Some(6), true, false, false, true),
+        (Standby, Some(9), false, true, true, false),
+        (Active, None, false, true, false, true),
+        (Bare, None, false, true, true, false),
+    ] {
+        let seen = member(role, stamp, ours);
+        let bound = [seen.to_strip(5), seen.to_stamp(5), seen.to_clear()].map(|at| at == known("a"));
+        assert_eq!(bound, [strip, stamped, clear], "{role:?} {stamp:?} {ours}");
+    }
+    let case = Case::stable(settled());
+    assert_eq!(case.group.seen(pod("gone"), |member| member.to_strip(5)), unknown("gone"));
+}
+
+#[test]
 fn a_deleted_group_goes_row_first_finalizer_last() {
     let mut world = settled();
     world.deleting = true;
@@ -937,7 +974,7 @@ fn a_deleted_group_goes_row_first_finalizer_last() {
     let mut case = Case::stable(world);
     assert_eq!(case.effect(), Effect::Tombstone);
     case.answer(Outcome::Tombstoned);
-    let pods = vec![pod("a"), pod("b"), pod("c")];
+    let pods = vec![known("a"), known("b"), known("c")];
     assert_eq!(case.effect(), Effect::Clear { on_delete: OnDelete::Keep, pods });
     case.answer(Outcome::Cleared);
     assert_eq!(case.effect(), Effect::Unfinalize);
@@ -1041,7 +1078,7 @@ fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
     case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
     world.members[1].standing = Standing::Eligible;
     case.world(world);
-    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![pod("a")] });
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
     case.answer(Outcome::Stripped);
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 6), "{:?}", case.asked);
 }

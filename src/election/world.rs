@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::api::{Declaration, OnDelete, PodRef, Reason, Role};
+use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
 
 /// What the evidence says of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,35 @@ pub struct Member {
     pub standing: Standing,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
     pub created: i64,
+}
+
+impl Member {
+    /// Whether it is a standby with the stamp of this term.
+    pub(super) fn is_standby_of(&self, token: i64) -> bool {
+        self.role == Role::Standby && self.stamped_by_us && self.stamp == Some(token) && self.fencing_fits
+    }
+
+    /// This pod, to be stripped under this token. Its version is that of the watch, unless what the watch shows could
+    /// forbid the write or make it unnecessary: a stamp of a later term, or the very marks of this one. Only a read
+    /// can tell whether that is so.
+    pub(super) fn to_strip(&self, token: i64) -> PodAt {
+        let later = self.stamped_by_us && self.stamp.is_some_and(|stamp| stamp > token);
+        self.at(!later && !self.is_standby_of(token))
+    }
+
+    /// The same, to be stamped as a standby: an active pod is not.
+    pub(super) fn to_stamp(&self, token: i64) -> PodAt {
+        if self.role == Role::Active { self.at(false) } else { self.to_strip(token) }
+    }
+
+    /// The same, to lose the group's marks: not a pod with the stamp of another group, or without any mark.
+    pub(super) fn to_clear(&self) -> PodAt {
+        self.at(self.stamped_by_us || (self.stamp.is_none() && self.role != Role::None))
+    }
+
+    fn at(&self, known: bool) -> PodAt {
+        PodAt { pod: self.pod.clone(), version: known.then(|| self.version.clone()) }
+    }
 }
 
 /// The parts of the spec that matter to the election.

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
-    api::{OnDelete, PodRef, Reason, Sighting},
+    api::{OnDelete, PodAt, PodRef, Reason, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
     routing::{Declared, Promoted, RoutingError, Stripped, Trial},
@@ -202,7 +202,7 @@ impl Call<'_> {
         Ok(Outcome::Confirmed)
     }
 
-    async fn clear(&self, on_delete: OnDelete, pods: &[PodRef]) -> Result<Outcome, Failure> {
+    async fn clear(&self, on_delete: OnDelete, pods: &[PodAt]) -> Result<Outcome, Failure> {
         let cleared = self.context.router.clear(&self.record.reference, on_delete, pods).await;
         cleared.map_err(|error| {
             let trouble = Trouble::from(&error);

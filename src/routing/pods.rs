@@ -14,7 +14,7 @@ use super::{
     GroupRef, Router, RoutingError, as_manager,
     marks::{Marking, stamp_of},
 };
-use crate::api::{FENCING_ANNOTATION, OnDelete, PodRef, Role};
+use crate::api::{FENCING_ANNOTATION, OnDelete, PodAt, PodRef, Role};
 
 /// The number of attempts to write one pod's role if the pod changes in between.
 const ATTEMPTS: usize = 8;
@@ -78,6 +78,14 @@ enum Written {
     Outdated,
 }
 
+/// What a read before a write has found.
+enum Found {
+    /// The version that the write is to be bound to.
+    Version(String),
+    /// There is nothing to write.
+    Settled(Written),
+}
+
 impl Router {
     /// A quorum read of a pod. None if it is gone or was replaced by another one of the same name.
     pub async fn pod(&self, group: &GroupRef, pod: &PodRef) -> Result<Option<Pod>, RoutingError> {
@@ -91,9 +99,9 @@ impl Router {
         &self,
         group: &GroupRef,
         token: i64,
-        pods: &[PodRef],
+        pods: &[PodAt],
     ) -> Result<Stripped, RoutingError> {
-        let strips: Vec<_> = pods.iter().map(|pod| self.demote(group, token, pod, Active::Strip)).collect();
+        let strips: Vec<_> = pods.iter().map(|at| self.demote(group, token, at, Active::Strip)).collect();
         let written: Vec<Written> = stream::iter(strips).buffer_unordered(PARALLEL).try_collect().await?;
         let (mut left, mut changed) = (Vec::new(), false);
         for outcome in written {
@@ -112,9 +120,9 @@ impl Router {
 
     /// Labels and stamps standbys as far as possible; a pod that cannot be written does not delay the others. A pod
     /// that became active in the meantime is left unchanged: the election decides whether it loses the role.
-    pub async fn stamp(&self, group: &GroupRef, token: i64, pods: &[PodRef]) -> Stamped {
+    pub async fn stamp(&self, group: &GroupRef, token: i64, pods: &[PodAt]) -> Stamped {
         let this = &self.in_background();
-        let stamp = async |pod| (pod, this.demote(group, token, pod, Active::Leave).await);
+        let stamp = async |at: &PodAt| (at.pod.clone(), this.demote(group, token, at, Active::Leave).await);
         let stamps: Vec<_> = pods.iter().map(stamp).collect();
         let mut written = stream::iter(stamps).buffer_unordered(PARALLEL);
         let mut stamped = Stamped::default();
@@ -122,47 +130,77 @@ impl Router {
             match outcome {
                 Ok(Written::Now(pod) | Written::Already(pod)) => stamped.pods.push(*pod),
                 Ok(Written::Gone | Written::Outdated) => {}
-                Err(error) if error.is_definite() => stamped.refused.push((pod.clone(), error)),
+                Err(error) if error.is_definite() => stamped.refused.push((pod, error)),
                 Err(error) => stamped.failed = Some(error),
             }
         }
         stamped
     }
 
+    /// Labels one pod standby and stamps it, in a write that is bound to a version of the pod: first to the one that the
+    /// watch has shown, if it is known, then to one that was just read.
+    ///
+    /// A write that is bound to a version is a read and a write at one moment. It takes effect only on the pod that the
+    /// decision saw, however old the watch was and however late the request arrives. A late strip is therefore as safe
+    /// as one in time:
+    ///
+    /// - It never labels a pod active (I1, I2).
+    /// - It does not take the label of a later term. Under that term the pod was written after the version that the
+    ///   strip is bound to.
+    /// - It does not replace a larger stamp by a smaller one, for the same reason. So the fence of a later term stays
+    ///   in force (I3, I4).
+    /// - If it precedes the first write of a later term to the pod, that write finds another version. A promotion is
+    ///   then re-checked before it is repeated; a strip reads the pod.
+    ///
+    /// Success means in both cases that the pod had these marks at one revision after the call began. A promotion under
+    /// an earlier term is bound to a version before that.
     async fn demote(
+        &self,
+        group: &GroupRef,
+        token: i64,
+        at: &PodAt,
+        active: Active,
+    ) -> Result<Written, RoutingError> {
+        let mut known = at.version.clone();
+        for _ in 0..ATTEMPTS {
+            let version = match known.take() {
+                Some(version) => version,
+                None => match self.read_to_demote(group, token, &at.pod, active).await? {
+                    Found::Version(version) => version,
+                    Found::Settled(settled) => return Ok(settled),
+                },
+            };
+            if let Some(now) = self.write(group, &at.pod, &version, Marking::Standby { token }).await? {
+                let same = now.resource_version().as_deref() == Some(&version);
+                return Ok(if same { Written::Already(Box::new(now)) } else { Written::Now(Box::new(now)) });
+            }
+        }
+        Err(RoutingError::Contended { what: "label a pod standby" })
+    }
+
+    /// Reads the pod, and returns the version to bind the write to, unless nothing is to be written.
+    async fn read_to_demote(
         &self,
         group: &GroupRef,
         token: i64,
         pod: &PodRef,
         active: Active,
-    ) -> Result<Written, RoutingError> {
-        for _ in 0..ATTEMPTS {
-            let Some(found) = self.pod(group, pod).await? else { return Ok(Written::Gone) };
-            if active == Active::Leave && group.marks.role(&found) == Role::Active {
-                return Ok(Written::Already(Box::new(found)));
-            }
-            let stamp = stamp_of(&found).filter(|stamp| stamp.group == group.uid);
-            match stamp.map(|stamp| stamp.token) {
-                Some(stamped)
-                    if stamped == token
-                        && group.marks.role(&found) == Role::Standby
-                        && !found.annotations().contains_key(FENCING_ANNOTATION) =>
-                {
-                    return Ok(Written::Already(Box::new(found)));
-                }
-                // The stamp is larger than our token. Either a later term was declared and this decision is out of
-                // date, or the operator did not write the stamp, and it is corrected.
-                Some(stamped) if stamped > token && self.declared_above(group, token).await? => {
-                    return Ok(Written::Outdated);
-                }
-                _ => {}
-            }
-            let version = found.resource_version().unwrap_or_default();
-            if let Some(now) = self.write(group, pod, &version, Marking::Standby { token }).await? {
-                return Ok(Written::Now(Box::new(now)));
-            }
+    ) -> Result<Found, RoutingError> {
+        let Some(found) = self.pod(group, pod).await? else { return Ok(Found::Settled(Written::Gone)) };
+        let role = group.marks.role(&found);
+        let stamped = stamp_of(&found).filter(|stamp| stamp.group == group.uid).map(|stamp| stamp.token);
+        let settled = stamped == Some(token)
+            && role == Role::Standby
+            && !found.annotations().contains_key(FENCING_ANNOTATION);
+        if settled || (active == Active::Leave && role == Role::Active) {
+            return Ok(Found::Settled(Written::Already(Box::new(found))));
         }
-        Err(RoutingError::Contended { what: "label a pod standby" })
+        // The stamp is larger than our token. Either a later term was declared and this decision is out of date, or the
+        // operator did not write the stamp, and it is corrected.
+        if stamped.is_some_and(|stamped| stamped > token) && self.declared_above(group, token).await? {
+            return Ok(Found::Settled(Written::Outdated));
+        }
+        Ok(Found::Version(found.resource_version().unwrap_or_default()))
     }
 
     async fn declared_above(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {
@@ -225,7 +263,7 @@ impl Router {
         &self,
         group: &GroupRef,
         on_delete: OnDelete,
-        pods: &[PodRef],
+        pods: &[PodAt],
     ) -> Result<(), RoutingError> {
         let mut pods = pods.to_vec();
         // A pod that left the group may still carry its label.
@@ -241,38 +279,39 @@ impl Router {
         let mut failed = Vec::new();
         match stamped.unwrap_or(Err(RoutingError::Timeout { what, after })) {
             Ok(stamped) => {
-                let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
+                let known: BTreeSet<String> = pods.iter().map(|at| at.pod.uid.clone()).collect();
                 let ours = stamped.iter().filter(|stamped| stamped.group == group.uid);
-                pods.extend(ours.map(|stamped| stamped.pod.clone()).filter(|pod| !known.contains(&pod.uid)));
+                pods.extend(ours.map(|stamped| stamped.at.clone()).filter(|at| !known.contains(&at.pod.uid)));
             }
             // An invalid label cannot be on any pod, so a group with such a spec can still be deleted.
             Err(error) => failed.extend((error.code() != Some(400)).then_some(error)),
         }
-        let clears: Vec<_> = pods.iter().map(|pod| this.clear_one(group, on_delete, pod)).collect();
+        let clears: Vec<_> = pods.iter().map(|at| this.clear_one(group, on_delete, at)).collect();
         let outcomes: Vec<_> = stream::iter(clears).buffer_unordered(PARALLEL).collect().await;
         failed.extend(outcomes.into_iter().filter_map(Result::err));
         // Return an error that may not recur at the next attempt, rather than a refusal.
         failed.into_iter().min_by_key(RoutingError::is_refusal).map_or(Ok(()), Err)
     }
 
-    async fn clear_one(
-        &self,
-        group: &GroupRef,
-        on_delete: OnDelete,
-        pod: &PodRef,
-    ) -> Result<(), RoutingError> {
+    /// Binds its writes to versions as [`Self::demote`] does.
+    async fn clear_one(&self, group: &GroupRef, on_delete: OnDelete, at: &PodAt) -> Result<(), RoutingError> {
+        let marking = if on_delete == OnDelete::Keep { Marking::Unstamped } else { Marking::Bare };
+        let mut known = at.version.clone();
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.pod(group, pod).await? else { return Ok(()) };
-            // Anyone may remove a stamp; the label that was written with it is still ours.
-            let stamp = stamp_of(&found);
-            if stamp.as_ref().is_some_and(|stamp| stamp.group != group.uid)
-                || (stamp.is_none() && group.marks.role(&found) == Role::None)
-            {
-                return Ok(());
-            }
-            let marking = if on_delete == OnDelete::Keep { Marking::Unstamped } else { Marking::Bare };
-            let version = found.resource_version().unwrap_or_default();
-            if self.write(group, pod, &version, marking).await?.is_some() {
+            let version = if let Some(version) = known.take() {
+                version
+            } else {
+                let Some(found) = self.pod(group, &at.pod).await? else { return Ok(()) };
+                // Anyone may remove a stamp; the label that was written with it is still ours.
+                let stamp = stamp_of(&found);
+                if stamp.as_ref().is_some_and(|stamp| stamp.group != group.uid)
+                    || (stamp.is_none() && group.marks.role(&found) == Role::None)
+                {
+                    return Ok(());
+                }
+                found.resource_version().unwrap_or_default()
+            };
+            if self.write(group, &at.pod, &version, marking).await?.is_some() {
                 return Ok(());
             }
         }

@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
 use super::{RoutingError, stamp_of};
-use crate::api::PodRef;
+use crate::api::{PodAt, PodRef};
 
 /// A pod with a stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamped {
-    pub(super) pod: PodRef,
+    pub(super) at: PodAt,
     /// The UID of the group that stamped it.
     pub(super) group: String,
 }
@@ -61,7 +61,8 @@ impl SharedLists {
 
 fn stamped(pod: &Pod) -> Option<Stamped> {
     let group = stamp_of(pod)?.group;
-    Some(Stamped { pod: PodRef { name: pod.metadata.name.clone()?, uid: pod.uid()? }, group })
+    let named = PodRef { name: pod.metadata.name.clone()?, uid: pod.uid()? };
+    Some(Stamped { at: PodAt { pod: named, version: pod.resource_version() }, group })
 }
 
 /// A caller's place in the queue of its scope. The last one to leave removes the scope.
@@ -93,7 +94,7 @@ mod tests {
 
     fn pods() -> Vec<Pod> {
         let pod = json!({ "metadata": {
-            "name": "web-0", "uid": "p0", "annotations": { "leadergroup.dev/stamp": "g1/7" }
+            "name": "web-0", "uid": "p0", "resourceVersion": "7", "annotations": { "leadergroup.dev/stamp": "g1/7" }
         } });
         vec![serde_json::from_value(pod).expect("a pod"), Pod::default()]
     }
@@ -114,7 +115,8 @@ mod tests {
             futures::future::join(all, release).await.0
         };
         let (first, others) = futures::future::join(first, others).await;
-        let expected = Stamped { pod: PodRef { name: "web-0".into(), uid: "p0".into() }, group: "g1".into() };
+        let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
+        let expected = Stamped { at: PodAt { pod, version: Some("7".into()) }, group: "g1".into() };
         for answer in others.into_iter().chain([first]) {
             assert_eq!(*answer.expect("a list"), std::slice::from_ref(&expected));
         }

@@ -7,6 +7,7 @@
 mod account;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
+mod audit;
 mod balance;
 mod connections;
 mod database;
@@ -25,4 +26,5 @@ mod recovery;
 mod refusals;
 mod replica;
 mod reports;
+mod requests;
 mod rights;

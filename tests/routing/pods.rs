@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::{
     apiserver::{ApiServer, DEADLINE, admission::Policy},
-    stage::{KEY, Stage},
+    stage::{KEY, Stage, unseen},
 };
 
 async fn promote(stage: &Stage, token: i64, pod: &PodRef, version: &str) -> bool {
@@ -69,7 +69,7 @@ async fn a_strip_settles_every_pod_and_skips_those_that_are_gone() {
     let pods = [active.clone(), plain.clone(), missing, old];
     for again in [false, true] {
         let before = stage.version(&active).await;
-        match stage.router.strip(&stage.group, 2, &pods).await.unwrap() {
+        match stage.router.strip(&stage.group, 2, &unseen(&pods)).await.unwrap() {
             Stripped::Done(left, changed) => {
                 assert_eq!((left.len(), changed), (2, !again));
             }
@@ -84,7 +84,7 @@ async fn a_strip_settles_every_pod_and_skips_those_that_are_gone() {
     // A fencing token that somebody else wrote to a standby.
     let forged = json!({ "annotations": { FENCING_ANNOTATION: format!("{KEY}/2") } });
     stage.edit(&plain, forged).await;
-    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&plain)).await.unwrap();
+    let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&plain))).await.unwrap();
     assert!(matches!(stripped, Stripped::Done(_, true)));
     assert_eq!(stage.mark(&plain).await, (Role::Standby, Some(2)));
 }
@@ -97,19 +97,55 @@ async fn a_strip_stops_at_a_newer_term_and_corrects_a_foreign_stamp() {
     let uid = stage.group.uid.clone();
     // This token was never declared.
     stage.stamp_foreign(&pod, &uid, 99).await;
-    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
+    let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     assert!(matches!(stripped, Stripped::Done(_, true)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
     stage.stamp_foreign(&pod, "another-group", 99).await;
-    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
+    let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     assert!(matches!(stripped, Stripped::Done(_, true)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
     // A later term has written the pod: it is that term's holder and stays active.
     stage.declare(3, &pod).await;
     assert!(promote(&stage, 3, &pod, &stage.version(&pod).await).await);
-    let stripped = stage.router.strip(&stage.group, 2, std::slice::from_ref(&pod)).await.unwrap();
+    let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     assert!(matches!(stripped, Stripped::Outdated));
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
+}
+
+#[tokio::test]
+async fn a_write_is_bound_to_the_version_that_the_watch_has_shown_and_reads_the_pod_if_that_has_passed() {
+    let stage = Stage::new("strip").await;
+    let (pod, other, gone) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
+    stage.declare(2, &other).await;
+    let before = stage.seen(&[pod.clone(), gone.clone()]).await;
+    stage.remove(&gone).await;
+    let Stripped::Done(left, true) = stage.router.strip(&stage.group, 2, &before).await.unwrap() else {
+        panic!("it is stripped");
+    };
+    assert_eq!(left.len(), 1, "the other one is gone");
+    assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
+
+    // The same write changes nothing: a version that has passed is read again, the present one is confirmed.
+    let now = stage.version(&pod).await;
+    for at in [before, stage.seen(std::slice::from_ref(&pod)).await] {
+        let again = stage.router.strip(&stage.group, 2, &at).await.unwrap();
+        assert!(matches!(again, Stripped::Done(_, false)), "{again:?}");
+        assert_eq!(stage.version(&pod).await, now);
+    }
+
+    // A later term has made it active. Neither a strip nor a stamp of the earlier one changes that.
+    let before = stage.seen(std::slice::from_ref(&pod)).await;
+    stage.declare(3, &pod).await;
+    assert!(promote(&stage, 3, &pod, &stage.version(&pod).await).await);
+    let stripped = stage.router.strip(&stage.group, 2, &before).await.unwrap();
+    assert!(matches!(stripped, Stripped::Outdated), "{stripped:?}");
+    let stamped = stage.router.stamp(&stage.group, 2, &before).await;
+    assert_eq!((stamped.pods.len(), stamped.refused.len()), (1, 0), "{stamped:?}");
+    assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
+
+    // Nor does the deletion of the group skip it.
+    stage.router.clear(&stage.group, OnDelete::Strip, &before).await.unwrap();
+    assert_eq!(stage.mark(&pod).await, (Role::None, None));
 }
 
 #[tokio::test]
@@ -120,14 +156,14 @@ async fn stamping_goes_on_past_what_it_cannot_stamp() {
     stage.declare(5, &newer).await;
     assert!(promote(&stage, 5, &newer, &stage.version(&newer).await).await);
     let pods = [gone, newer.clone(), pod.clone()];
-    let stamped = stage.router.stamp(&stage.group, 4, &pods).await;
+    let stamped = stage.router.stamp(&stage.group, 4, &unseen(&pods)).await;
     assert!(stamped.failed.is_none() && stamped.refused.is_empty(), "{stamped:?}");
     let mut left: Vec<_> = stamped.pods.iter().map(ResourceExt::name_any).collect();
     left.sort();
     assert_eq!(left, ["b", "c"]);
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
     // Also for the current term: the pod became active after it was stamped.
-    let stamped = stage.router.stamp(&stage.group, 5, std::slice::from_ref(&newer)).await;
+    let stamped = stage.router.stamp(&stage.group, 5, &unseen(std::slice::from_ref(&newer))).await;
     assert!(stamped.failed.is_none() && stamped.refused.is_empty(), "{stamped:?}");
     assert_eq!(stage.mark(&newer).await, (Role::Active, Some(5)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(4)));
@@ -145,7 +181,7 @@ async fn clearing_leaves_alone_what_is_not_the_groups() {
             stage.remove(&gone).await;
         }
         let pods = [ours.clone(), foreign.clone(), gone.clone()];
-        stage.router.clear(&stage.group, kept, &pods).await.unwrap();
+        stage.router.clear(&stage.group, kept, &unseen(&pods)).await.unwrap();
         assert_eq!(stage.mark(&ours).await, (role, None));
         // A pod that keeps serving keeps the token that its writes carry.
         let fencing = stage.read(&ours).await.annotations().get(FENCING_ANNOTATION).cloned();
@@ -161,7 +197,7 @@ async fn an_invalid_label_does_not_block_a_deletion() {
     let before = stage.version(&pod).await;
     for label in ["no label", "", "a/b/c"] {
         label.clone_into(&mut stage.group.marks.label);
-        stage.router.clear(&stage.group, OnDelete::Strip, std::slice::from_ref(&pod)).await.unwrap();
+        stage.router.clear(&stage.group, OnDelete::Strip, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     }
     assert_eq!(stage.version(&pod).await, before);
 }
@@ -205,7 +241,7 @@ async fn a_pod_that_must_not_be_written_does_not_block_the_others() {
     }
 
     let router = Router::new(client, DEADLINE);
-    let refused = router.clear(&stage.group, OnDelete::Strip, &pods).await.unwrap_err();
+    let refused = router.clear(&stage.group, OnDelete::Strip, &unseen(&pods)).await.unwrap_err();
     assert!(refused.is_refusal() && refused.code() == Some(403), "{refused}");
     for pod in &pods[1..] {
         assert_eq!(stage.mark(pod).await, (Role::None, None), "{}", pod.name);
@@ -238,7 +274,7 @@ async fn a_dry_run_tells_whether_a_pod_may_be_active_and_writes_nothing() {
     let version = stage.version(&refused).await;
     let promoted = stage.router.promote(&stage.group, KEY, 1, &refused, &version).await.unwrap();
     assert!(matches!(promoted, Promoted::Refused(_)), "{promoted:?}");
-    let stamped = stage.router.stamp(&stage.group, 1, &[free.clone(), refused.clone()]).await;
+    let stamped = stage.router.stamp(&stage.group, 1, &unseen(&[free.clone(), refused.clone()])).await;
     assert!(stamped.failed.is_none(), "{stamped:?}");
     assert_eq!(stamped.refused.iter().map(|(pod, _)| pod).collect::<Vec<_>>(), [&refused]);
     assert_eq!(stage.mark(&free).await, (Role::Standby, Some(1)));

@@ -6,7 +6,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
-    api::{Declaration, FINALIZER, LeaderGroup, PodRef, Role, STAMP_ANNOTATION, Sighting},
+    api::{Declaration, FINALIZER, LeaderGroup, PodAt, PodRef, Role, STAMP_ANNOTATION, Sighting},
     routing::{GroupRef, Router, has_its_fencing_token, stamp_of},
 };
 use serde_json::{Value, json};
@@ -76,6 +76,15 @@ impl Stage {
         self.read(pod).await.resource_version().unwrap()
     }
 
+    /// The pods with their present versions, as a watch shows them.
+    pub async fn seen(&self, pods: &[PodRef]) -> Vec<PodAt> {
+        let mut seen = Vec::new();
+        for pod in pods {
+            seen.push(PodAt { pod: pod.clone(), version: Some(self.version(pod).await) });
+        }
+        seen
+    }
+
     /// The role of the pod and the token of its stamp. Every write of the router leaves the fencing token that belongs
     /// to them.
     pub async fn mark(&self, pod: &PodRef) -> (Role, Option<i64>) {
@@ -136,6 +145,11 @@ async fn create_group(client: &Client, namespace: &str) -> GroupRef {
     let groups: Api<LeaderGroup> = Api::namespaced(client.clone(), namespace);
     let group: LeaderGroup = serde_json::from_value(group).unwrap();
     GroupRef::of(&groups.create(&PostParams::default(), &group).await.unwrap()).unwrap()
+}
+
+/// The pods without versions.
+pub fn unseen(pods: &[PodRef]) -> Vec<PodAt> {
+    pods.iter().cloned().map(PodAt::from).collect()
 }
 
 pub fn term(token: i64, holder: &PodRef, strip: &[PodRef]) -> Declaration {

@@ -3,11 +3,11 @@
 //! fences its holder first.
 
 use leadergroup::{
-    api::{Declaration, PodRef, Role},
+    api::{Declaration, PodAt, PodRef, Role},
     routing::{Declared, Promoted, Stripped},
 };
 
-use crate::stage::{KEY, Stage, term};
+use crate::stage::{KEY, Stage, term, unseen};
 
 /// The writes of a change of holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,10 @@ const UNSETTLED: [Write; 4] = [Write::Fence, Write::Declare, Write::Strip, Write
 struct Writer<'a> {
     stage: &'a Stage,
     holder: PodRef,
-    former: Vec<PodRef>,
+    /// The pods to strip.
+    former: Vec<PodAt>,
+    /// The holder of the previous declaration.
+    fenced: Vec<PodAt>,
     token: i64,
     previous: Declaration,
     next: Declaration,
@@ -37,19 +40,25 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Reads the state for the preconditions of its writes.
+    /// Reads the state for the preconditions of its writes. `watched`: its strips are bound to versions of this moment.
     async fn new(
         stage: &'a Stage,
         writes: &'static [Write],
         token: i64,
         holder: &PodRef,
         former: &[PodRef],
+        watched: bool,
     ) -> Self {
         let (previous, witness) = (stage.declared().await, stage.version(holder).await);
         let next = term(token, holder, former);
-        let (holder, former) = (holder.clone(), former.to_vec());
-        let left = writes.iter();
-        Self { stage, holder, former, token, previous, next, witness, left, stopped: false }
+        let fenced = previous.holder.as_slice();
+        let (former, fenced) = if watched {
+            (stage.seen(former).await, stage.seen(fenced).await)
+        } else {
+            (unseen(former), unseen(fenced))
+        };
+        let (holder, left) = (holder.clone(), writes.iter());
+        Self { stage, holder, former, fenced, token, previous, next, witness, left, stopped: false }
     }
 
     async fn write(&mut self) {
@@ -57,8 +66,7 @@ impl<'a> Writer<'a> {
         let Stage { router, group, .. } = self.stage;
         match write {
             Write::Fence => {
-                let Declaration { token, holder, .. } = self.previous.clone();
-                let stripped = router.strip(group, token, holder.as_slice()).await.unwrap();
+                let stripped = router.strip(group, self.previous.token, &self.fenced).await.unwrap();
                 self.stopped = matches!(stripped, Stripped::Outdated);
             }
             Write::Declare => match router.declare(group, &self.previous, &self.next).await.unwrap() {
@@ -89,17 +97,17 @@ impl<'a> Writer<'a> {
 
 /// The first writer is paused before its write `paused`; this write takes effect before write `late` of the second
 /// writer. The first writer resumes at the end.
-async fn duel(stage: &Stage, paused: usize, late: usize) {
+async fn duel(stage: &Stage, paused: usize, late: usize, watched: bool) {
     let begin = stage.begin().await;
     let (a, b, c) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
-    Writer::new(stage, &SETTLED, 1, &a, &[]).await.finish().await;
-    let mut first = Writer::new(stage, &SETTLED, 2, &b, std::slice::from_ref(&a)).await;
+    Writer::new(stage, &SETTLED, 1, &a, &[], watched).await.finish().await;
+    let mut first = Writer::new(stage, &SETTLED, 2, &b, std::slice::from_ref(&a), watched).await;
     for _ in 0..paused {
         first.write().await;
     }
     // The second writer has taken over: according to the row, b may be active, too.
     let former = [a, b.clone()];
-    let mut second = Writer::new(stage, &UNSETTLED, 3, &c, &former).await;
+    let mut second = Writer::new(stage, &UNSETTLED, 3, &c, &former, watched).await;
     for _ in 0..late {
         second.write().await;
     }
@@ -108,7 +116,7 @@ async fn duel(stage: &Stage, paused: usize, late: usize) {
     first.finish().await;
     if second.stopped {
         // The late declaration came first: the second writer reads and decides again.
-        second = Writer::new(stage, &UNSETTLED, 4, &c, &former).await;
+        second = Writer::new(stage, &UNSETTLED, 4, &c, &former, watched).await;
         second.finish().await;
         first.finish().await;
     }
@@ -121,8 +129,10 @@ async fn duel(stage: &Stage, paused: usize, late: usize) {
 async fn a_writer_that_is_late_never_makes_a_second_active() {
     for paused in 0..SETTLED.len() {
         for late in 0..=UNSETTLED.len() {
-            let stage = Stage::new("writers").await;
-            duel(&stage, paused, late).await;
+            for watched in [false, true] {
+                let stage = Stage::new("writers").await;
+                duel(&stage, paused, late, watched).await;
+            }
         }
     }
 }
@@ -131,11 +141,11 @@ async fn a_writer_that_is_late_never_makes_a_second_active() {
 async fn a_promotion_between_the_next_declaration_and_its_strip_does_not_take_effect() {
     let stage = Stage::new("writers").await;
     let (a, b, c) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
-    Writer::new(&stage, &SETTLED, 1, &a, &[]).await.finish().await;
-    let mut first = Writer::new(&stage, &SETTLED, 2, &b, std::slice::from_ref(&a)).await;
+    Writer::new(&stage, &SETTLED, 1, &a, &[], true).await.finish().await;
+    let mut first = Writer::new(&stage, &SETTLED, 2, &b, std::slice::from_ref(&a), true).await;
     first.write().await;
     first.write().await;
-    let mut second = Writer::new(&stage, &UNSETTLED, 3, &c, &[a, b.clone()]).await;
+    let mut second = Writer::new(&stage, &UNSETTLED, 3, &c, &[a, b.clone()], true).await;
     second.write().await;
     assert_eq!(stage.mark(&b).await, (Role::Standby, Some(2)), "fenced under its own term");
     second.write().await;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leadergroup::api::{Declaration, OnDelete, PodRef, Role};
+use leadergroup::api::{Declaration, OnDelete, PodAt, PodRef, Role};
 use uuid::Uuid;
 
 /// A pod as stored in etcd, and its real health.
@@ -81,7 +81,8 @@ pub enum Call {
     Label {
         pod: PodRef,
         version: u64,
-        role: Role,
+        /// None leaves the role as it is.
+        role: Option<Role>,
         stamp: Option<(u32, i64)>,
     },
     Declare {
@@ -99,7 +100,8 @@ pub enum Call {
 #[derive(Clone, Debug)]
 pub enum Answer {
     Pod(Option<Pod>),
-    Pods(Vec<PodRef>),
+    /// With their versions.
+    Pods(Vec<PodAt>),
     Group(Option<GroupObject>),
     /// The pod after the write; none if a precondition failed.
     Labelled(Option<Pod>),
@@ -161,7 +163,8 @@ impl Server {
             }
             Call::Stamped(group) => {
                 let stamped = self.pods.values().filter(|pod| pod.stamp.is_some_and(|(of, _)| of == *group));
-                Answer::Pods(stamped.map(|pod| pod.pod.clone()).collect())
+                let at = |pod: &Pod| PodAt { pod: pod.pod.clone(), version: Some(pod.version.to_string()) };
+                Answer::Pods(stamped.map(at).collect())
             }
             Call::Group => Answer::Group(self.group.clone()),
             Call::Try(pod) if self.refuses(pod, Role::Active) => Answer::Refused,
@@ -169,7 +172,9 @@ impl Server {
                 let found = self.pods.get(&pod.name).filter(|found| found.pod.uid == pod.uid);
                 found.map_or(Answer::Pod(None), |_| Answer::Accepted)
             }
-            Call::Label { pod, role, stamp: Some(_), .. } if self.refuses(pod, *role) => Answer::Refused,
+            Call::Label { pod, role: Some(role), stamp: Some(_), .. } if self.refuses(pod, *role) => {
+                Answer::Refused
+            }
             Call::Label { pod, version, role, stamp } => {
                 Answer::Labelled(self.label(pod, *version, *role, *stamp))
             }
@@ -195,11 +200,18 @@ impl Server {
         }
     }
 
-    fn label(&mut self, pod: &PodRef, version: u64, role: Role, stamp: Option<(u32, i64)>) -> Option<Pod> {
+    fn label(
+        &mut self,
+        pod: &PodRef,
+        version: u64,
+        role: Option<Role>,
+        stamp: Option<(u32, i64)>,
+    ) -> Option<Pod> {
         let found = self.pods.get(&pod.name)?.clone();
         if found.pod.uid != pod.uid || found.version != version {
             return None;
         }
+        let role = role.unwrap_or(found.role);
         let mut new = Pod { role, stamp, ..found.clone() };
         // A write that changes nothing creates no revision.
         if new != found {

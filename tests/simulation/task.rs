@@ -2,7 +2,7 @@
 //! `src/routing`. Anything may happen between two requests.
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodRef, Reason, Role},
+    api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role},
     election::{Effect, Outcome, Rejection, Row, Ticket},
 };
 
@@ -73,11 +73,15 @@ pub struct Task {
     /// The first answer to a claim.
     claimed: Option<Claimed>,
     /// The pods that the group has stamped, to be cleared.
-    stamped: Vec<PodRef>,
+    stamped: Vec<PodAt>,
     /// The standbys that an admission policy refuses to stamp.
     refused: Vec<(PodRef, String)>,
     pub learned: Vec<Pod>,
     pub object: Option<GroupObject>,
+}
+
+fn number(version: &str) -> u64 {
+    version.parse().expect("the model's versions are numbers")
 }
 
 fn ended(outcome: Outcome) -> Next {
@@ -164,9 +168,9 @@ impl Task {
                 self.demotion(*token, pods, Outcome::Stamped(self.refused.clone()))
             }
             Effect::Promote { token, pod, version } => {
-                let version = version.parse().expect("the model's versions are numbers");
+                let (version, role) = (number(version), Some(Role::Active));
                 let stamp = Some((self.group, *token));
-                server(Call::Label { pod: pod.clone(), version, role: Role::Active, stamp })
+                server(Call::Label { pod: pod.clone(), version, role, stamp })
             }
             Effect::Recheck(pod) => match self.stage {
                 0 => server(Call::Pod(pod.clone())),
@@ -176,11 +180,11 @@ impl Task {
             Effect::Clear { .. } if self.stage == 0 => server(Call::Stamped(self.group)),
             Effect::Clear { on_delete, pods } => match pods.iter().chain(&self.stamped).nth(self.index) {
                 None => ended(Outcome::Cleared),
-                Some(pod) => match &self.found {
-                    None => server(Call::Pod(pod.clone())),
-                    Some(found) => {
-                        let role = if *on_delete == OnDelete::Keep { found.role } else { Role::None };
-                        server(Call::Label { pod: pod.clone(), version: found.version, role, stamp: None })
+                Some(at) => match self.version(at) {
+                    None => server(Call::Pod(at.pod.clone())),
+                    Some(version) => {
+                        let role = (*on_delete == OnDelete::Strip).then_some(Role::None);
+                        server(Call::Label { pod: at.pod.clone(), version, role, stamp: None })
                     }
                 },
             },
@@ -198,18 +202,25 @@ impl Task {
         }
     }
 
-    fn demotion(&self, token: i64, pods: &[PodRef], done: Outcome) -> Next {
-        let Some(pod) = pods.get(self.index) else { return ended(done) };
-        match (&self.found, self.stage) {
-            (None, _) => server(Call::Pod(pod.clone())),
+    fn demotion(&self, token: i64, pods: &[PodAt], done: Outcome) -> Next {
+        let Some(at) = pods.get(self.index) else { return ended(done) };
+        match (self.version(at), self.stage) {
+            (None, _) => server(Call::Pod(at.pod.clone())),
             (Some(_), 1) => server(Call::Group),
-            (Some(found), _) => server(Call::Label {
-                pod: pod.clone(),
-                version: found.version,
-                role: Role::Standby,
+            (Some(version), _) => server(Call::Label {
+                pod: at.pod.clone(),
+                version,
+                role: Some(Role::Standby),
                 stamp: Some((self.group, token)),
             }),
         }
+    }
+
+    /// The version that the next write to the pod is bound to: that of the watch at the first attempt, then one that was
+    /// read.
+    fn version(&self, at: &PodAt) -> Option<u64> {
+        let known = at.version.as_deref().filter(|_| self.attempts == 0).map(number);
+        self.found.as_ref().map(|found| found.version).or(known)
     }
 
     fn next_pod(&mut self) -> Option<End> {
@@ -310,7 +321,7 @@ impl Task {
             (Effect::Stamp { token, .. }, Response::Server(answer)) => self.demoted(token, false, answer),
             (Effect::Clear { pods, .. }, Response::Server(Answer::Pods(found))) => {
                 (self.stamped, self.stage) = (found, 1);
-                self.stamped.retain(|pod| !pods.contains(pod));
+                self.stamped.retain(|at| pods.iter().all(|known| known.pod != at.pod));
                 None
             }
             (Effect::Clear { .. }, Response::Server(Answer::Pod(found))) => {
@@ -379,7 +390,7 @@ impl Task {
             Answer::Refused if all => Some(End::Outcome(Outcome::Failed)),
             Answer::Refused => {
                 if let Job::Effect(_, Effect::Stamp { pods, .. }) = &self.job {
-                    self.refused.push((pods[self.index].clone(), "a policy".to_owned()));
+                    self.refused.push((pods[self.index].pod.clone(), "a policy".to_owned()));
                 }
                 self.next_pod()
             }

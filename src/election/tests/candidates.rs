@@ -274,7 +274,7 @@ fn a_term_under_which_nothing_was_promoted_needs_neither_fence_nor_strip() {
     in_doubt.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
     assert_eq!(in_doubt.grant().holder, pod("b"));
     in_doubt.answer(Outcome::Granted { token: 2 });
-    assert_eq!(in_doubt.effect(), Effect::Strip { token: 1, pods: vec![pod("a")] });
+    assert_eq!(in_doubt.effect(), Effect::Strip { token: 1, pods: vec![known("a")] });
 }
 
 /// After lost commits the active pod keeps the role, but the declared term was not carried out on it.
@@ -285,7 +285,7 @@ fn an_active_pod_is_fenced_with_the_stamp_of_the_declared_term_and_keeps_its_lab
     let mut case = Case::new(world.clone(), Row::default());
     assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LostCommits));
     case.answer(Outcome::Granted { token: 7 });
-    assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![pod("a")] });
+    assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![unknown("a")] });
     let fenced = |case: &mut Case| case.answer(Outcome::Stamped(Vec::new()));
     let recheck = |case: &mut Case, token: i64| {
         assert_eq!(case.effect(), Effect::Recheck(pod("a")));
@@ -314,7 +314,7 @@ fn an_active_pod_is_fenced_with_the_stamp_of_the_declared_term_and_keeps_its_lab
     foreign.step(Event::Tick);
     let (declared, row) = (foreign.group.world().declared.clone(), foreign.group.row().clone());
     foreign.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
-    assert_eq!(foreign.effect(), Effect::Stamp { token: 6, pods: vec![pod("a")] });
+    assert_eq!(foreign.effect(), Effect::Stamp { token: 6, pods: vec![unknown("a")] });
     fenced(&mut foreign);
     recheck(&mut foreign, 6);
     assert_eq!(foreign.effect(), fence, "it is foreign, and put right");
@@ -329,7 +329,7 @@ fn a_free_row_does_not_show_that_the_declared_term_was_confirmed() {
     let mut case = Case::new(world, free);
     let holder = case.grant().holder;
     case.answer(Outcome::Granted { token: 6 });
-    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![pod("a")] }, "{holder:?} is next");
+    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![known("a")] }, "{holder:?} is next");
 }
 
 #[test]
