@@ -27,6 +27,9 @@ use crate::{
 pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// Time for pods to start on a busy machine.
 pub const STARTED: Duration = Duration::from_mins(2);
+/// The reasons for which a deleted pod is replaced. Its program may end before the watch shows the deletion, and refuses
+/// probes then.
+pub const DELETED: [&str; 2] = ["PodDeleted", "ProbeRefused"];
 
 /// Time limit of a scenario. Only a scenario that hangs takes this long.
 const LONGEST: Duration = Duration::from_mins(4);
@@ -389,7 +392,7 @@ impl Scenario {
         let before = self.settled(STARTED).await?;
         let at = Moment::now();
         self.pods().delete(&before.pod, &DeleteParams::default()).await?;
-        self.failover(&format!("deleted after {after}"), &before, at, None, &["PodDeleted"]).await?;
+        self.failover(&format!("deleted after {after}"), &before, at, None, &DELETED).await?;
         self.settled(STARTED).await
     }
 

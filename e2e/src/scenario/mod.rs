@@ -17,7 +17,7 @@ mod workload;
 
 pub(crate) use settings::faults_last;
 
-pub use context::{Active, STARTED, Scenario, TAKEOVER};
+pub use context::{Active, DELETED, STARTED, Scenario, TAKEOVER};
 pub use operator::{NAMESPACE as OPERATOR_NAMESPACE, Operator, RELEASE, is_ready};
 pub use report::{Line, Measured, Report, Seen, ms};
 pub use runner::{Entry, Needs, run_all};

@@ -7,7 +7,7 @@ use anyhow::Result;
 use kube::api::DeleteParams;
 use leadergroup_e2e::{
     moment::Moment,
-    scenario::{STARTED, Scenario, Stage, Workload},
+    scenario::{DELETED, STARTED, Scenario, Stage, Workload},
 };
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
@@ -24,7 +24,7 @@ pub(crate) async fn story(s: &mut Scenario) -> Result<()> {
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
         let at = Moment::now();
         s.pods().delete(&active.pod, &how).await?;
-        s.failover(fault, &active, at, Some(&client), &["PodDeleted"]).await?;
+        s.failover(fault, &active, at, Some(&client), &DELETED).await?;
         active = s.settled(STARTED).await?;
     }
     s.hang_up(client).await?;

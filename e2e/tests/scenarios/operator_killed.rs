@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 use leadergroup_e2e::{
     moment::Moment,
-    scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
+    scenario::{DELETED, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
 };
 
 use crate::ownership::owner;
@@ -72,7 +72,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for name in operator.ready(STARTED).await?.keys() {
             operator.pods().delete(name, &DeleteParams::default()).await?;
         }
-        s.failover("deleted while the operator ends", &before, at, None, &["PodDeleted"]).await?;
+        s.failover("deleted while the operator ends", &before, at, None, &DELETED).await?;
         operator.ready(STARTED).await?;
         s.settled(STARTED).await?;
         Ok(())
