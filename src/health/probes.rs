@@ -20,7 +20,7 @@ pub(super) struct Probes {
     success: Option<Sent>,
     /// The last probe that was answered after its timeout.
     late: Option<Sent>,
-    /// The last unanswered probe, whoever is to blame.
+    /// The last unanswered probe, even if its loss is not evidence against the pod.
     lost: Option<Sent>,
     /// The last probe that ended with any evidence about the pod.
     last_ended: u64,
@@ -167,8 +167,8 @@ impl Probes {
         [self.success, self.late].into_iter().flatten().map(|sent| sent.at).max()
     }
 
-    /// Since when the pod has not been heard, whoever is to blame; always, if it never was. None if no later probe was
-    /// lost.
+    /// When the last answered probe was sent, or zero if none was answered. None if no probe has been lost since. A lost
+    /// probe counts even if it is not evidence against the pod.
     pub(super) fn unheard_since(&self) -> Option<Duration> {
         let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.seq).max();
         self.lost.filter(|lost| heard.is_none_or(|heard| lost.seq > heard))?;

@@ -91,7 +91,7 @@ impl Untold {
         waits.then(|| self.told_at + PAUSE)
     }
 
-    /// All that is to be told now.
+    /// Takes everything that waits to be sent.
     pub(super) fn take(&mut self, now: Duration) -> [Opinion; 3] {
         let Self { questions, vouched, .. } =
             std::mem::replace(self, Self { told_at: now, ..Self::default() });

@@ -239,7 +239,11 @@ fn others_are_asked_half_a_ttl_before_the_silence_and_their_answer_counts_for_a_
     }
     assert_eq!([6_000, 9_099].map(|at| of_holder(&evidence, at)), [Verdict::HeardElsewhere; 2]);
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(9_000)), Some(ms(9_100)));
-    assert_eq!(of_holder(&evidence, 9_100), Verdict::Silent { since: ms(1_000) }, "nobody hears it any more");
+    assert_eq!(
+        of_holder(&evidence, 9_100),
+        Verdict::Silent { since: ms(1_000) },
+        "no replica hears it any more"
+    );
     assert!(evidence.asks_others(ms(9_100)));
     // While this replica is cut off, nobody is silent, but others may hear the pod.
     evidence.vouched_for(ms(9_200));

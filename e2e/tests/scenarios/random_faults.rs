@@ -24,9 +24,19 @@ use crate::ownership::node_of;
 /// The bound for all groups together, on a machine of two cores that also starts nodes again.
 const SERVED_WITHIN: Duration = Duration::from_mins(3);
 
-/// A kind of fault. Each is undone by [`Cluster::heal`], except those that [`undo`] undoes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+macro_rules! kinds {
+    ($($kind:ident),+ $(,)?) => {
+        /// A kind of fault. Each is undone by [`Cluster::heal`], except those that [`undo`] undoes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Kind {
+            $($kind),+
+        }
+
+        const KINDS: &[Kind] = &[$($kind),+];
+    };
+}
+
+kinds! {
     NodePowerOff,
     NodeCutOff,
     NodeFrozen,
@@ -51,33 +61,8 @@ enum Kind {
     ReplicaDeleted,
 }
 
-#[allow(clippy::enum_glob_use, reason = "a table of all of them follows")]
+#[allow(clippy::enum_glob_use, reason = "each is used by its name below")]
 use Kind::*;
-
-const KINDS: [Kind; 22] = [
-    NodePowerOff,
-    NodeCutOff,
-    NodeFrozen,
-    NodeFromApiServer,
-    NodeFromDatabase,
-    NodeFromNode,
-    PodFrozen,
-    PodPaused,
-    PodKilled,
-    PodDeleted,
-    PodDeletedByForce,
-    PostgresStopped,
-    PostgresKilled,
-    PostgresPaused,
-    PostgresRestarted,
-    ApiServerStopped,
-    ApiServerKilled,
-    ApiServerPaused,
-    EtcdKilled,
-    ReplicaKilled,
-    ReplicaPaused,
-    ReplicaDeleted,
-];
 
 impl Kind {
     /// Whether both stop the same server: it cannot be stopped while it is paused.
@@ -154,9 +139,9 @@ async fn round(s: &mut Scenario, random: &mut Random, groups: u64) -> Result<Dur
     let stage = Rc::clone(&s.stage);
     let cluster = stage.own()?;
     let targets = targets(s).await?;
-    let first = random.pick(&KINDS)?;
+    let first = random.pick(KINDS)?;
     let others: Vec<Kind> =
-        KINDS.into_iter().filter(|other| *other != first && !first.is_of_same_server(*other)).collect();
+        KINDS.iter().copied().filter(|other| *other != first && !first.is_of_same_server(*other)).collect();
     let mut paused = Vec::new();
     for kind in [first, random.pick(&others)?] {
         let about = begin(s, cluster, kind, &targets, random, &mut paused).await;

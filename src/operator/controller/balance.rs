@@ -16,8 +16,8 @@ const MOST_AT_ONCE: usize = 50;
 /// The pause after a group came back because no other replica claimed it, or was handed over, before groups are given
 /// to the replicas that they fall to.
 const CAME_BACK_PAUSE: Duration = Duration::from_mins(5);
-/// The least time between two moves of a group between replicas of which only one hears the holder, but not always the
-/// same one.
+/// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two replicas
+/// hears the holder only some of the time.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
 impl Controller {
