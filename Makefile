@@ -125,7 +125,7 @@ chart-readme: ## Generate the table of values in the chart's README
 
 .PHONY: bench
 bench: ## Benchmarks
-	cargo bench --workspace --bench election --bench controller
+	cargo bench --workspace --bench election --bench controller --bench prober
 
 # The temporary directory holds the server's data. It must be on a disk, so that commits have their real cost.
 .PHONY: bench-lock

@@ -1,4 +1,5 @@
-//! What the operator's loop costs for each event, without any I/O: 1,000 groups of three pods, all owned by this replica.
+//! What the operator's loop costs for each event, without any I/O: 1,000 groups of three pods, all owned by this
+//! replica.
 //!
 //! `cargo bench --bench controller` prints a table. *Idle*: every group is at rest, and the event changes nothing that
 //! matters. *Busy*: the same events while three groups in ten are in the middle of a change of holder.

@@ -34,6 +34,7 @@ fn member(name: &str, role: Role) -> Member {
         fencing_fits: true,
         standing: Standing::Eligible,
         created: 0,
+        revision: None,
     }
 }
 
@@ -42,7 +43,7 @@ fn world() -> World {
         token: 5,
         grant: Some(Uuid::nil().to_string()),
         holder: Some(pod("a")),
-        strip: Vec::new(),
+        ..Declaration::default()
     };
     let members = vec![member("a", Role::Active), member("b", Role::Standby), member("c", Role::Standby)];
     World { members, declared, ..World::default() }

@@ -35,4 +35,12 @@ while IFS= read -r document; do
     END { exit bad }' "$document" >&2 || failed=1
 done < <(git ls-files -- '*.md')
 
+# Comments (tables excepted) keep to 120 columns, too; rustfmt does not wrap them.
+while IFS= read -r source; do
+  awk -v source="$source" '
+    { line = $0; gsub(/[\200-\277]/, "", line) }
+    line ~ /^ *\/\// && line !~ /^ *\/\/! \|/ && length(line) > 120 { print source ":" NR ": longer than 120 columns"; bad = 1 }
+    END { exit bad }' "$source" >&2 || failed=1
+done < <(git ls-files -- '*.rs')
+
 exit "$failed"

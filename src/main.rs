@@ -7,14 +7,20 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, UninstallArgs, crd_yaml, exec, explain, fence_sql, guard, start,
-    uninstall,
+    Cli, Command, ExecArgs, LockCommand, SwitchoverArgs, UninstallArgs, crd_yaml, exec, explain, fence_sql,
+    guard, start, switchover, uninstall,
 };
 use leadergroup::config::{Settings, SettingsArgs};
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
+use tikv_jemalloc_ctl::background_thread;
+use tikv_jemallocator::Jemalloc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+/// The C library's allocator keeps most of the memory of a burst of changes. This one gives it back.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// The command line or the settings are invalid.
 const EXIT_USAGE: u8 = 2;
@@ -76,6 +82,7 @@ fn perform(command: Command, status: &mut u8) -> Result<(), Failure> {
         })
         .and_then(|result| result.map_err(Failure::Run)),
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
+        Command::Switchover(args) => block_on(switch_over(args)).map_err(Failure::Run),
         Command::Run(args) if args.print_config => with_settings(args.settings, |settings| {
             print!("{settings}");
             Ok(())
@@ -125,6 +132,10 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
 async fn operate(settings: Settings, shutdown: CancellationToken) -> anyhow::Result<()> {
     init_logs(settings.log.format, &settings.log.filter)?;
     end_on_panic();
+    // Only here: the commands that start another program must not change what it inherits, and a thread would.
+    if let Err(error) = background_thread::write(true) {
+        tracing::warn!(%error, "unused memory is returned late: the allocator has no background threads");
+    }
     Ok(leadergroup::operator::run(settings, shutdown).await?)
 }
 
@@ -166,11 +177,17 @@ fn print_out(text: &str) -> anyhow::Result<()> {
     }
 }
 
+async fn client() -> anyhow::Result<kube::Client> {
+    let client = kube::Client::try_default().await;
+    client.context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")
+}
+
+async fn switch_over(args: SwitchoverArgs) -> anyhow::Result<()> {
+    print_out(&switchover(client().await?, &args).await?)
+}
+
 async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
-    let client = kube::Client::try_default()
-        .await
-        .context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")?;
-    let groups = uninstall(client, &args).await?;
+    let groups = uninstall(client().await?, &args).await?;
     println!("the operator is stopped, and its finalizer is removed from {groups} groups");
     Ok(())
 }

@@ -32,19 +32,20 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
     }
     let most = sizes[sizes.len() - 1];
     let probed = bench.plan.probed;
-    for size in sizes {
-        if probed && bench.wants("silent") {
-            let result = unreachable(bench, outcome, Fault::Silent, size, size == most).await;
+    for (fault, name) in [(Fault::Silent, "silent"), (Fault::Refusing, "refusing")] {
+        if !probed || !bench.wants(name) {
+            continue;
+        }
+        for &size in &sizes {
+            let result = unreachable(bench, outcome, fault, size, size == most).await;
             bench.ended(result, outcome).await?;
         }
     }
-    if probed && bench.wants("refusing") {
-        let result = unreachable(bench, outcome, Fault::Refusing, most, false).await;
-        bench.ended(result, outcome).await?;
-    }
     if bench.wants("deleted") {
-        let result = deleted(bench, outcome, most).await;
-        bench.ended(result, outcome).await?;
+        for &size in &sizes {
+            let result = deleted(bench, outcome, size).await;
+            bench.ended(result, outcome).await?;
+        }
     }
     if probed && bench.wants("node") {
         let result = node(bench, outcome).await;
@@ -82,7 +83,7 @@ async fn unreachable(
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then well again"), &groups, mark, outcome);
     add_rows(outcome, &what, &times, &requests, wanted, before);
-    if largest && !bench.plan.short {
+    if largest && matches!(fault, Fault::Silent) && !bench.plan.short {
         outcome.picture("fleet-silent.svg", distribution(&times));
     }
     Ok(())
@@ -98,6 +99,7 @@ async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Resul
     let mark = bench.observer.mark();
     bench.workload.delete_pods(&pods).await?;
     let what = format!("{size} active pods deleted");
+    let before = if size < 100 { "" } else { "of 103: p50 2.7 s, p99 4.7 s" };
     let observer = bench.observer.clone();
     // Counted from the watch event: sending 300 requests takes time too.
     let from = |group: usize| observer.deleted_at(&holders[&group]).unwrap_or_else(Instant::now);
@@ -107,7 +109,7 @@ async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Resul
     bench.workload.replace_pods(&pods, bench.generation).await?;
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then replaced"), &groups, mark, outcome);
-    add_rows(outcome, &what, &times, &requests, "p50 0.5 s, p99 1.5 s", "of 103: p50 2.7 s, p99 4.7 s");
+    add_rows(outcome, &what, &times, &requests, "p50 0.5 s, p99 1.5 s", before);
     Ok(())
 }
 

@@ -40,11 +40,14 @@ impl Replica {
             .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_leadergroup")), PathBuf::from);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9001 + u16::try_from(number)?));
         let log = env::temp_dir().join(format!("{name}.log"));
+        // For example another allocator, or another log filter.
+        let extra = env::var("LEADERGROUP_BENCH_REPLICA_ENV").unwrap_or_default();
         let child = Command::new(&program)
             .env_clear()
             .args(["run", "--replica", name, "--listen", &address.to_string()])
             .env("KUBECONFIG", &settings.kubeconfig)
             .env("LEADERGROUP_DATABASE_URL", &settings.database_url)
+            .envs(extra.split_whitespace().filter_map(|variable| variable.split_once('=')))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::options().create(true).append(true).open(&log)?)

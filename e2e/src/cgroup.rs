@@ -254,6 +254,14 @@ pub fn processes(group: &Path) -> Vec<Pid> {
     all
 }
 
+/// The command lines of the processes in a group and below it, with spaces between the arguments. A process that has
+/// just ended is left out.
+pub fn commands(group: &Path) -> Vec<String> {
+    let line = |pid: Pid| fs::read_to_string(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok();
+    let lines = processes(group).into_iter().filter_map(line);
+    lines.map(|line| line.trim_end_matches('\0').replace('\0', " ")).collect()
+}
+
 /// Sends a signal to every process below a group, for example `Signal::STOP`. Returns how many there were.
 pub fn signal(group: &Path, signal: Signal) -> usize {
     // It is no error if a process has just ended.

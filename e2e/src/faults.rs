@@ -167,6 +167,11 @@ impl Cluster {
         self.machines.cgroups.thaw(&self.machines.cgroups.pod(uid)?)
     }
 
+    /// The command lines of the processes that run in a pod.
+    pub fn commands(&self, uid: &str) -> Result<Vec<String>> {
+        Ok(cgroup::commands(&self.machines.cgroups.pod(uid)?))
+    }
+
     /// Stops the processes of a pod's containers with SIGSTOP. Returns their number.
     pub fn pause(&self, pod_uid: &str) -> Result<usize> {
         self.signal_containers(pod_uid, Signal::STOP)

@@ -53,7 +53,8 @@ impl Store {
     /// Gives a key to another group. Its holder loses it, and tokens only grow. A key of the same group that has no
     /// holder keeps its owner: only its token is raised.
     ///
-    /// The former group can continue to act if it is not gone: its holder is not told. A fence refuses its later writes.
+    /// The former group can continue to act if it is not gone: its holder is not told. A fence refuses its later
+    /// writes.
     pub async fn reassign(&self, request: &Reassignment) -> Result<Reassigned, LockError> {
         check_text("group", &request.group)?;
         check_text("reason", &request.reason)?;

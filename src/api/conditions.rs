@@ -50,6 +50,8 @@ pub enum Reason {
     ProbeRefused,
     /// The pod did not answer for the lock's ttl.
     Silent,
+    /// A user requested the change.
+    Switchover,
     /// A change that was interrupted by a fault was completed; why it was begun is not known.
     Resumed,
     /// The database lost commits; the active pod keeps its role under a larger token.
@@ -62,6 +64,8 @@ pub enum Reason {
     NoEligiblePod,
     /// The pods have no probe that can be run from outside.
     NoProbe,
+    /// The pods are probed by TCP connections, which do not detect a hang.
+    TcpOnly,
     /// The probe of a pod cannot be carried out.
     ProbeUnusable,
     /// A change of holder is in progress.
@@ -84,6 +88,8 @@ pub enum Reason {
     WriteRefused,
     /// The pods' owner selects by the role label, so it would orphan the active pod.
     RoleLabelInOwnerSelector,
+    /// The template of the pods sets the role label, so each new pod comes with a role that nobody gave it.
+    RoleLabelInTemplate,
 }
 
 impl fmt::Display for ConditionType {
@@ -94,7 +100,7 @@ impl fmt::Display for ConditionType {
 
 impl Reason {
     /// The reasons for which holders change. The lock's row keeps them as text.
-    pub const OF_CHANGES: [Self; 12] = [
+    pub const OF_CHANGES: [Self; 13] = [
         Self::FirstHolder,
         Self::PodDeleted,
         Self::PodFinished,
@@ -107,6 +113,7 @@ impl Reason {
         Self::Resumed,
         Self::LostCommits,
         Self::LabelLost,
+        Self::Switchover,
     ];
 
     /// The reason of a change of holder that reads so.

@@ -12,6 +12,11 @@ pub const STANDBY_VALUE: &str = "standby";
 pub const STAMP_ANNOTATION: &str = "leadergroup.dev/stamp";
 /// The annotation that carries a [`FencingToken`]. Only the active pod has it.
 pub const FENCING_ANNOTATION: &str = "leadergroup.dev/fencing-token";
+/// The annotation of a `LeaderGroup` that requests a planned switchover. Its value names the request: each new value is
+/// one request.
+pub const SWITCHOVER_ANNOTATION: &str = "leadergroup.dev/switchover";
+/// The annotation with the name of the pod that a requested switchover makes active.
+pub const SWITCHOVER_TO_ANNOTATION: &str = "leadergroup.dev/switchover-to";
 /// Stamps above this are ignored. JSON readers distinguish integers only up to 2^53, twice this value, and the tokens
 /// after a stamp must stay below that.
 pub const LARGEST_TOKEN: i64 = 1 << 52;

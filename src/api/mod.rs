@@ -20,7 +20,8 @@ pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
     ACTIVE_VALUE, FENCING_ANNOTATION, FIELD_MANAGER, FINALIZER, FencingToken, LARGEST_TOKEN, ParseStampError,
-    ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, Stamp,
+    ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION,
+    Stamp,
 };
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
@@ -28,5 +29,8 @@ pub use spec::{
     GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete,
     ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
-pub use status::{ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef};
+pub use status::{
+    ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef, SwitchoverResult,
+    SwitchoverStatus,
+};
 pub use validation::InvalidSpec;

@@ -130,9 +130,9 @@ pub struct HealthSpec {
     pub failure_threshold: u32,
     /// holdConnection is whether the operator holds a TCP connection open to the port that it probes on the active pod.
     /// The kernel closes it when the process ends, so a crash is noticed at once, and not only when the next probes are
-    /// due. `WhenKeptAlive` holds one if the server keeps the connection of an HTTP probe open, or speaks gRPC. `Always`
-    /// opens one to any server; a server that serves one connection at a time is blocked by it. `Never` holds none.
-    /// Defaults to `WhenKeptAlive`.
+    /// due. `WhenKeptAlive` holds one if the server keeps the connection of an HTTP probe open, or speaks gRPC.
+    /// `Always` opens one to any server; a server that serves one connection at a time is blocked by it. `Never` holds
+    /// none. Defaults to `WhenKeptAlive`.
     pub hold_connection: HoldConnection,
 }
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConditionType, HumanDuration, Reason, schema};
 
-/// The largest integer that every reader of JSON distinguishes from its neighbours. A larger token would leave no room for
-/// the next one.
+/// The largest integer that every reader of JSON distinguishes from its neighbours. A larger token would leave no room
+/// for the next one.
 const MAX_TOKEN: i64 = (1 << 53) - 1;
 
 /// What the operator last observed and did. Written only when it changes.
@@ -36,6 +36,9 @@ pub struct LeaderGroupStatus {
     pub members: u32,
     /// ready is `eligible/members`, for display.
     pub ready: String,
+    /// switchover is the result of the last request for a switchover.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switchover: Option<SwitchoverStatus>,
     /// history contains the last 10 changes of holder, newest first.
     pub history: Vec<HistoryEntry>,
     /// conditions are Accepted, Active, Redundant, Routed, `LockStoreReachable`, Ready and Stalled.
@@ -56,6 +59,7 @@ impl Default for LeaderGroupStatus {
             eligible: 0,
             members: 0,
             ready: "0/0".to_owned(),
+            switchover: None,
             history: Vec::new(),
             conditions: vec![Condition {
                 type_: ConditionType::Ready.to_string(),
@@ -138,6 +142,31 @@ pub struct Declaration {
     /// before `holder` is promoted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strip: Vec<PodRef>,
+    /// switchover is the last request for a switchover that a term carried out. It is declared together with the term,
+    /// so that a request is carried out once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switchover: Option<String>,
+}
+
+/// The result of the last request for a switchover.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SwitchoverStatus {
+    /// request is the value of the annotation `leadergroup.dev/switchover`.
+    pub request: String,
+    /// result is Done or Refused.
+    pub result: SwitchoverResult,
+    /// message is a human-readable explanation.
+    pub message: String,
+}
+
+/// How a request for a switchover ended.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub enum SwitchoverResult {
+    /// The requested pod is active.
+    Done,
+    /// It was not carried out. The message says why.
+    Refused,
 }
 
 /// One change of holder.

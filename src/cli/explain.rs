@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::group_name::split;
 use super::print::{Answer, OutputFormat, lines, pretty, table};
 use crate::{
     api::{HumanDuration, PodAt},
@@ -39,10 +40,7 @@ pub async fn explain(args: &ExplainArgs, settings: &Settings) -> Result<Answer, 
         Some(problem) => Err(problem.to_string()),
         None => settings.store().map_err(|error| error.to_string()),
     };
-    let (namespace, name) = match args.group.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (args.namespace.as_deref(), args.group.as_str()),
-    };
+    let (namespace, name) = split(&args.group, args.namespace.as_deref());
     let found = operator::explain(namespace, name, store, args.patience.0).await?;
     let text = match args.output {
         OutputFormat::Json => pretty(&as_json(&found)),

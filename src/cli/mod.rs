@@ -4,12 +4,14 @@ mod check;
 mod crd;
 mod exec;
 mod explain;
+mod group_name;
 mod guardian;
 mod lock;
 mod print;
 mod process_group;
 mod reassign;
 mod starter;
+mod switchover;
 mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
@@ -26,6 +28,7 @@ pub use print::{Answer, OutputFormat};
 pub use process_group::StartError;
 pub use reassign::{ReassignArgs, ReassignError};
 pub use starter::{StarterArgs, start};
+pub use switchover::{SwitchoverArgs, SwitchoverError, switchover};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
 use crate::config::SettingsArgs;
@@ -56,6 +59,8 @@ pub enum Command {
     Lock(LockArgs),
     /// Show what the election of a group sees, and what it would do next; changes nothing
     Explain(ExplainArgs),
+    /// Make another pod of a group active, as planned work requires
+    Switchover(SwitchoverArgs),
     /// Print the version
     Version,
     /// Become the command of `exec`; used only by `exec`

@@ -4,6 +4,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::group_name::split;
 use super::print::{OutputFormat, pretty};
 use crate::{
     api::LARGEST_TOKEN,
@@ -21,12 +22,12 @@ pub struct ReassignArgs {
     /// The group's namespace; default: the one of the kubeconfig's context
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Later tokens are larger than this number. They are in any case larger than the token of the lock's row, that of the
-    /// group's status, and those on its pods
+    /// Later tokens are larger than this number. They are in any case larger than the token of the lock's row, that of
+    /// the group's status, and those on its pods
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..=LARGEST_TOKEN))]
     pub floor: Option<i64>,
-    /// Take the key away from an operator that is alive. Its active pod keeps its label and may continue to write: only a
-    /// fence keeps it from that
+    /// Take the key away from an operator that is alive. Its active pod keeps its label and may continue to write: only
+    /// a fence keeps it from that
     #[arg(long)]
     pub force: bool,
     /// Reason to record in the history
@@ -74,10 +75,7 @@ struct Outcome {
 }
 
 pub(super) async fn reassign(args: &ReassignArgs, store: &Store) -> Result<String, ReassignError> {
-    let (namespace, name) = match args.group.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (args.namespace.as_deref(), args.group.as_str()),
-    };
+    let (namespace, name) = split(&args.group, args.namespace.as_deref());
     let claimant = claimant(namespace, name).await?;
     let before = store.info(&claimant.key).await?;
     let known = claimant.known.as_ref().map(|known| known.token);

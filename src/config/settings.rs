@@ -39,8 +39,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// What is logged, and how.
     pub log: LogSettings,
-    /// Why the database's URL cannot be used, if it comes from the environment. Its source is then most likely a Secret,
-    /// which another person may have to correct, so the operator starts nevertheless and reports the problem.
+    /// Why the database's URL cannot be used, if it comes from the environment. Its source is then most likely a
+    /// Secret, which another person may have to correct, so the operator starts nevertheless and reports the problem.
     pub database_problem: Option<SettingsError>,
     pub(super) origins: BTreeMap<&'static str, Origin>,
 }

@@ -1,6 +1,6 @@
 //! Which pod becomes the next holder, and what happens if it cannot.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     event::Outcome,
@@ -13,40 +13,57 @@ use crate::api::{PodRef, Reason, Role};
 impl Group {
     /// The best pod to take over from `former`.
     pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
-        self.best(former, former)
+        self.best(former, |member| Some(&member.pod) != former)
     }
 
-    /// The best candidate but `except`, where `lost` is the pod to replace. Preferred, in this order:
+    /// The best candidate of those that `may` follow, where `lost` is the pod to replace. Preferred, in this order:
     ///
     /// - a pod that is already labelled active,
     /// - a pod on another node than a silent holder,
+    /// - a pod whose writes were not refused,
+    /// - a pod of the newest revision: a rollout deletes all others, so this one costs a single change of holder,
     /// - a pod that the operator has stamped before: the API server lets it be changed,
     /// - a pod with the stamp of the declared term, so that this was so lately,
     /// - the oldest.
-    fn best(&self, lost: Option<&PodRef>, except: Option<&PodRef>) -> Option<PodRef> {
+    ///
+    /// The first three concern the service now, so they come before the revision. The stamps come after it, because the
+    /// first new pod may have none yet when the rollout deletes the holder. No label is lost for that: a dry run shows
+    /// first whether such a pod can be changed ([`Self::needs_trial`]).
+    fn best(&self, lost: Option<&PodRef>, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
         let lost = lost.and_then(|pod| self.member(&pod.uid));
         let lost_node =
             lost.filter(|member| member.standing == Standing::Silent).and_then(|member| member.node.as_ref());
+        let newest = self.newest_revision(lost);
         let token = Some(self.declared.token);
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
-            let unknown = !member.stamped_by_us || self.refusals.has(&member.pod.uid);
+            let refused = self.refusals.has(&member.pod.uid);
+            let outdated = newest.is_some() && member.revision.as_ref() != newest;
+            let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
             let age = (member.created, member.pod.uid.clone());
-            (member.role != Role::Active, on_lost_node, unknown, behind, age)
+            (member.role != Role::Active, on_lost_node, refused, outdated, unknown, behind, age)
         };
-        let except = except.map(|pod| pod.uid.as_str());
-        let candidates = self
-            .world
-            .members
-            .iter()
-            .filter(|member| self.is_candidate(member) && Some(member.pod.uid.as_str()) != except);
+        let candidates = self.world.members.iter().filter(|member| self.is_candidate(member) && may(member));
         candidates.min_by_key(rank).map(|member| member.pod.clone())
+    }
+
+    /// The revision that a rollout leads to: that of the youngest pod. None if `lost` is of this revision and does not
+    /// work: other pods of it may fail in the same way, and keep the rollout from going on, while those of an older one
+    /// still work.
+    fn newest_revision(&self, lost: Option<&Member>) -> Option<&Arc<str>> {
+        let controlled = self.world.members.iter().filter(|member| member.revision.is_some());
+        let youngest = controlled.max_by_key(|member| (member.created, &member.pod.uid))?;
+        let failed = lost.is_some_and(|lost| {
+            let fails = matches!(lost.standing, Standing::Failing(_) | Standing::Silent);
+            fails && lost.revision == youngest.revision
+        });
+        youngest.revision.as_ref().filter(|_| !failed)
     }
 
     /// Whether the pod could be labelled active now: there is fresh evidence that it works, and the API server has not
     /// just refused to change it.
-    fn is_candidate(&self, member: &Member) -> bool {
+    pub(super) fn is_candidate(&self, member: &Member) -> bool {
         member.standing == Standing::Eligible
             && (member.role == Role::Active || !self.refusals.bars(&member.pod.uid))
     }
@@ -58,8 +75,8 @@ impl Group {
         self.works(holder) && !refused
     }
 
-    /// Whether the holder works. A holder that is already active needs no fresh evidence, as in a stable group: the lack
-    /// of evidence may be our fault.
+    /// Whether the holder works. A holder that is already active needs no fresh evidence, as in a stable group: the
+    /// lack of evidence may be our fault.
     pub(super) fn works(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_some_and(|member| {
             member.standing == Standing::Eligible
@@ -79,19 +96,36 @@ impl Group {
         )
     }
 
-    /// Handles the answer to a dry run. Before a change everything is weighed again, because the holder may have recovered
-    /// in the meantime.
+    /// Handles the answer to a dry run. Before a change everything is weighed again, because the holder may have
+    /// recovered in the meantime.
     pub(super) fn tried(&mut self, change: Change, outcome: Outcome, now: Duration, effects: &mut Effects) {
         if let Outcome::Refused(message) = outcome {
             return self.promotion_refused(change, message, now, effects);
         }
         if self.is_finished() {
-            self.accepted = Some(change.holder.uid);
+            // No token was used, so a lost label can be put back at once.
+            (self.accepted, self.relabel_after) = (Some(change.holder.uid), now);
             self.settle(now);
         } else if self.is_fit(&change.holder) && self.may_begin() {
             self.ask_for_grant(change, effects);
         } else {
             self.pass_over(change, now, effects);
+        }
+    }
+
+    /// A dry run had no definite answer. It may be this pod alone that a webhook does not answer for, so a pod that
+    /// needs no dry run takes its place, if there is still a reason to change the holder.
+    pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+        let fails = |holder: &PodRef| self.case_against(holder).is_some();
+        let goes_on = !self.is_finished()
+            || change.reason == Reason::LabelLost
+            || self.row.holder.as_ref().is_none_or(fails);
+        let next = self.best(change.from.as_ref(), |member| {
+            member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
+        });
+        match next.filter(|_| goes_on && self.may_begin()) {
+            Some(holder) => self.begin(Change { holder, ..change }, effects),
+            None => self.back_off(now),
         }
     }
 
@@ -105,11 +139,13 @@ impl Group {
     /// The holder of this change turned out to be unable to become active. The next candidate takes its place under a
     /// term of its own. A pod that carries the label already is not passed over: only evidence against it counts.
     pub(super) fn pass_over(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        // A pod that the watch does not show may be active, too.
+        // A pod may be active although the watch does not show it, unless a read has shown that it lost its label.
         let labelled = self.member(&change.holder.uid).is_none_or(|member| member.role == Role::Active)
-            || (change.from.as_ref() == Some(&change.holder) && change.reason != Reason::LabelLost);
-        let next = self.best(change.from.as_ref(), Some(&change.holder));
-        match next.filter(|_| !labelled && !self.is_finished() && self.may_begin()) {
+            || (change.reason != Reason::LabelLost && !self.cannot_be_active(&change.holder));
+        let next = self.best(change.from.as_ref(), |member| member.pod.uid != change.holder.uid);
+        // Before a change has begun everything is weighed again, unless the group has no active pod to weigh.
+        let goes_on = !self.is_finished() || change.reason == Reason::LabelLost;
+        match next.filter(|_| !labelled && goes_on && self.may_begin()) {
             Some(holder) => self.begin(Change { holder, ..change }, effects),
             None => self.settle(now),
         }
@@ -133,14 +169,5 @@ impl Group {
             return self.back_off(now);
         }
         self.pass_over(change, now, effects);
-    }
-
-    /// The API server refuses to change these standbys; all others are stamped.
-    pub(super) fn stamps_refused(&mut self, refused: Vec<(PodRef, String)>) {
-        for (pod, message) in refused {
-            if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == pod.uid) {
-                self.refusals.stamp(member, message);
-            }
-        }
     }
 }

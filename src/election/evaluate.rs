@@ -6,7 +6,7 @@ use super::{
     event::Effect,
     group::{Change, Group, Phase, Retirement},
     step::Effects,
-    world::{Member, Standing, World},
+    world::{Standing, World},
 };
 use crate::api::{PodRef, Reason, Role};
 
@@ -20,6 +20,7 @@ impl Group {
         if self.world.deleting {
             return self.retire(Retirement::Tombstone, effects);
         }
+        self.weigh_request(now);
         let seen = &self.world.declared;
         if seen.token > self.declared.token
             || (seen.token == self.declared.token && seen.grant != self.declared.grant)
@@ -75,7 +76,10 @@ impl Group {
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
         if self.keeps_its_label() || self.world.policy.paused || !self.works(holder) {
             self.failures = 0;
-            self.stamp_standbys(&holder.uid, now, effects);
+            let switched = self.keeps_its_label() && self.switch_over(holder, now, effects);
+            if !switched {
+                self.stamp_standbys(&holder.uid, now, effects);
+            }
         } else if now < self.relabel_after {
             self.wake_at(self.relabel_after);
         } else {
@@ -185,9 +189,7 @@ impl Group {
         let held = self.world.obstacle.is_some()
             || (self.is_finished() && !self.may_replace(against.is_some_and(is_end), now));
         match (against, self.successor(Some(&holder))) {
-            (None, Some(successor))
-                if certain && self.world.obstacle.is_none() && self.may_replace(false, now) =>
-            {
+            (None, Some(successor)) if certain && !held && (self.is_finished() || !self.is_fit(&holder)) => {
                 self.change(successor, reason, now, effects);
             }
             // The watch was stale, or its selector reported a label edit as a deletion. Wait for it to catch up.
@@ -198,53 +200,23 @@ impl Group {
             (Some(_), _) if held => self.settle(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),
             (Some(_), None) if self.has_ended(&holder) => {
-                let token = self.row.token;
-                self.go(Phase::Vacating, Effect::Vacate { token }, effects);
+                self.in_doubt = false;
+                self.vacate(effects);
             }
             (Some(_), None) => self.settle(now),
         }
     }
 
-    pub(super) fn vacancy_reason(&self, holder: Option<&PodRef>) -> Reason {
-        holder.and_then(|pod| self.case_against(pod)).unwrap_or(Reason::PodDeleted)
+    /// Frees the lock. As after a grant, an unknown result is found out by repeating the request: the row does not show
+    /// whether the release may still be carried out, at a time when the pod has come back.
+    pub(super) fn vacate(&mut self, effects: &mut Effects) {
+        self.retry_at = None;
+        let token = self.row.token;
+        self.go(Phase::Vacating, Effect::Vacate { token }, effects);
     }
 
-    /// Labels new pods standby and stamps every standby with the declared token. This is defence in depth and runs in
-    /// the background.
-    fn stamp_standbys(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        if self.stamping.is_some() {
-            return;
-        }
-        let token = self.declared.token;
-        let unstamped = |member: &&Member| {
-            member.pod.uid != holder
-                && !matches!(member.standing, Standing::Ended(_))
-                && !self.refusals.bars_stamp(&member.pod.uid)
-                && !member.is_standby_of(token)
-        };
-        let pods: Vec<_> =
-            self.world.members.iter().filter(unstamped).map(|member| member.to_stamp(token)).collect();
-        let refused = |member: &&Member| {
-            member.pod.uid != holder
-                && member.standing == Standing::Eligible
-                && self.refusals.promotion_is_due(&member.pod.uid)
-        };
-        let refused = self.world.members.iter().find(refused).map(|member| member.pod.clone());
-        if pods.is_empty() && refused.is_none() {
-            return;
-        }
-        if now < self.stamp_after {
-            return self.wake_at(self.stamp_after);
-        }
-        let effect = match refused.filter(|_| pods.is_empty()) {
-            // The policy that refused it may have changed, and the status says how many pods could take over.
-            Some(pod) => {
-                self.retried = Some(pod.uid.clone());
-                Effect::Try { token: token + 1, pod }
-            }
-            None => Effect::Stamp { token, pods },
-        };
-        self.stamping = Some(self.emit(effect, effects));
+    pub(super) fn vacancy_reason(&self, holder: Option<&PodRef>) -> Reason {
+        holder.and_then(|pod| self.case_against(pod)).unwrap_or(Reason::PodDeleted)
     }
 }
 

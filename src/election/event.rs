@@ -21,8 +21,8 @@ pub enum Event {
         /// The source of grant ids, which count up from it: a new random number each time.
         seed: Uuid,
         /// The row as the claim returned it; none if it must be read. If the declaration in the world is of the same
-        /// term, and the term is confirmed, nothing has to be read: a declaration that is out of date is refused when it
-        /// is to be replaced.
+        /// term, and the term is confirmed, nothing has to be read: a declaration that is out of date is refused when
+        /// it is to be replaced.
         row: Option<Row>,
         /// The world at this time.
         world: World,
@@ -34,8 +34,8 @@ pub enum Event {
     Doubt,
     /// The group is being deleted, and has no row left: the row is a tombstone, or belongs to another group.
     Buried,
-    /// An effect ended. The world is the one that the effect left behind: a group that settles must not decide on what it
-    /// has just changed.
+    /// An effect ended. The world is the one that the effect left behind: a group that settles must not decide on what
+    /// it has just changed.
     Outcome(Ticket, Outcome, World),
     /// Time passed.
     Tick,
@@ -187,7 +187,8 @@ pub enum Outcome {
     },
     /// The term is confirmed.
     Confirmed,
-    /// The standbys are stamped, but for those that the API server refuses to change, with its words.
+    /// The standbys are stamped, but for those that the API server refuses to change, with its words. If there are such
+    /// pods, writes of others may have failed.
     Stamped(Vec<(PodRef, String)>),
     /// The row is a tombstone.
     Tombstoned,

@@ -43,8 +43,9 @@ impl Group {
 
     /// Continues when the declared holder has lost its label, or all other pods have because it keeps its own.
     pub(super) fn fenced_off(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        let former = self.declared.holder.clone().filter(|former| former.uid == change.holder.uid);
-        match former.filter(|former| self.reads_as_active(former)) {
+        let kept = self.declared.holder.clone().filter(|former| former.uid == change.holder.uid);
+        match kept.filter(|former| !self.carries_the_stamp(former)) {
+            // It is stamped even if the watch does not show its label any more, because the watch may have gone back.
             Some(former) => self.stamp_active(change, former, now, effects),
             None => self.declare(change, false, effects),
         }
@@ -71,8 +72,8 @@ impl Group {
         }
     }
 
-    /// The new holder is the former one and has kept its label. A late promotion of the declared term could still change
-    /// its stamp, so it gets that term's stamp now, and keeps the label.
+    /// The new holder is the former one and has kept its label. A late promotion of the declared term could still
+    /// change its stamp, so it gets that term's stamp now, and keeps the label.
     ///
     /// The label may have been set by others while the pod of an earlier term is still active. So before the stamp is
     /// written, the declared term takes the label off every other pod, as in step 3.
@@ -130,8 +131,8 @@ impl Group {
         self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
     }
 
-    /// Whether neither the last confirmed term nor one since can have made this pod active. To be asked before a term is
-    /// granted to it.
+    /// Whether neither the last confirmed term nor one since can have made this pod active. To be asked before a term
+    /// is granted to it.
     pub(super) fn cannot_be_active(&self, pod: &PodRef) -> bool {
         let declared = self.declared.holder.iter().chain(&self.declared.strip);
         let mut known = self.row.holder.iter().chain(&self.row.pending).chain(declared);
@@ -145,8 +146,8 @@ impl Group {
         self.carries_the_stamp(holder) && !self.reads_as_active(holder)
     }
 
-    /// Whether the pod carries the stamp of the declared term. Then no other promotion under this term changes anything:
-    /// it is bound to a version before that stamp, or repeats it.
+    /// Whether the pod carries the stamp of the declared term. Then no other promotion under this term changes
+    /// anything: it is bound to a version before that stamp, or repeats it.
     fn carries_the_stamp(&self, pod: &PodRef) -> bool {
         let token = Some(self.declared.token);
         self.member(&pod.uid).is_some_and(|member| member.stamped_by_us && member.stamp == token)

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{
     event::{GrantRequest, Ticket},
     refusal::{Refusals, Refused},
+    request::LastRequest,
     unused::UnusedTerms,
     world::{Member, Row, Standing, World},
 };
@@ -116,12 +117,16 @@ pub struct Group {
     pub(super) stamping: Option<u64>,
     /// The earliest time of the next background stamping.
     pub(super) stamp_after: Duration,
+    /// Consecutive failures of background stampings, for the pauses between them.
+    pub(super) stamp_failures: u32,
     /// What the API server refused to write.
     pub(super) refusals: Refusals,
     /// The UID of the standby for which a dry run in the background asks again.
     pub(super) retried: Option<String>,
     /// The UID of the pod that passed the last dry run: the API server would let it be labelled active.
     pub(super) accepted: Option<String>,
+    /// What became of the last request for a switchover.
+    pub(super) last_request: LastRequest,
     /// The terms under which no pod can have become active.
     pub(super) unused: UnusedTerms,
     /// The earliest time at which a lost label may be restored again.
@@ -132,7 +137,7 @@ pub struct Group {
     pub(super) former_grant: Option<Uuid>,
     /// The request of step 1, until its result is known.
     pub(super) grant: Option<GrantRequest>,
-    /// Whether an attempt of that request failed but may have taken effect or still may.
+    /// Whether an attempt of that request, or of a release, failed but may have taken effect or still may.
     pub(super) in_doubt: bool,
     /// A stamp above the declared token, seen before the declaration was read last.
     pub(super) suspect: Option<i64>,
@@ -144,7 +149,7 @@ pub struct Group {
     pub(super) lost_since: Option<Duration>,
     /// When a deletion stops waiting for the database.
     pub(super) retire_by: Option<Duration>,
-    /// When the failed step of a deletion, or the grant with an unknown result, is tried again.
+    /// When the failed step of a deletion, or the grant or release with an unknown result, is tried again.
     pub(super) retry_at: Option<Duration>,
     /// Whether the row may have changed without our doing since it was last read.
     pub(super) doubted: bool,
@@ -167,9 +172,11 @@ impl Group {
             awaiting: None,
             stamping: None,
             stamp_after: Duration::ZERO,
+            stamp_failures: 0,
             refusals: Refusals::default(),
             retried: None,
             accepted: None,
+            last_request: LastRequest::default(),
             unused: UnusedTerms::default(),
             relabel_after: Duration::ZERO,
             regain_after: Duration::ZERO,

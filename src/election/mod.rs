@@ -18,9 +18,12 @@ mod fence;
 mod group;
 mod plan;
 mod refusal;
+mod request;
 mod resume;
 mod retire;
+mod stamp;
 mod step;
+mod switchover;
 #[cfg(test)]
 mod tests;
 mod unused;
@@ -30,4 +33,5 @@ pub use event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticke
 pub use group::{Group, Phase};
 pub use plan::{Plan, Rest};
 pub use refusal::Refused;
-pub use world::{Member, Policy, Row, Standing, World};
+pub use request::SwitchoverRefusal;
+pub use world::{Member, Policy, Row, Standing, SwitchoverRequest, World};

@@ -49,8 +49,8 @@ pub enum Rest {
         /// How long.
         remaining: Duration,
     },
-    /// A change was not finished, and there is no evidence about its holder yet. The owner waits for it before it chooses
-    /// another pod.
+    /// A change was not finished, and there is no evidence about its holder yet. The owner waits for it before it
+    /// chooses another pod.
     Unfinished {
         /// How long.
         remaining: Duration,

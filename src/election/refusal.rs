@@ -10,8 +10,8 @@ use crate::api::Role;
 
 /// The pause after the first refusal. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// The longest pause, so that a pod becomes a candidate again soon after the policy has changed, or after a missing right
-/// was granted.
+/// The longest pause, so that a pod becomes a candidate again soon after the policy has changed, or after a missing
+/// right was granted.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// A write to a pod that the API server refused.

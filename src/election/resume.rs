@@ -54,6 +54,7 @@ impl Group {
         let Some(declared) = declared else {
             return self.retire(Retirement::Tombstone, effects);
         };
+        self.unused.read(&declared);
         self.declared = declared;
         if self.is_behind() {
             return self.regain(now, effects);
@@ -192,7 +193,11 @@ impl Group {
     /// The holder of the unfinished term cannot be promoted: another pod replaces it under a new term.
     fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
         match (self.successor(Some(holder)), case) {
-            (Some(successor), None) => self.change(successor, self.reason_of_term(), now, effects),
+            (Some(_), None) => {
+                // It may be active: the watch may show a list from before its promotion.
+                let reason = self.reason_of_term();
+                self.go(Phase::Verifying { reason, certain: true }, Effect::Verify(holder.clone()), effects);
+            }
             (Some(successor), Some(reason)) if is_certain(reason) => {
                 self.change(successor, reason, now, effects);
             }

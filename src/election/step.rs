@@ -7,9 +7,10 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
+    request::LastRequest,
     world::{Member, Row},
 };
-use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Role};
+use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason, Role};
 
 /// The wait after the first failure. It doubles with each further failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -17,8 +18,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// After this many consecutive conflicts, row and declaration are read again after a pause.
 const MOST_CONFLICTS: u32 = 8;
-/// The least time between two stampings of standbys. Stamping is defence in depth and must not load the API server.
-const STAMP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The effects of one step, each with the ticket that its outcome must carry.
 pub(super) type Effects = Vec<(Ticket, Effect)>;
@@ -71,18 +70,7 @@ impl Group {
 
     fn answered(&mut self, ticket: Ticket, outcome: Outcome, now: Duration, effects: &mut Effects) {
         if self.stamping == Some(ticket) {
-            self.stamping = None;
-            self.stamp_after = now + STAMP_INTERVAL;
-            match (outcome, self.retried.take()) {
-                (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
-                (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
-                (Outcome::Refused(message), Some(uid)) => {
-                    if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == uid) {
-                        self.refusals.promotion(member, message);
-                    }
-                }
-                _ => {}
-            }
+            self.stamped(outcome, now);
         } else if self.awaiting == Some(ticket) {
             self.awaiting = None;
             self.handle(outcome, now, effects);
@@ -92,7 +80,7 @@ impl Group {
     /// Continues from a phase that waits for events or for time to pass.
     fn advance(&mut self, now: Duration, effects: &mut Effects) {
         match self.phase {
-            Phase::Observing | Phase::BackingOff { .. } | Phase::Granting(_)
+            Phase::Observing | Phase::BackingOff { .. } | Phase::Granting(_) | Phase::Vacating
                 if self.world.deleting && self.world.lock_away =>
             {
                 // No grant is possible while the database is unavailable, so the labels may be settled without
@@ -104,11 +92,14 @@ impl Group {
             Phase::Resuming { until } => self.resume(until, now, effects),
             Phase::Stable if self.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
-            Phase::Retiring(_) | Phase::Granting(_) if self.retry_at.is_some_and(|at| now < at) => {
+            Phase::Retiring(_) | Phase::Granting(_) | Phase::Vacating
+                if self.retry_at.is_some_and(|at| now < at) =>
+            {
                 self.wake = self.wake.into_iter().chain(self.retry_at).min();
             }
             Phase::Retiring(step) => self.retire(step, effects),
             Phase::Granting(_) => self.ask_again(effects),
+            Phase::Vacating => self.vacate(effects),
             _ => {}
         }
     }
@@ -127,8 +118,7 @@ impl Group {
             (Phase::Relabelling, Outcome::Verified(against)) => self.relabel(against, now, effects),
             (Phase::Vacating, Outcome::Vacated) => {
                 let from = self.row.holder.take();
-                self.lost_since = None;
-                self.failures = 0;
+                (self.in_doubt, self.failures, self.lost_since) = (false, 0, None);
                 let reason = self.vacancy_reason(from.as_ref());
                 let token = self.row.token;
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
@@ -147,6 +137,7 @@ impl Group {
             (Phase::Trying(change), outcome @ (Outcome::Accepted | Outcome::Refused(_))) => {
                 self.tried(change, outcome, now, effects);
             }
+            (Phase::Trying(change), _) => self.untried(change, now, effects),
             (Phase::Promoting(change), Outcome::Refused(message)) => {
                 self.unused.nothing_written();
                 self.promotion_refused(change, message, now, effects);
@@ -154,12 +145,13 @@ impl Group {
             (Phase::Granting(change), Outcome::Granted { token }) => {
                 self.granted(change, token, now, effects);
             }
-            (Phase::Granting(change), outcome @ (Outcome::Unknown | Outcome::Failed))
-                if self.in_doubt || matches!(outcome, Outcome::Unknown) =>
-            {
+            (
+                phase @ (Phase::Granting(_) | Phase::Vacating),
+                outcome @ (Outcome::Unknown | Outcome::Failed),
+            ) if self.in_doubt || matches!(outcome, Outcome::Unknown) => {
                 self.in_doubt = true;
                 self.retry_at = Some(now + self.next_pause());
-                self.phase = Phase::Granting(change);
+                self.phase = phase;
             }
             (Phase::Fencing(change), Outcome::Promoted) => self.declare(change, false, effects),
             (Phase::Fencing(change), Outcome::Stripped) => self.fenced_off(change, now, effects),
@@ -236,17 +228,17 @@ impl Group {
     }
 
     pub(super) fn next_pause(&mut self) -> Duration {
-        let factor = 1_u32 << self.failures.min(16);
         self.failures += 1;
-        (FIRST_BACKOFF * factor).min(LONGEST_BACKOFF)
+        growing(FIRST_BACKOFF, self.failures)
     }
 
     fn forget(&mut self) {
         (self.awaiting, self.stamping, self.witness) = (None, None, None);
         (self.lost_since, self.retire_by, self.retry_at) = (None, None, None);
         (self.grant, self.in_doubt) = (None, false);
-        (self.failures, self.conflicts) = (0, 0);
+        (self.failures, self.conflicts, self.stamp_failures) = (0, 0, 0);
         self.unused.forget();
+        self.last_request = LastRequest::default();
         (self.suspect, self.retried) = (None, None);
     }
 
@@ -264,6 +256,9 @@ impl Group {
     /// restored backup set one of these back, the others still have it.
     pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) {
         self.accepted = None;
+        if change.reason == Reason::Switchover {
+            self.last_request.attempts += 1;
+        }
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
         let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));
@@ -305,6 +300,8 @@ impl Group {
         let fresh = self.cannot_be_active(&change.holder);
         self.unused.granted(grant, &change.holder.uid, fresh);
         let former = self.row.holder.replace(change.holder.clone());
+        // The lock delay of the new holder begins with its own failure.
+        self.lost_since = self.lost_since.filter(|_| former.as_ref() == Some(&change.holder));
         self.row.pending.extend(former);
         self.row.token = token;
         self.row.confirmed = false;
@@ -334,6 +331,7 @@ impl Group {
             grant: self.row.grant.map(|id| id.to_string()),
             holder: Some(change.holder.clone()),
             strip,
+            switchover: self.fulfilled(&change.holder),
         };
         // This version was read before the declaration. A write bound to it cannot arrive late, because a replica
         // that declares a larger token writes to this pod before it promotes another one.
@@ -405,6 +403,12 @@ impl Group {
             .iter()
             .filter(move |member| member.role == Role::Active && member.pod.uid != holder)
     }
+}
+
+/// The pause after this many consecutive failures, where `first` is the one after the first.
+pub(super) fn growing(first: Duration, failures: u32) -> Duration {
+    let factor = 1_u32 << failures.saturating_sub(1).min(16);
+    (first * factor).min(LONGEST_BACKOFF)
 }
 
 /// Each pod once, in order.

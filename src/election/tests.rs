@@ -1,6 +1,7 @@
 //! Each decision by itself. `tests/simulation` tries interleavings.
 
 mod candidates;
+mod switchover;
 
 use std::time::Duration;
 
@@ -37,12 +38,13 @@ fn member(name: &str, role: Role, standing: Standing) -> Member {
         fencing_fits: true,
         standing,
         created: 0,
+        revision: None,
     }
 }
 
 fn declaration(token: i64, holder: Option<&str>, strip: &[&str]) -> Declaration {
     let strip = strip.iter().copied().map(pod).collect();
-    Declaration { token, grant: Some(GRANT.to_string()), holder: holder.map(pod), strip }
+    Declaration { token, grant: Some(GRANT.to_string()), holder: holder.map(pod), strip, switchover: None }
 }
 
 fn row(token: i64, holder: Option<&str>, confirmed: bool) -> Row {
@@ -260,6 +262,47 @@ fn a_holder_that_ended_without_a_successor_frees_the_lock() {
 }
 
 #[test]
+fn the_fence_of_an_active_pod_is_not_left_out_because_the_watch_has_lost_sight_of_it() {
+    // The promotion of a under the declared term is late.
+    let mut world = settled();
+    world.declared = declaration(6, Some("a"), &["b"]);
+    let mut case = Case::new(world, row(6, Some("a"), false));
+    assert_eq!(case.grant().holder, pod("a"));
+    case.answer(Outcome::Granted { token: 7 });
+    case.answer(Outcome::Stamped(Vec::new()));
+    assert!(matches!(case.effect(), Effect::Strip { token: 6, .. }));
+    // The watch begins again with a list from the past.
+    let mut past = case.group.world().clone();
+    past.members.clear();
+    case.meanwhile(past);
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.effect(), Effect::Recheck(pod("a")));
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_repeated_until_its_result_is_known() {
+    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    world.members.truncate(1);
+    let mut case = Case::stable(world);
+    assert!(case.verified(Reason::PodDeleted));
+    case.answer(Outcome::Unknown);
+    // The pod comes back. The release may still be carried out, so the lock is not its own yet.
+    case.world(settled());
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    for _ in 0..2 {
+        case.now = case.group.wake().expect("it asks again");
+        case.step(Event::Tick);
+        assert_eq!(case.effect(), Effect::Vacate { token: 5 });
+        case.answer(Outcome::Failed);
+        assert_eq!(*case.group.phase(), Phase::Vacating);
+    }
+    case.now = case.group.wake().expect("it asks again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Vacated);
+    assert_eq!(case.group.holder(), None);
+}
+
+#[test]
 fn the_lock_delay_waits_after_an_unclean_end_only() {
     let delayed = |mut world: World| {
         world.policy.lock_delay = Duration::from_secs(3);
@@ -272,6 +315,31 @@ fn the_lock_delay_waits_after_an_unclean_end_only() {
     case.step(Event::Tick);
     assert_eq!(case.grant().reason, Reason::Silent);
     assert!(matches!(delayed(with(Standing::Ended(Reason::PodDeleted))).effect(), Effect::Verify(_)));
+}
+
+#[test]
+fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
+    let mut world = with(Standing::Silent);
+    world.policy.lock_delay = Duration::from_secs(3);
+    let mut case = Case::stable(world.clone());
+    case.now += Duration::from_secs(3);
+    case.step(Event::Tick);
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped, Outcome::Promoted] {
+        case.answer(outcome);
+    }
+    assert_eq!(case.effect(), Effect::Confirm { token: 6 });
+    // The answer is lost, and then the new holder fails.
+    let (declared, row) = (case.group.declared().clone(), case.group.row().clone());
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members.iter_mut().for_each(|member| member.stamp = Some(6));
+    (world.members[1].standing, world.declared) = (Standing::Silent, declared.clone());
+    case.meanwhile(world);
+    case.answer(Outcome::Failed);
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Read { row: Some(Row { confirmed: true, ..row }), declared: Some(declared) });
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    assert_eq!(case.group.wake(), Some(case.now + Duration::from_secs(3)));
 }
 
 #[test]
@@ -452,16 +520,17 @@ fn a_term_of_another_database_with_the_same_token_is_fenced_off() {
 
 #[test]
 fn an_outcome_for_an_earlier_election_of_the_same_group_is_ignored() {
-    let before = Case::stable(with(Standing::Silent));
-    let (ticket, grant) = before.asked[0].clone();
-    assert!(matches!(grant, Effect::Grant(_)));
+    let adopted = |seed| {
+        let mut case = Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new() };
+        let (row, world) = (Some(row(5, Some("a"), true)), with(Standing::Silent));
+        case.step(Event::Owned { seed: Uuid::from_u128(seed), row, world });
+        assert!(matches!(case.effect(), Effect::Grant(_)));
+        case
+    };
+    let (ticket, _) = adopted(1_000).asked[0];
     // The group disappeared from the cache and came back, and so a new election began.
-    let world = with(Standing::Silent);
-    let mut after = Case { group: Group::new(world.clone()), now: NOW, asked: Vec::new() };
-    let (seed, row) = (Uuid::from_u128(2_000), Some(row(5, Some("a"), true)));
-    after.step(Event::Owned { seed, row, world: world.clone() });
-    assert!(matches!(after.effect(), Effect::Grant(_)));
-    after.step(Event::Outcome(ticket, Outcome::Granted { token: 6 }, world));
+    let mut after = adopted(2_000);
+    after.step(Event::Outcome(ticket, Outcome::Granted { token: 6 }, with(Standing::Silent)));
     assert!(matches!(after.group.phase(), Phase::Granting(_)), "{:?}", after.group.phase());
 }
 
@@ -688,6 +757,46 @@ fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
     assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
 }
 
+/// How often the group asks for something in the background within a minute, if that is always answered in this way.
+fn asks_in_a_minute(case: &mut Case, answer: &Outcome) -> usize {
+    let (mut asked, until) = (0, case.now + Duration::from_mins(1));
+    loop {
+        if let Some((_, effect)) = case.asked.first() {
+            assert!(matches!(effect, Effect::Stamp { .. } | Effect::Try { .. }), "{effect:?}");
+            asked += 1;
+            case.answer(answer.clone());
+        }
+        match case.group.wake().filter(|at| *at < until) {
+            Some(at) => case.now = at,
+            None => return asked,
+        }
+        case.step(Event::Tick);
+    }
+}
+
+#[test]
+fn the_pauses_between_stamps_that_fail_grow_until_one_succeeds() {
+    let mut world = settled();
+    world.members[1].stamp = Some(4);
+    let mut case = Case::stable(world.clone());
+    let asked = asks_in_a_minute(&mut case, &Outcome::Failed);
+    assert!((10..=15).contains(&asked), "{asked}");
+    case.now = case.group.wake().expect("it tries again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Stamped(Vec::new()));
+    assert_eq!(case.group.wake(), Some(case.now + Duration::from_secs(1)), "another pod is stamped soon");
+    // A dry run in the background, which is due when the pause after a refusal ends.
+    world.members[1].stamp = Some(5);
+    let mut case = Case::stable(world);
+    let b = case.group.member("uid-b").expect("b").clone();
+    case.group.refusals.set_time(Duration::ZERO);
+    case.group.refusals.promotion(&b, "a policy".to_owned());
+    case.step(Event::Tick);
+    assert!(matches!(case.effect(), Effect::Try { .. }), "{:?}", case.asked);
+    let asked = asks_in_a_minute(&mut case, &Outcome::Failed);
+    assert!((10..=15).contains(&asked), "{asked}");
+}
+
 #[test]
 fn unstamped_standbys_are_stamped_in_the_background() {
     let mut world = settled();
@@ -722,8 +831,13 @@ fn a_change_goes_through_five_steps_in_this_order() {
     let mut case = Case::stable(with(Standing::Silent));
     let id = case.grant().id;
     case.answer(Outcome::Granted { token: 6 });
-    let next =
-        Declaration { token: 6, grant: Some(id.to_string()), holder: Some(pod("b")), strip: vec![pod("a")] };
+    let next = Declaration {
+        token: 6,
+        grant: Some(id.to_string()),
+        holder: Some(pod("b")),
+        strip: vec![pod("a")],
+        switchover: None,
+    };
     assert_eq!(case.effect(), Effect::Declare { previous: declaration(5, Some("a"), &[]), next });
     case.answer(Outcome::Declared);
     assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![known("a")] });
@@ -850,6 +964,40 @@ fn an_unproven_active_pod_of_an_unfinished_term_is_not_replaced() {
         case.step(Event::Tick);
     }
     assert_eq!(case.grant().holder, pod("a"));
+}
+
+#[test]
+fn an_unproven_holder_of_an_unfinished_term_is_read_before_another_pod_follows() {
+    let waited = || {
+        // If b has been promoted, the watch does not show it yet.
+        let mut world = settled();
+        world.declared = declaration(6, Some("b"), &["a"]);
+        world.members[0].role = Role::Standby;
+        (world.members[0].standing, world.members[1].standing) = (Standing::Silent, Standing::Unproven);
+        let mut case = Case::new(world, row(6, Some("b"), false));
+        case.now = case.group.wake().expect("it waits for evidence");
+        case.step(Event::Tick);
+        assert_eq!(case.effect(), Effect::Verify(pod("b")));
+        case
+    };
+    let mut case = waited();
+    case.answer(Outcome::Verified(None));
+    assert_eq!(case.grant().holder, pod("c"));
+
+    let mut case = waited();
+    let mut read = case.group.world().clone();
+    read.members[1].role = Role::Active;
+    case.meanwhile(read);
+    case.answer(Outcome::Verified(None));
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
+    case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+    assert_eq!(case.grant().holder, pod("b"));
+
+    let mut case = waited();
+    case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+    assert_eq!(case.grant().holder, pod("c"));
 }
 
 #[test]

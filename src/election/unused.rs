@@ -4,6 +4,8 @@
 //! one begins a new term. So a replica knows of its own terms whether a promotion took effect or may still do so. After
 //! a term without one, nothing has to be written to its holder, not even if the API server would refuse that.
 
+use crate::api::Declaration;
+
 /// The terms that were granted to this replica since the last confirmed one, and under which no promotion took effect
 /// or is on its way.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +20,7 @@ struct Term {
     grant: String,
     /// The UID of the holder.
     pod: String,
-    /// Whether no earlier term can have made the holder active either.
+    /// Whether no other term can have made the holder active either.
     fresh: bool,
 }
 
@@ -26,6 +28,15 @@ impl UnusedTerms {
     /// A term was granted to this replica. `fresh` says that no earlier term can have made the pod active.
     pub(super) fn granted(&mut self, grant: String, pod: &str, fresh: bool) {
         self.terms.push(Term { grant, pod: pod.to_owned(), fresh });
+    }
+
+    /// The declaration was read. A term of another replica, which uses another database, may have made the pods active
+    /// that it names.
+    pub(super) fn read(&mut self, declared: &Declaration) {
+        if !self.has(declared.grant.as_deref()) {
+            let named = |uid: &str| declared.holder.iter().chain(&declared.strip).any(|pod| pod.uid == uid);
+            self.terms.iter_mut().for_each(|term| term.fresh &= !named(&term.pod));
+        }
     }
 
     /// The holder is being promoted.

@@ -1,6 +1,6 @@
 //! The world as the core sees it: the group's pods with the evidence on them, and the lock's row.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
@@ -55,6 +55,8 @@ pub struct Member {
     pub standing: Standing,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
     pub created: i64,
+    /// The revision of the pod's template, compared only with that of other pods; none if nothing controls the pod.
+    pub revision: Option<Arc<str>>,
 }
 
 impl Member {
@@ -97,6 +99,15 @@ pub struct Policy {
     pub on_delete: OnDelete,
 }
 
+/// A request for a planned change of holder (a switchover).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchoverRequest {
+    /// Distinguishes this request from others.
+    pub id: String,
+    /// The name of the pod to make active; any pod if there is none.
+    pub to: Option<String>,
+}
+
 /// The group as last seen through watches and evidence. It may lag behind; every write checks its preconditions
 /// again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,6 +120,8 @@ pub struct World {
     pub declared: Declaration,
     /// The reason why no pod of this group may be promoted, if there is one.
     pub obstacle: Option<Reason>,
+    /// The switchover that was requested last, unless it was refused.
+    pub switchover: Option<SwitchoverRequest>,
     /// The group has a deletionTimestamp.
     pub deleting: bool,
     /// The database has been unreachable for so long that a deletion no longer waits for it.

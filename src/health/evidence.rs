@@ -141,8 +141,8 @@ impl PodEvidence {
         self.probes.answered_late(seq, sent_at);
     }
 
-    /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as silent,
-    /// and again whenever as much time has passed. An answer counts until the answer to the next question.
+    /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as
+    /// silent, and again whenever as much time has passed. An answer counts until the answer to the next question.
     pub fn asks_others(&mut self, now: Duration) -> bool {
         let half = self.thresholds.ttl / 2;
         let doubtful = self.probes.unheard_since().is_some_and(|since| now >= since + half);
@@ -154,16 +154,17 @@ impl PodEvidence {
         self.opinion.vouched_until = now + self.thresholds.ttl;
     }
 
-    /// Another replica asks whether this one hears the pod. `blind`: that one reaches no pod on any other node, so that a
-    /// verdict against the pod is an answer as well.
+    /// Another replica asks whether this one hears the pod. `blind`: that one reaches no pod on any other node, so that
+    /// a verdict against the pod is an answer as well.
     pub fn asked(&mut self, blind: bool, now: Duration) {
         self.opinion.asked(blind, now);
     }
 
-    /// Whether the question of another replica can be answered with yes now, which ends it. `against`: there is evidence
-    /// against the pod.
-    pub fn vouches(&mut self, against: bool) -> bool {
-        self.opinion.answers(self.probes.heard_at(), against)
+    /// Whether the question of another replica can be answered with yes now, which ends it. `against`: there is
+    /// evidence against the pod. After the ttl the question has expired.
+    pub fn vouches(&mut self, against: bool, now: Duration) -> bool {
+        let oldest = now.saturating_sub(self.thresholds.ttl);
+        self.opinion.answers(self.probes.heard_at(), against, oldest)
     }
 
     /// A version of the pod was read or arrived on the watch.

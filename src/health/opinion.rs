@@ -35,8 +35,9 @@ impl SecondOpinion {
     }
 
     /// Whether the pod answered a probe that was sent after the question, or whether the evidence against it answers
-    /// the question. Ends it.
-    pub(super) fn answers(&mut self, heard_at: Option<Duration>, against: bool) -> bool {
+    /// the question. Ends it. Questions from before `oldest` are forgotten.
+    pub(super) fn answers(&mut self, heard_at: Option<Duration>, against: bool, oldest: Duration) -> bool {
+        self.question.take_if(|question| question.at < oldest);
         let answered = |question: &mut Question| {
             heard_at.is_some_and(|at| at >= question.at) || (question.blind && against)
         };

@@ -167,8 +167,8 @@ impl Probes {
         [self.success, self.late].into_iter().flatten().map(|sent| sent.at).max()
     }
 
-    /// When the last answered probe was sent, or zero if none was answered. None if no probe has been lost since. A lost
-    /// probe counts even if it is not evidence against the pod.
+    /// When the last answered probe was sent, or zero if none was answered. None if no probe has been lost since. A
+    /// lost probe counts even if it is not evidence against the pod.
     pub(super) fn unheard_since(&self) -> Option<Duration> {
         let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.seq).max();
         self.lost.filter(|lost| heard.is_none_or(|heard| lost.seq > heard))?;

@@ -3,8 +3,8 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// How long after the first lost probe a renewal of a lease proves that its node is alive. The watch may report one from
-/// before with a delay.
+/// How long after the first lost probe a renewal of a lease proves that its node is alive. The watch may report one
+/// from before with a delay.
 const WATCH_DELAY: Duration = Duration::from_secs(2);
 /// For how long a renewal proves it: kubelets renew their leases every 10 s.
 const RENEWAL: Duration = Duration::from_secs(12);

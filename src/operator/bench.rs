@@ -1,5 +1,5 @@
-//! The operator's loop without network and database, for `benches/controller.rs`: the watches' and probes' events go in,
-//! and the calls that they lead to are started and never carried out.
+//! The operator's loop without network and database, for `benches/controller.rs`: the watches' and probes' events go
+//! in, and the calls that they lead to are started and never carried out.
 
 #![allow(missing_docs)]
 
@@ -29,7 +29,7 @@ use crate::{
     api::{LeaderGroup, PodRef, Sighting},
     election::Phase,
     health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
-    routing::Router,
+    routing::{Reported, Router},
     telemetry::{Liveness, Metrics, ReadyChecks},
 };
 use leadergroup_lock::{Claimed, DatabaseConfig, Holder, Key, LockRow, PROTOCOL, SessionId, Store, Token};
@@ -64,10 +64,11 @@ impl Bench {
         let (messages, probes) = (mpsc::channel(QUEUE).0, mpsc::channel(QUEUE).0);
         let controller = Controller::new(Parts {
             cluster: "c1".to_owned(),
+            peers: "c1".to_owned(),
             namespaces: Vec::new(),
             node: None,
             session_ttl: Duration::from_mins(10),
-            prober: Prober::new(probes, PROBES),
+            prober: Prober::new(probes, PROBES).expect("a thread"),
             events: Events::new(client.clone(), "bench", metrics.clone()),
             context: Context {
                 router: Router::new(client, CALL_TIMEOUT),
@@ -122,8 +123,9 @@ impl Bench {
             let view = self.view(&name);
             object.status = Some(status::status(view, None, false));
             object.metadata.resource_version = Some("2".to_owned());
-            let (uid, object) = (view.seen.record().uid.clone(), Ok(Some(Box::new(Sighting(Ok(object))))));
-            self.controller.take(Message::Reported { group: name.clone(), uid, object });
+            let uid = view.seen.record().uid.clone();
+            let reported = Ok(Box::new(Reported::Done(Sighting(Ok(object)))));
+            self.controller.take(Message::Reported { group: name.clone(), uid, reported });
             self.controller.turn();
             let (group, election) = (self.view(&name).group, self.view(&name).group.election());
             assert!(matches!(election.phase(), Phase::Stable) && !election.busy());
@@ -191,8 +193,8 @@ impl Bench {
         each(cpu_time().saturating_sub(began), all.len())
     }
 
-    /// Shows a newer version of each pod that is otherwise as before, and says how long each took the loop, with the turn
-    /// after it.
+    /// Shows a newer version of each pod that is otherwise as before, and says how long each took the loop, with the
+    /// turn after it.
     pub fn pod_events(&mut self, gone: usize) -> Duration {
         let runtime = self.runtime.handle().clone();
         let _context = runtime.enter();

@@ -49,9 +49,9 @@ pub(super) struct Answered {
     pub(super) object: Option<Box<Sighting>>,
 }
 
-/// Claims these groups. A row is only created, or taken over from an earlier group of the same name, after a quorum read
-/// has found the group: a cache may show a group that was deleted long ago. For a group that is being deleted without a
-/// row, a tombstone is created.
+/// Claims these groups. A row is only created, or taken over from an earlier group of the same name, after a quorum
+/// read has found the group: a cache may show a group that was deleted long ago. For a group that is being deleted
+/// without a row, a tombstone is created.
 pub(super) async fn claim(
     store: &Store,
     router: &Router,
@@ -94,7 +94,15 @@ pub(super) async fn claim(
     let chosen: Vec<&Record> = confirmed.iter().map(|index| all[*index]).collect();
     let second = ask(store, session, &chosen, &again).await;
     for (index, answer) in confirmed.into_iter().zip(second) {
-        answers[index] = answer;
+        answers[index] = match answer {
+            // The quorum read found the group.
+            Ok(Claimed::Tombstone { .. }) => Err(Trouble::Lock(format!(
+                "the lock's row says that \"{}\" was deleted, and it exists, perhaps because etcd was restored: delete it, \
+                 and create it again",
+                groups[index].name
+            ))),
+            answer => answer,
+        };
     }
     let mut answers: Vec<_> =
         answers.into_iter().map(|answer| answer.map(|claimed| Answer::Lock(Box::new(claimed)))).collect();

@@ -38,8 +38,8 @@ pub struct Known {
     pub place: String,
 }
 
-/// Reads a group of the cluster that a kubeconfig or a service account leads to, and the marks on its pods. The stamps of
-/// earlier groups count as well: restored pods carry them. `namespace` defaults to the one of the kubeconfig.
+/// Reads a group of the cluster that a kubeconfig or a service account leads to, and the marks on its pods. The stamps
+/// of earlier groups count as well: restored pods carry them. `namespace` defaults to the one of the kubeconfig.
 pub async fn claimant(namespace: Option<&str>, name: &str) -> Result<Claimant, ExplainError> {
     let client = ApiServer::find().await?.changes;
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     api::{ConditionType, Reason, Role},
     election::{Member, Phase, Standing},
+    routing::RoleLabelUse,
 };
 
 /// A group as it is seen, and as it is run.
@@ -92,7 +93,8 @@ pub(super) fn findings(
 fn probed(view: View) -> Finding {
     let found = view.seen.coverage();
     let reason = match found {
-        ProbeCoverage::Full | ProbeCoverage::TcpOnly => Reason::AsExpected,
+        ProbeCoverage::Full => Reason::AsExpected,
+        ProbeCoverage::TcpOnly => Reason::TcpOnly,
         ProbeCoverage::NoProbe => Reason::NoProbe,
         ProbeCoverage::Unusable { .. } => Reason::ProbeUnusable,
     };
@@ -119,15 +121,24 @@ fn accepted(view: View) -> Finding {
         );
         return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
     }
-    if let Some(owner) = view.seen.owner_that_selects_by_role() {
-        let message = format!(
-            "{owner} selects its pods by the label {}, so a pod whose role changes is replaced at once; take the label out of \
-             its selector and its template. No pod of this group is promoted",
-            view.group.record().reference.marks.label
-        );
-        return finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message);
+    let label = &view.group.record().reference.marks.label;
+    match view.seen.role_label_use() {
+        Some(RoleLabelUse { workload, selects: true }) => {
+            let message = format!(
+                "{workload} selects its pods by the label {label}, so a pod whose role changes is replaced at once; take \
+                 the label out of its selector and its template. No pod of this group is promoted"
+            );
+            finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message)
+        }
+        Some(RoleLabelUse { workload, selects: false }) => {
+            let message = format!(
+                "the spec can be carried out, but the pod template of {workload} sets the label {label}: each new pod has \
+                 this role until the operator corrects it. Take the label out of the template"
+            );
+            finding(Accepted, true, Reason::RoleLabelInTemplate, message)
+        }
+        None => finding(Accepted, true, Reason::AsExpected, "the spec can be carried out"),
     }
-    finding(Accepted, true, Reason::AsExpected, "the spec can be carried out")
 }
 
 fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
@@ -161,8 +172,11 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         return finding(Active, false, Reason::WatchFailed, message);
     }
     if members == 0 {
-        let message =
-            "spec.selector matches no pod in this namespace; compare it with the labels of the pods";
+        let label = &view.group.record().reference.marks.label;
+        let message = format!(
+            "spec.selector matches no pod in this namespace; compare it with the labels of the pods. If no pod is \
+             created, check that the pod template does not set the label {label}"
+        );
         return finding(Active, false, Reason::NoPods, message);
     }
     if let Some(Hindrance::Lock(outage)) = hindrance {
@@ -259,7 +273,8 @@ mod tests {
         let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
         let grant = Uuid::from_u128(7);
         let holder = Some(pod.clone());
-        let declared = Declaration { token: 5, grant: Some(grant.to_string()), holder, strip: Vec::new() };
+        let declared =
+            Declaration { token: 5, grant: Some(grant.to_string()), holder, ..Declaration::default() };
         let member = Member {
             pod: pod.clone(),
             node: None,
@@ -270,6 +285,7 @@ mod tests {
             fencing_fits: true,
             standing: Standing::Unproven,
             created: 0,
+            revision: None,
         };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };

@@ -63,7 +63,8 @@ impl fmt::Display for ProbeCoverage {
         match self {
             Self::Full => f.write_str("the operator can probe the pods"),
             Self::TcpOnly => f.write_str(
-                "the pods are probed by TCP connections, which detect a program that ended but not one that hangs",
+                "the pods are probed by TCP connections, which detect a program that ended but not one that hangs: write \
+                 a readinessProbe with httpGet or grpc if the program can answer one",
             ),
             Self::NoProbe => write!(
                 f,

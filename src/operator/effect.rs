@@ -11,15 +11,15 @@ use crate::{
     api::{OnDelete, PodAt, PodRef, Reason, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
-    routing::{Declared, Promoted, RoutingError, Stripped, Trial},
+    routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
     telemetry::LockOutcome,
 };
 use leadergroup_lock::{
     self, Changed, Granted, Holder, LockError, LockRow, SessionId, Token, Tombstone, Vacate,
 };
 
-/// The pause between the last strip and the promotion. It lets the EndpointSlice controller see the one before the other;
-/// otherwise it finds its cache out of date and waits for a second.
+/// The pause between the last strip and the promotion. It lets the EndpointSlice controller see the one before the
+/// other; otherwise it finds its cache out of date and waits for a second.
 const SETTLE: Duration = Duration::from_millis(5);
 
 /// One effect to carry out.
@@ -165,13 +165,9 @@ impl Call<'_> {
             Effect::Recheck(pod) => self.recheck(&pod, learned).await?,
             Effect::Confirm { token } => self.confirm(Token::new(token)).await?,
             Effect::Stamp { token, pods } => {
-                let stamped = router.stamp(group, token, &pods).await;
-                learned.pods = stamped.pods;
-                if let Some(error) = stamped.failed {
-                    return Err(error.into());
-                }
-                let refused = stamped.refused.into_iter().map(|(pod, error)| (pod, error.to_string()));
-                Outcome::Stamped(refused.collect())
+                let mut stamped = router.stamp(group, token, &pods).await;
+                learned.pods = std::mem::take(&mut stamped.pods);
+                outcome_of(stamped)?
             }
             Effect::Tombstone => self.bury().await?,
             Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
@@ -300,6 +296,18 @@ impl Call<'_> {
     }
 }
 
+/// A failed write of one pod does not hide the refusals of others. Its pod does not show the stamp, and is stamped
+/// again.
+fn outcome_of(stamped: Stamped) -> Result<Outcome, Failure> {
+    match stamped.failed {
+        Some(error) if stamped.refused.is_empty() => Err(error.into()),
+        _ => {
+            let refused = stamped.refused.into_iter().map(|(pod, error)| (pod, error.to_string()));
+            Ok(Outcome::Stamped(refused.collect()))
+        }
+    }
+}
+
 fn changed(answer: Changed) -> Result<(), Failure> {
     match answer {
         Changed::Done => Ok(()),
@@ -353,5 +361,28 @@ fn lock_outcome(outcome: &Outcome) -> LockOutcome {
         Outcome::Failed | Outcome::Unknown => LockOutcome::Failed,
         Outcome::Rejected(_) => LockOutcome::Refused,
         _ => LockOutcome::Done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusals_of_a_batch_of_stamps_are_kept_if_another_stamp_of_it_fails() {
+        let error =
+            |code| RoutingError::Refused { what: "label a pod standby", code, message: "no".to_owned() };
+        let pod = PodRef { name: "web-1".to_owned(), uid: "uid-1".to_owned() };
+        let both = Stamped {
+            refused: vec![(pod.clone(), error(403))],
+            failed: Some(error(500)),
+            ..Stamped::default()
+        };
+        match outcome_of(both) {
+            Ok(Outcome::Stamped(refused)) => assert_eq!((refused.len(), &refused[0].0), (1, &pod)),
+            _ => panic!("the refusal is lost"),
+        }
+        let failed = Stamped { failed: Some(error(500)), ..Stamped::default() };
+        assert!(matches!(outcome_of(failed), Err(Failure::Trouble(Trouble::Unreachable(_)))));
     }
 }

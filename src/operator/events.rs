@@ -1,15 +1,15 @@
-//! Kubernetes Events on the groups: one for each change of holder, for a probe that cannot be carried out, and for labels
-//! that others have set.
+//! Kubernetes Events on the groups: one for each change of holder, for what a user should mend, and for labels that
+//! others have set.
 //!
-//! Each change of holder is an Event of its own. Events of the same kind that are collected into a series keep the text of
-//! the first, which names the pod and the token of another change.
+//! Each change of holder is an Event of its own. Events of the same kind that are collected into a series keep the text
+//! of the first, which names the pod and the token of another change.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta},
 };
 use kube::{Api, Client, Resource as _, api::PostParams};
 use tokio::{sync::mpsc, time::timeout};
@@ -30,6 +30,8 @@ const FOREIGN_LABEL_INTERVAL: Duration = Duration::from_mins(1);
 const LONGEST_NOTE: usize = 1_024;
 /// The reason of these Events.
 const FOREIGN_LABEL: &str = "ForeignLabel";
+/// The reason of the Event about a switchover that is not carried out.
+const SWITCHOVER_REFUSED: &str = "SwitchoverRefused";
 
 /// Sends Events from a queue of its own, so that nothing waits for them.
 pub(super) struct Events {
@@ -65,10 +67,17 @@ impl Events {
         self.publish(group, change_of_holder(finished));
     }
 
-    /// A probe that was asked for cannot be carried out.
-    pub(super) fn unprobed(&self, group: &LeaderGroup, problem: &str) {
-        let (reason, note) = (Reason::ProbeUnusable.to_string(), problem.to_owned());
-        self.publish(group, News { is_normal: false, reason, action: "Probe", note, pod: None });
+    /// A condition says what a user should mend although the group is Ready.
+    pub(super) fn warned(&self, group: &LeaderGroup, condition: &Condition) {
+        let (reason, note) = (condition.reason.clone(), condition.message.clone());
+        self.publish(group, News { is_normal: false, reason, action: "Inspect", note, pod: None });
+    }
+
+    /// A requested switchover is refused.
+    pub(super) fn switchover_refused(&self, group: &LeaderGroup, message: &str) {
+        let reason = SWITCHOVER_REFUSED.to_owned();
+        let note = format!("the requested switchover is refused: {message}");
+        self.publish(group, News { is_normal: false, reason, action: "Refuse", note, pod: None });
     }
 
     /// The active label was taken off pods that are not the holder.
@@ -117,7 +126,10 @@ fn change_of_holder(finished: &Finished) -> News {
         }
     };
     News {
-        is_normal: matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed),
+        is_normal: matches!(
+            finished.reason,
+            Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed | Reason::Switchover
+        ),
         reason: finished.reason.to_string(),
         action,
         note,
@@ -173,7 +185,11 @@ fn event(group: &LeaderGroup, news: News, replica: &str) -> Event {
 /// Whether the change was a failover: an unplanned change from one pod to another.
 fn is_failover(finished: &Finished) -> bool {
     let another = matches!((&finished.from, &finished.to), (Some(from), Some(to)) if from.uid != to.uid);
-    another && !matches!(finished.reason, Reason::FirstHolder | Reason::Resumed | Reason::LostCommits)
+    another
+        && !matches!(
+            finished.reason,
+            Reason::FirstHolder | Reason::Resumed | Reason::LostCommits | Reason::Switchover
+        )
 }
 
 async fn send(client: Client, mut queue: mpsc::Receiver<Event>, metrics: Arc<Metrics>) {

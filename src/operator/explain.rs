@@ -3,7 +3,7 @@
 //! A replica that becomes the owner of the group now would see the same: the index is filled from lists instead of
 //! watches, the prober probes the pods, and the plan is made by the election's own steps.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, Client, api::ListParams, runtime::watcher};
@@ -62,6 +62,9 @@ pub enum ExplainError {
     /// The group cannot be decoded.
     #[error("{0}")]
     Undecodable(String),
+    /// The operating system allows no further thread.
+    #[error("cannot start the thread that probes pods: {0}; check the limits of the container")]
+    Prober(#[source] io::Error),
 }
 
 /// What the election sees, and what it would do.
@@ -216,10 +219,10 @@ impl Observer {
     async fn apply(&mut self, event: Event) {
         for request in self.index.apply(event, Monotonic::now()) {
             if let Request::ReadOwner(record, owner) = request {
-                let selects = self.router.selects_by_role(&record.reference, &owner).await;
+                let found = self.router.role_label_use(&record.reference, &owner).await;
                 let (group, uid) = (record.name.clone(), record.uid.clone());
-                let selects = selects.map_err(|error| Trouble::from(&error));
-                self.index.apply(Event::OwnerRead { group, uid, owner, selects }, Monotonic::now());
+                let found = found.map_err(|error| Trouble::from(&error));
+                self.index.apply(Event::OwnerRead { group, uid, owner, found }, Monotonic::now());
             }
         }
     }
@@ -227,7 +230,7 @@ impl Observer {
     /// Probes the pods until there is evidence about each, or time is over.
     async fn observe(&mut self, name: &GroupName, patience: Duration) -> Result<(), ExplainError> {
         let (sender, mut events) = mpsc::channel(PROBES);
-        let mut prober = Prober::new(sender, PROBES);
+        let mut prober = Prober::new(sender, PROBES).map_err(ExplainError::Prober)?;
         let mut unprobed = false;
         for (uid, target) in self.index.targets(name, Probing::All) {
             unprobed |= target.is_none();
@@ -317,8 +320,9 @@ impl Observer {
                 format!("the older LeaderGroup {} selects pods of this one", others.join(", "))
             }
             Reason::RoleLabelInOwnerSelector => {
-                let owner = group.owner_that_selects_by_role().unwrap_or("the owner of the pods");
-                format!("{owner} selects its pods by the role label")
+                let workload =
+                    group.role_label_use().map_or("the owner of the pods", |found| &found.workload);
+                format!("{workload} selects its pods by the role label")
             }
             other => other.to_string(),
         })

@@ -103,9 +103,14 @@ impl Group {
 
     /// Moves the election by one event.
     pub(super) fn step(&mut self, event: Event, now: Duration) -> Vec<(Ticket, Effect)> {
-        let (is_tick, before) = (matches!(event, Event::Tick), self.election.phase().clone());
+        let is_tick = matches!(event, Event::Tick);
+        let shown = |election: &election::Group| {
+            let refused = election.refused_switchover().map(|(request, _)| request.to_owned());
+            (election.phase().clone(), refused)
+        };
+        let before = shown(&self.election);
         let effects = self.election.step(event, now);
-        if !is_tick || !effects.is_empty() || *self.election.phase() != before {
+        if !is_tick || !effects.is_empty() || shown(&self.election) != before {
             self.version += 1;
         }
         if matches!(self.election.phase(), Phase::Stable) && !self.election.busy() {
@@ -131,8 +136,8 @@ impl Group {
         news
     }
 
-    /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the first
-    /// answers to its probes are on their way.
+    /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the
+    /// first answers to its probes are on their way.
     pub(super) fn settles(&self, now: Duration) -> bool {
         let unproven = |member: &election::Member| member.standing == Standing::Unproven;
         now < self.settled_at() && self.election.world().members.iter().any(unproven)

@@ -1,5 +1,5 @@
-//! The replica's session with the lock: when it is registered and given up, and what its heartbeat reports. The lock's own
-//! heartbeat keeps the session alive.
+//! The replica's session with the lock: when it is registered and given up, and what its heartbeat reports. The lock's
+//! own heartbeat keeps the session alive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +25,8 @@ pub(super) struct Keeper {
     pub(super) store: Store,
     /// The cluster's UID.
     pub(super) cluster: String,
+    /// Which replicas share the groups among them ([`peers`]).
+    pub(super) peers: String,
     /// The name of this replica.
     pub(super) replica: String,
     pub(super) metrics: Arc<Metrics>,
@@ -33,6 +35,17 @@ pub(super) struct Keeper {
     pub(super) news: mpsc::Sender<Message>,
     /// Whether this replica reaches the API server. If it does not, it cannot work for any group.
     pub(super) fit: watch::Receiver<bool>,
+}
+
+/// The name of the replicas that share groups among them: those of one cluster that watch the same namespaces. Other
+/// installations may use the same database. `namespaces` is sorted; empty for all.
+pub(super) fn peers(cluster: &str, namespaces: &[String]) -> String {
+    if namespaces.is_empty() {
+        return cluster.to_owned();
+    }
+    // FNV-1a: replicas of different versions must agree.
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{cluster}/{:016x}", namespaces.join(",").bytes().fold(0xcbf2_9ce4_8422_2325, fold))
 }
 
 /// Why a session ended.
@@ -102,7 +115,7 @@ impl Keeper {
         let config = SessionConfig {
             // One database may be shared with other clusters and programs.
             name: format!("{}/{}", self.cluster, self.replica),
-            peers: Some(self.cluster.clone()),
+            peers: Some(self.peers.clone()),
             ttl: self.ttl,
             retry_interval: self.retry_interval,
         };
@@ -117,7 +130,7 @@ impl Keeper {
         leave: &CancellationToken,
     ) -> End {
         let mut fit = self.fit.clone();
-        let mut hints = Box::pin(self.store.listen_among(&self.cluster));
+        let mut hints = Box::pin(self.store.listen_among(&self.peers));
         let mut yielded = false;
         loop {
             tokio::select! {

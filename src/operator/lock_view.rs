@@ -55,6 +55,11 @@ impl LockView {
         &self.living
     }
 
+    /// Whether this replica has had a session since its start.
+    pub(super) fn has_beaten(&self) -> bool {
+        !self.living.is_empty()
+    }
+
     /// Since when the living sessions are the same.
     pub(super) fn living_since(&self) -> Duration {
         self.living_since

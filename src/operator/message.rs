@@ -19,6 +19,7 @@ use super::{
 use crate::{
     api::Sighting,
     election::{Outcome, Ticket},
+    routing::{Reported, RoleLabelUse},
 };
 use leadergroup_lock::SessionId;
 
@@ -62,9 +63,14 @@ pub(super) enum Message {
     Claimed { session: SessionId, answers: Vec<Answered> },
     /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because
     /// the group had changed.
-    Reported { group: GroupName, uid: Arc<str>, object: Result<Option<Box<Sighting>>, Trouble> },
-    /// An owner of pods was read: whether it selects them by the group's role label.
-    Owner { group: GroupName, uid: Arc<str>, owner: OwnerReference, selects: Result<bool, Trouble> },
+    Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },
+    /// An owner of pods was read: how it uses the group's role label.
+    Owner {
+        group: GroupName,
+        uid: Arc<str>,
+        owner: OwnerReference,
+        found: Result<Option<RoleLabelUse>, Trouble>,
+    },
     /// The answer to a ping.
     ApiServer { reachable: bool },
     /// The rows that the session owns, for a comparison.

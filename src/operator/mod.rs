@@ -1,13 +1,13 @@
 //! The operator: it connects the cluster, the elections, the lock and the API server.
 //!
 //! Events from watches, probes and heartbeats update the `index`. The `controller` looks at the groups that changed,
-//! steps their elections, and starts the effects that come out. Each effect is a task of its own that ends within a bound
-//! and sends its outcome back as a message.
+//! steps their elections, and starts the effects that come out. Each effect is a task of its own that ends within a
+//! bound and sends its outcome back as a message.
 //!
 //! | what | files |
 //! |---|---|
 //! | what comes in | `watch`, `lock_keeper`, `message` |
-//! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owner_selector`, `coverage` |
+//! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owners`, `coverage` |
 //! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
 //! | what goes out | `queue`, `executor`, `effect`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
@@ -40,7 +40,7 @@ mod message;
 mod object;
 mod opinion;
 mod outage;
-mod owner_selector;
+mod owners;
 mod ownership;
 mod probing;
 mod queue;
@@ -54,7 +54,7 @@ mod undecodable;
 mod watch;
 mod watch_health;
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
@@ -65,7 +65,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Settings,
-    health::Prober,
+    health::{ProbeEvent, Prober},
     routing::Router,
     telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server},
 };
@@ -101,6 +101,9 @@ pub enum OperatorError {
     /// The address for health checks and metrics is taken.
     #[error(transparent)]
     Listen(#[from] BindError),
+    /// The operating system allows no further thread.
+    #[error("cannot start the thread that probes pods: {0}; check the limits of the container")]
+    Prober(#[source] io::Error),
 }
 
 /// Runs one replica until `shutdown`, then releases its groups and returns.
@@ -111,6 +114,8 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
     let api = ApiServer::find().await?;
     let store = settings.store()?;
     let endpoint = Server::bind(settings.listen).await?;
+    let (events, evidence) = mpsc::channel(QUEUE);
+    let prober = Prober::new(events, PROBES).map_err(OperatorError::Prober)?;
     tracing::info!(
         replica = settings.replica,
         version = env!("CARGO_PKG_VERSION"),
@@ -130,7 +135,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
     };
     if let Some(cluster) = identify(&api.changes, &health.liveness, &shutdown).await {
         let replica = Replica { settings: &settings, api, store, cluster, metrics };
-        replica.operate(health, shutdown).await;
+        replica.operate((prober, evidence), health, shutdown).await;
     }
     answering.cancel();
     // The server ends within a bound of its own, and its result no longer matters.
@@ -149,10 +154,14 @@ struct Replica<'a> {
 
 impl Replica<'_> {
     /// Works for the groups until `shutdown`.
-    async fn operate(self, health: Health, shutdown: CancellationToken) {
+    async fn operate(
+        self,
+        (prober, evidence): (Prober, mpsc::Receiver<ProbeEvent>),
+        health: Health,
+        shutdown: CancellationToken,
+    ) {
         let Self { settings, api, store, cluster, metrics } = self;
         let (messages, inbox) = mpsc::channel(QUEUE);
-        let (probes, evidence) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         let (namespaces, messages_of_watches) = (settings.namespaces.clone(), messages.clone());
         watch::Watches { client: api.watches, namespaces, messages: messages_of_watches }.start();
@@ -162,9 +171,11 @@ impl Replica<'_> {
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
         tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
+        let peers = lock_keeper::peers(&cluster, &settings.namespaces);
         let keeper = lock_keeper::Keeper {
             store: store.clone(),
             cluster: cluster.clone(),
+            peers: peers.clone(),
             replica: settings.replica.clone(),
             metrics: metrics.clone(),
             ttl: settings.ttl,
@@ -175,10 +186,11 @@ impl Replica<'_> {
         let keeper = tokio::spawn(keeper.run(leave.clone()));
         let parts = Parts {
             cluster,
+            peers,
             namespaces: settings.namespaces.clone(),
             node: settings.node.clone(),
             session_ttl: settings.ttl,
-            prober: Prober::new(probes, PROBES),
+            prober,
             events: Events::new(api.background.clone(), &settings.replica, metrics.clone()),
             context: Context {
                 router: Router::new(api.changes, CALL_TIMEOUT)

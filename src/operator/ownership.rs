@@ -9,10 +9,8 @@ use std::{sync::Arc, time::Duration};
 use super::{assignment::falls_to, claim::Answer, trouble::Trouble};
 use leadergroup_lock::{Claimed, Key, SessionId};
 
-/// After this many heartbeats at which a group had no owner, a replica no longer leaves it to the replica that it falls
-/// to.
-const PATIENT_BEATS: u32 = 2;
-/// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still free.
+/// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still
+/// free.
 const RECLAIM: Duration = Duration::from_secs(5);
 
 /// Which replica owns a group, as far as this one knows.
@@ -34,12 +32,14 @@ pub(super) enum Ownership {
 #[derive(Debug)]
 pub(super) struct Claims {
     last: Ownership,
+    /// This replica owned the group last, as far as it knows.
+    was_ours: bool,
     /// The other session, if it may have given the group up.
     doubted: Option<SessionId>,
     /// When the next claim may be made.
     after: Duration,
-    /// Consecutive heartbeats at which the group had no owner.
-    open_beats: u32,
+    /// Since when the group has had no owner, as far as this replica knows.
+    open_since: Option<Duration>,
     /// This replica gave the group to another one, and does not know yet whether that one took it.
     given: bool,
     /// Until when this replica, which hears the holder, claims the group as soon as it is free.
@@ -50,9 +50,10 @@ impl Default for Claims {
     fn default() -> Self {
         Self {
             last: Ownership::Unowned,
+            was_ours: false,
             doubted: None,
             after: Duration::ZERO,
-            open_beats: 0,
+            open_since: None,
             given: false,
             offered_until: Duration::ZERO,
         }
@@ -65,14 +66,29 @@ impl Claims {
         &self.last
     }
 
+    /// Whether this replica owned the group last, as far as it knows.
+    pub(super) fn was_ours(&self) -> bool {
+        self.was_ours
+    }
+
     /// Whether to claim the group now, given the living sessions. To be called once a heartbeat, for a group that this
-    /// replica does not own.
-    pub(super) fn due(&mut self, key: &Key, own: SessionId, living: &[SessionId], now: Duration) -> bool {
-        if let Ownership::Other(session) = self.last
-            && !living.contains(&session)
-        {
-            self.last = Ownership::Unowned;
-            self.open_beats = 0;
+    /// replica does not own. After `patience` it is no longer left to the replica that it falls to. This is a time and
+    /// not a number of heartbeats, because each group that is given up causes an extra one.
+    pub(super) fn due(
+        &mut self,
+        key: &Key,
+        own: SessionId,
+        living: &[SessionId],
+        patience: Duration,
+        now: Duration,
+    ) -> bool {
+        if let Ownership::Other(session) = self.last {
+            if living.contains(&session) {
+                self.after = Duration::ZERO;
+            } else {
+                self.last = Ownership::Unowned;
+                self.open_since = None;
+            }
         }
         let asks = match self.last {
             Ownership::Unowned | Ownership::Foreign(_) => true,
@@ -82,10 +98,8 @@ impl Claims {
         if !asks || now < self.after {
             return false;
         }
-        self.open_beats = self.open_beats.saturating_add(1);
-        now < self.offered_until
-            || falls_to(key, living.iter()) == Some(own)
-            || self.open_beats > PATIENT_BEATS
+        let open_since = *self.open_since.get_or_insert(now);
+        now < self.offered_until || falls_to(key, living.iter()) == Some(own) || now >= open_since + patience
     }
 
     /// A claim is sent.
@@ -107,13 +121,13 @@ impl Claims {
         if let Ownership::Other(session) = self.last
             && self.doubted.replace(session) != Some(session)
         {
-            self.open_beats = 0;
+            self.open_since = None;
         }
     }
 
     /// This replica gives the group to the one that it falls to.
     pub(super) fn give(&mut self) {
-        (self.last, self.given) = (Ownership::Unowned, true);
+        (self.last, self.given, self.was_ours) = (Ownership::Unowned, true, false);
     }
 
     /// This replica gives the group to one that has offered to take it, although the group may fall to this one.
@@ -140,7 +154,9 @@ impl Claims {
         now: Duration,
     ) -> Result<bool, Trouble> {
         self.last = Ownership::Unowned;
-        self.after = Duration::ZERO;
+        // Every claim waits for the reads of all its groups. One that hangs must not be in each of them.
+        let hangs = matches!(answer, Err(Trouble::Unreachable(_) | Trouble::Refused(_)));
+        self.after = if hangs { now + RECLAIM } else { Duration::ZERO };
         let claimed = match answer? {
             Answer::Lock(claimed) => *claimed,
             Answer::Buried => {
@@ -148,14 +164,16 @@ impl Claims {
                 return Ok(false);
             }
         };
+        self.was_ours = matches!(claimed, Claimed::Ours(_));
         match claimed {
             Claimed::Ours(_) => {
-                self.open_beats = 0;
+                self.open_since = None;
                 // If it is given to another replica later, that one is to claim it.
                 self.offered_until = Duration::ZERO;
                 return Ok(true);
             }
-            Claimed::By { session } => self.last = Ownership::Other(session),
+            // If it is not a replica that shares groups with this one, it is not asked at each heartbeat.
+            Claimed::By { session } => (self.last, self.after) = (Ownership::Other(session), now + RECLAIM),
             Claimed::Foreign { group } => {
                 self.last = Ownership::Foreign(group.into());
                 self.after = now + RECLAIM;
@@ -178,6 +196,8 @@ impl Claims {
 mod tests {
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(2);
+
     #[test]
     fn a_group_is_claimed_by_the_replica_that_it_falls_to_and_after_a_while_by_any() {
         let key = Key::new("web").expect("a key");
@@ -185,34 +205,39 @@ mod tests {
         let chosen = falls_to(&key, living.iter()).expect("one of them");
         let other = living.into_iter().find(|session| *session != chosen).expect("the other one");
         let now = Duration::from_secs(100);
-        assert!(Claims::default().due(&key, chosen, &living, now));
+        assert!(Claims::default().due(&key, chosen, &living, PATIENCE, now));
         let mut claims = Claims::default();
-        let due = |claims: &mut Claims| claims.due(&key, other, &living, now);
-        assert_eq!([(); 3].map(|()| due(&mut claims)), [false, false, true]);
+        let due_at = |claims: &mut Claims, millis| {
+            claims.due(&key, other, &living, PATIENCE, Duration::from_millis(millis))
+        };
+        // Heartbeats follow each other closely while groups are given up.
+        let beats = [100_000, 100_001, 100_002, 100_003, 101_999, 102_000];
+        assert_eq!(beats.map(|at| due_at(&mut claims, at)), [false, false, false, false, false, true]);
         claims.begin();
-        assert!(!due(&mut claims), "a claim is on its way");
+        assert!(!due_at(&mut claims, 102_000), "a claim is on its way");
         let by = Claimed::By { session: chosen };
         assert_eq!(claims.answered(Ok(Answer::Lock(Box::new(by))), now), Ok(false));
-        assert!(!due(&mut claims), "it has an owner");
+        assert!(!due_at(&mut claims, 102_000), "it has an owner");
         // The owner may have given it up: it is asked for again, with the same patience.
         claims.doubt();
         claims.doubt();
-        assert_eq!([(); 3].map(|()| due(&mut claims)), [false, false, true]);
+        let beats = [103_000, 104_999, 105_000];
+        assert_eq!(beats.map(|at| due_at(&mut claims, at)), [false, false, true]);
         claims.begin();
         assert_eq!(*claims.owner(), Ownership::Other(chosen), "until the answer says otherwise");
         // This replica has offered to take it.
-        claims.offer(now + Duration::from_secs(1));
-        assert!(!due(&mut claims), "the owner has not given it up");
+        claims.offer(Duration::from_secs(106));
+        assert!(!due_at(&mut claims, 105_000), "the owner has not given it up");
         claims.doubt();
-        assert!(due(&mut claims));
-        assert!(!claims.due(&key, other, &living, now + Duration::from_secs(1)), "the offer is over");
+        assert!(due_at(&mut claims, 105_000));
+        assert!(!due_at(&mut claims, 106_000), "the offer is over");
         // It is handed over, and does not come back at once.
         let mut given = Claims::default();
         given.hand_over(now);
-        let falls_to_it = |given: &mut Claims, at| given.due(&key, chosen, &living, at);
+        let falls_to_it = |given: &mut Claims, at| given.due(&key, chosen, &living, PATIENCE, at);
         assert!(!falls_to_it(&mut given, now) && falls_to_it(&mut given, now + RECLAIM));
         assert!(given.take_given() && !given.take_given());
         // Its session is gone.
-        assert_eq!([(); 3].map(|()| claims.due(&key, other, &[other], now)), [true; 3]);
+        assert!(claims.due(&key, other, &[other], PATIENCE, Duration::from_secs(106)));
     }
 }

@@ -6,9 +6,11 @@ use std::{collections::BTreeMap, sync::Arc};
 const PLACES: usize = 32;
 /// How many of these may be less urgent than the steps of elections.
 const PLACES_FOR_THE_REST: usize = PLACES / 2;
-/// How many less urgent tasks may be under way even while steps of elections wait, so that reports are late but do not
-/// stop.
-const RESERVED_FOR_THE_REST: usize = 2;
+/// How many of those the reports always find, whatever else is under way.
+const PLACES_FOR_REPORTS: usize = 2;
+/// How many less urgent tasks of each lane may be under way even while steps of elections wait, so that they are late
+/// but do not stop.
+const RESERVED: usize = 2;
 
 /// In which order tasks are started, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,19 +33,35 @@ pub(super) enum Urgency {
     Stamp,
 }
 
+/// Tasks that take each other's places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    AtOnce,
+    Steps,
+    Routine,
+    /// Reports, and what waits for them.
+    Reports,
+}
+
 impl Urgency {
-    fn is_step(self) -> bool {
-        matches!(self, Self::Finish | Self::Failover | Self::Step)
+    fn lane(self) -> Lane {
+        match self {
+            Self::AtOnce => Lane::AtOnce,
+            Self::Finish | Self::Failover | Self::Step => Lane::Steps,
+            Self::Routine => Lane::Routine,
+            Self::Report | Self::Stamp => Lane::Reports,
+        }
     }
 }
 
 /// Tasks that wait for a place.
 pub(super) struct Queue<T> {
-    /// By urgency, then in the order in which they came.
-    waiting: BTreeMap<(Urgency, u64), T>,
+    /// By lane and urgency, then in the order in which they came.
+    waiting: BTreeMap<(Lane, Urgency, u64), T>,
     came: u64,
     steps: Place,
-    rest: Place,
+    routine: Place,
+    reports: Place,
 }
 
 /// A taken place. It is free again when this is dropped.
@@ -59,52 +77,57 @@ impl Place {
 
 impl<T> Queue<T> {
     pub(super) fn new() -> Self {
-        Self { waiting: BTreeMap::new(), came: 0, steps: Place::default(), rest: Place::default() }
+        let (steps, routine, reports) = (Place::default(), Place::default(), Place::default());
+        Self { waiting: BTreeMap::new(), came: 0, steps, routine, reports }
     }
 
     pub(super) fn put(&mut self, urgency: Urgency, task: T) {
         self.came += 1;
-        self.waiting.insert((urgency, self.came), task);
+        self.waiting.insert((urgency.lane(), urgency, self.came), task);
     }
 
     /// The task to start next, with its place, if there is a place for one.
     pub(super) fn take(&mut self) -> Option<(T, Option<Place>)> {
-        let first = self.next()?;
-        let task = self.waiting.remove(&first)?;
-        let place = match first.0 {
-            Urgency::AtOnce => None,
-            step if step.is_step() => Some(self.steps.clone()),
-            _ => Some(self.rest.clone()),
+        let lanes = [Lane::AtOnce, Lane::Steps, Lane::Routine, Lane::Reports];
+        let lane = lanes.into_iter().find(|lane| self.allows(*lane) && self.first(*lane).is_some())?;
+        let task = self.waiting.remove(&self.first(lane)?)?;
+        let place = match lane {
+            Lane::AtOnce => None,
+            Lane::Steps => Some(self.steps.clone()),
+            Lane::Routine => Some(self.routine.clone()),
+            Lane::Reports => Some(self.reports.clone()),
         };
         Some((task, place))
     }
 
     /// Whether a task of this urgency would be started at once.
     pub(super) fn has_room(&self, urgency: Urgency) -> bool {
-        self.allows(urgency) && self.waiting.first_key_value().is_none_or(|((first, _), _)| *first > urgency)
+        let lane = urgency.lane();
+        self.allows(lane) && self.first(lane).is_none_or(|(_, first, _)| first > urgency)
     }
 
-    fn next(&self) -> Option<(Urgency, u64)> {
-        let (first, _) = self.waiting.first_key_value()?;
-        if self.allows(first.0) {
-            return Some(*first);
+    /// The task of a lane that is started next.
+    fn first(&self, lane: Lane) -> Option<(Lane, Urgency, u64)> {
+        let (first, _) = self.waiting.range((lane, Urgency::AtOnce, 0)..).next()?;
+        (first.0 == lane).then_some(*first)
+    }
+
+    fn allows(&self, lane: Lane) -> bool {
+        let (steps, routine, reports) = (self.steps.taken(), self.routine.taken(), self.reports.taken());
+        let (rest, all) = (routine + reports, steps + routine + reports);
+        let steps_wait = self.first(Lane::Steps).is_some();
+        match lane {
+            Lane::AtOnce => true,
+            Lane::Steps => all < PLACES,
+            Lane::Routine if steps_wait => routine < RESERVED,
+            Lane::Reports if steps_wait => reports < RESERVED,
+            Lane::Routine => {
+                routine < PLACES_FOR_THE_REST - PLACES_FOR_REPORTS
+                    && rest < PLACES_FOR_THE_REST
+                    && all < PLACES
+            }
+            Lane::Reports => rest < PLACES_FOR_THE_REST && all < PLACES,
         }
-        let (rest, _) = self.waiting.range((Urgency::Routine, 0)..).next()?;
-        self.allows(rest.0).then_some(*rest)
-    }
-
-    fn allows(&self, urgency: Urgency) -> bool {
-        let (steps, rest) = (self.steps.taken(), self.rest.taken());
-        match urgency {
-            Urgency::AtOnce => true,
-            step if step.is_step() => steps + rest < PLACES,
-            _ if self.steps_wait() => rest < RESERVED_FOR_THE_REST,
-            _ => rest < PLACES_FOR_THE_REST && steps + rest < PLACES,
-        }
-    }
-
-    fn steps_wait(&self) -> bool {
-        self.waiting.range((Urgency::Finish, 0)..(Urgency::Routine, 0)).next().is_some()
     }
 }
 
@@ -157,9 +180,18 @@ mod tests {
     fn what_may_take_its_full_time_limit_leaves_places_for_steps() {
         let mut queue = queue(&[(Urgency::Routine, 100)]);
         let slow = take_all(&mut queue);
-        assert_eq!(slow.len(), PLACES_FOR_THE_REST);
+        assert_eq!(slow.len(), PLACES_FOR_THE_REST - PLACES_FOR_REPORTS);
         queue.put(Urgency::Failover, Urgency::Failover);
         let taken = take_all(&mut queue);
         assert_eq!(count(&taken, Urgency::Failover), 1);
+    }
+
+    #[test]
+    fn reports_and_stamps_find_a_place_beside_slow_tasks() {
+        let mut queue = queue(&[(Urgency::Routine, 100), (Urgency::Stamp, 1)]);
+        let slow = take_all(&mut queue);
+        assert_eq!((count(&slow, Urgency::Stamp), queue.has_room(Urgency::Report)), (1, true));
+        queue.put(Urgency::Report, Urgency::Report);
+        assert_eq!(count(&take_all(&mut queue), Urgency::Report), 1);
     }
 }

@@ -6,10 +6,17 @@ use kube::ResourceExt as _;
 
 use super::object::GroupName;
 use crate::{
-    api::{Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, RoutingSpec},
+    api::{
+        Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, RoutingSpec, SWITCHOVER_ANNOTATION,
+        SWITCHOVER_TO_ANNOTATION, SwitchoverResult,
+    },
+    election::SwitchoverRequest,
     routing::{GroupRef, Marks},
 };
 use leadergroup_lock::Key;
+
+/// So many characters of the annotation name a request. It is written into the status.
+const LONGEST_REQUEST: usize = 64;
 
 /// One version of a group's object. Effects and status writes that are under way share it; a newer version is a new
 /// record.
@@ -66,6 +73,16 @@ impl Record {
     /// The declaration in the status.
     pub(super) fn declared(&self) -> Declaration {
         self.status().map(|status| status.declaration.clone()).unwrap_or_default()
+    }
+
+    /// The switchover that its annotations request, unless the status says that it was refused.
+    pub(super) fn requested_switchover(&self) -> Option<SwitchoverRequest> {
+        let annotation = |name| self.object.annotations().get(name).filter(|value| !value.is_empty());
+        let id: String = annotation(SWITCHOVER_ANNOTATION)?.chars().take(LONGEST_REQUEST).collect();
+        let last = self.status().and_then(|status| status.switchover.as_ref());
+        let refused = last.is_some_and(|last| last.request == id && last.result == SwitchoverResult::Refused);
+        let to = annotation(SWITCHOVER_TO_ANNOTATION).cloned();
+        (!refused).then_some(SwitchoverRequest { id, to })
     }
 
     /// Whether the operator's finalizer is on it.

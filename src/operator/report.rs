@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     coverage::ProbeCoverage, outage::Hindrance, ownership::Ownership, record::Record, trouble::Trouble,
 };
+use crate::{api::LeaderGroupStatus, routing::RoleLabelUse};
 
 /// How often a status may be written for nothing but minor changes, such as a standby that comes and goes.
 const MINOR_INTERVAL: Duration = Duration::from_secs(10);
@@ -16,6 +17,8 @@ const MINOR_BURST: u32 = 4;
 pub(super) struct Report {
     /// It waits for its turn to be written.
     pub(super) queued: bool,
+    /// What was told of a status, in the log and by Events, until it is written.
+    pub(super) told: Option<LeaderGroupStatus>,
     /// A write is under way.
     pub(super) writing: bool,
     /// When the next write may begin.
@@ -25,8 +28,8 @@ pub(super) struct Report {
     /// A replica that does not own the group has reported what it knows. It does so once for each outage and for each
     /// answer to a claim: it must not overwrite the owner's report again and again.
     pub(super) spoken: bool,
-    /// The minor changes that are written. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each write moves
-    /// this time on by one interval, and it may be at most a burst ahead of now.
+    /// The minor changes that are written. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each write
+    /// moves this time on by one interval, and it may be at most a burst ahead of now.
     minor: Duration,
     /// When a minor change that was put off may be written.
     pub(super) minor_after: Option<Duration>,
@@ -61,8 +64,8 @@ pub(super) struct Inputs {
     pub(super) hindrance: Option<Hindrance>,
     /// The older groups that select pods of this one.
     pub(super) older_groups: Vec<String>,
-    /// An owner that selects the group's pods by the role label.
-    pub(super) owner: Option<String>,
+    /// An owner that sets the role label on the group's pods.
+    pub(super) role_label_use: Option<RoleLabelUse>,
     /// How far the pods can be probed.
     pub(super) coverage: ProbeCoverage,
     /// Whether pods without evidence are not yet counted as such.
@@ -75,7 +78,7 @@ impl PartialEq for Inputs {
             && (self.election, self.settles) == (other.election, other.settles)
             && self.ownership == other.ownership
             && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
-            && (&self.older_groups, &self.owner) == (&other.older_groups, &other.owner)
+            && (&self.older_groups, &self.role_label_use) == (&other.older_groups, &other.role_label_use)
             && self.coverage == other.coverage
     }
 }

@@ -1,7 +1,7 @@
 //! Anti-entropy: from time to time the rows that this replica owns are compared with what its elections hold.
 //!
-//! Heartbeats notice a database that is another one by its identity. A comparison finds what that cannot show: a row that
-//! was changed by hand, or a restore under the same identity.
+//! Heartbeats notice a database that is another one by its identity. A comparison finds what that cannot show: a row
+//! that was changed by hand, or a restore under the same identity.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -63,8 +63,8 @@ pub(super) async fn read(store: &Store, session: SessionId) -> Rows {
     Rows { session, rows }
 }
 
-/// The groups whose rows differ from what their elections hold, and the rows that belong to none of the groups that this
-/// replica owns. Only settled groups are compared: the rows of the others are just being changed.
+/// The groups whose rows differ from what their elections hold, and the rows that belong to none of the groups that
+/// this replica owns. Only settled groups are compared: the rows of the others are just being changed.
 pub(super) fn compare<'a>(
     groups: impl Iterator<Item = &'a Group>,
     held: &[ClaimedRow],

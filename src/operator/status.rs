@@ -8,7 +8,9 @@ use super::{
     conditions::{Finding, View, conditions, finding, findings, labelled_holder},
     outage::Hindrance,
 };
-use crate::api::{ActivePod, ConditionType, LeaderGroupStatus, Reason, Unreadable};
+use crate::api::{
+    ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
+};
 
 /// The status as it should read. While the group `settles`, its new owner has not yet heard of all pods, and does not
 /// count fewer eligible pods than before.
@@ -48,6 +50,7 @@ pub(super) fn status(view: View<'_>, hindrance: Option<&Hindrance>, settles: boo
         eligible,
         members,
         ready: format!("{eligible}/{members}"),
+        switchover: switchover(view, &old),
         history: view.group.history.entries().to_vec(),
         conditions: conditions(findings, generation, &old.conditions),
     }
@@ -64,6 +67,7 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
             "eligible": wanted.eligible,
             "members": wanted.members,
             "ready": wanted.ready,
+            "switchover": wanted.switchover,
             "history": wanted.history,
             "conditions": wanted.conditions,
         })
@@ -81,7 +85,7 @@ pub(super) fn is_minor(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStat
     };
     old != wanted
         && (old.observed_generation, &old.active) == (wanted.observed_generation, &wanted.active)
-        && old.history == wanted.history
+        && (&old.history, &old.switchover) == (&wanted.history, &wanted.switchover)
         && others(old) == others(wanted)
 }
 
@@ -96,14 +100,21 @@ pub(super) fn news<'a>(
     (!known && !passing).then_some(now)
 }
 
-/// Why pods cannot be probed although a probe was asked for: `None` if the old status says so already.
-pub(super) fn unprobed<'a>(
+/// What a user should mend although the group is Ready: without what the old status says already.
+pub(super) fn warnings<'a>(
     old: Option<&'a LeaderGroupStatus>,
     wanted: &'a LeaderGroupStatus,
-) -> Option<&'a Condition> {
-    let unusable = Reason::ProbeUnusable.to_string();
-    let find = |status| condition(status, ConditionType::Probed).filter(|found| found.reason == unusable);
-    find(wanted).filter(|_| old.and_then(find).is_none())
+) -> impl Iterator<Item = &'a Condition> {
+    let kinds = [
+        (ConditionType::Probed, Reason::ProbeUnusable),
+        (ConditionType::Probed, Reason::TcpOnly),
+        (ConditionType::Accepted, Reason::RoleLabelInTemplate),
+    ];
+    kinds.into_iter().filter_map(move |(kind, reason)| {
+        let reason = reason.to_string();
+        let find = |status| condition(status, kind).filter(|found| found.reason == reason);
+        find(wanted).filter(|_| old.and_then(find).is_none())
+    })
 }
 
 fn readiness(status: &LeaderGroupStatus) -> Option<&Condition> {
@@ -134,6 +145,41 @@ fn active(view: View<'_>, old: &LeaderGroupStatus) -> Option<ActivePod> {
         node: member.node.clone().unwrap_or_default(),
         since,
     })
+}
+
+/// What became of the last request for a switchover.
+fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatus> {
+    let election = view.group.election();
+    let last = old.switchover.clone();
+    let Some(request) = view.group.record().requested_switchover() else { return last };
+    if last.as_ref().is_some_and(|last| last.request == request.id) {
+        return last;
+    }
+    let answer = |result, message| Some(SwitchoverStatus { request: request.id.clone(), result, message });
+    if let Some((_, why)) = election.refused_switchover().filter(|(refused, _)| *refused == request.id) {
+        return answer(SwitchoverResult::Refused, why.to_string());
+    }
+    let ended = election.declared().switchover.as_ref() == Some(&request.id) && !election.is_changing();
+    let Some(holder) = labelled_holder(view).filter(|_| ended) else { return last };
+    let (name, token) = (&holder.pod.name, election.declared().token);
+    let entry = view.group.history.entries().first().filter(|entry| entry.token == token);
+    let stayed = entry.is_some_and(|entry| entry.from == entry.to);
+    if stayed || request.to.as_ref().is_some_and(|to| to != name) {
+        let message =
+            format!("the change was begun and could not be completed; {name} is active with token {token}");
+        return answer(SwitchoverResult::Refused, message);
+    }
+    let took = entry.map(|entry| format!("; the change took {}", entry.duration)).unwrap_or_default();
+    answer(SwitchoverResult::Done, format!("{name} is active with token {token}{took}"))
+}
+
+/// Whether a request for a switchover was refused, and the old status does not say so.
+pub(super) fn refused_switchover<'a>(
+    old: Option<&LeaderGroupStatus>,
+    wanted: &'a LeaderGroupStatus,
+) -> Option<&'a SwitchoverStatus> {
+    let is_new = |refused: &&SwitchoverStatus| old.and_then(|old| old.switchover.as_ref()) != Some(*refused);
+    wanted.switchover.as_ref().filter(|last| last.result == SwitchoverResult::Refused).filter(is_new)
 }
 
 /// The patch that reports that a group cannot be decoded; `None` if its status says so already.

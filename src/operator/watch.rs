@@ -28,26 +28,40 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// After this time without a failure the next pause is the first one again.
+const CALM: Duration = Duration::from_secs(10);
+
 /// Pauses between attempts. They stay short, because failovers depend on the watches.
 #[derive(Debug, Default)]
 struct Pauses {
     tried: u32,
+    last_failure: Option<Duration>,
+}
+
+impl Pauses {
+    /// The pause after a failure.
+    fn after(&mut self, failure: Duration) -> Duration {
+        let last = self.last_failure.replace(failure);
+        if last.is_none_or(|last| failure.saturating_sub(last) > CALM) {
+            self.tried = 0;
+        }
+        let pause = FIRST_PAUSE * 2_u32.pow(self.tried.min(8));
+        self.tried += 1;
+        pause.min(LONGEST_PAUSE)
+    }
 }
 
 impl Iterator for Pauses {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let pause = FIRST_PAUSE * 2_u32.pow(self.tried.min(8));
-        self.tried += 1;
-        Some(pause.min(LONGEST_PAUSE))
+        Some(self.after(Monotonic::now()))
     }
 }
 
 impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.tried = 0;
-    }
+    /// The stream calls this also when a list begins, which may be refused again at once. So it does nothing.
+    fn reset(&mut self) {}
 }
 
 /// What the watches have in common.
@@ -156,8 +170,8 @@ fn is_reached(error: Option<&kube::Error>) -> bool {
     }
 }
 
-/// Pings the API server once an interval and reports the result, because a silent watch proves nothing. After `patience`
-/// without an answer the replica is unfit to own groups.
+/// Pings the API server once an interval and reports the result, because a silent watch proves nothing. After
+/// `patience` without an answer the replica is unfit to own groups.
 pub(super) async fn ping(
     client: Client,
     every: Duration,
@@ -188,6 +202,18 @@ pub(super) async fn ping(
 mod tests {
     use super::*;
     use kube::core::Status;
+
+    #[test]
+    fn the_pauses_grow_while_failures_follow_each_other() {
+        let mut pauses = Pauses::default();
+        let mut after = |millis| {
+            // As the stream does when the next list begins.
+            pauses.reset();
+            pauses.after(Duration::from_millis(millis)).as_millis()
+        };
+        assert_eq!([0, 200, 600, 1_400, 2_400].map(&mut after), [200, 400, 800, 1_000, 1_000]);
+        assert_eq!([13_000, 14_000].map(after), [200, 400]);
+    }
 
     #[test]
     fn an_api_server_that_refuses_is_there() {

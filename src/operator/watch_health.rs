@@ -1,5 +1,5 @@
-//! Which watches have shown their first list, and which fail. Each is recorded with the namespace that it covers, so that
-//! a namespace that cannot be watched does not affect the others.
+//! Which watches have shown their first list, and which fail. Each is recorded with the namespace that it covers, so
+//! that a namespace that cannot be watched does not affect the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -94,11 +94,11 @@ impl WatchHealth {
         self.failing.get(&watch).map(|(outage, _)| outage)
     }
 
-    /// Whether a group of this namespace may be claimed. Before its pods are listed it would seem to have none: no active
-    /// pod to keep, and no labels to remove.
+    /// Whether a group of this namespace may be claimed. Before its pods are listed it would seem to have none: no
+    /// active pod to keep, and no labels to remove.
     ///
-    /// A group that is being deleted does not wait for them for ever. Its namespace may be deleted too, and the right to
-    /// watch the pods may be gone. The deletion itself lists the pods that carry the group's stamp.
+    /// A group that is being deleted does not wait for them for ever. Its namespace may be deleted too, and the right
+    /// to watch the pods may be gone. The deletion itself lists the pods that carry the group's stamp.
     pub(super) fn allow_claim(&self, namespace: &Arc<str>, deleting: bool, now: Duration) -> bool {
         let scope = self.scope_of(namespace);
         let without_pods = || deleting && self.blindness(namespace).is_some_and(|outage| outage.lasts(now));

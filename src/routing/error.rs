@@ -91,8 +91,8 @@ impl RoutingError {
         }
     }
 
-    /// Whether the API server would refuse the same call again, because of its object: an admission policy, a webhook, a
-    /// quota or a missing right refuses it.
+    /// Whether the API server would refuse the same call again, because of its object: an admission policy, a webhook,
+    /// a quota or a missing right refuses it.
     pub fn is_definite(&self) -> bool {
         self.is_refusal() && !matches!(self.code(), Some(401 | 408))
     }

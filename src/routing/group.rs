@@ -19,6 +19,15 @@ pub enum Declared {
     GroupGone,
 }
 
+/// What became of a report.
+#[derive(Debug)]
+pub enum Reported {
+    /// It was written; the group as it is now.
+    Done(Sighting),
+    /// The group has changed since; the group as it is now, if it exists.
+    Outdated(Option<Sighting>),
+}
+
 impl Router {
     /// A quorum read of the group. None if it is gone or was replaced by another one of the same name. A group that
     /// cannot be decoded is an error, because no decision may be based on it.
@@ -70,7 +79,7 @@ impl Router {
     /// Writes the status except the declaration and the token, which [`Router::declare`] writes. A field that is null
     /// is removed.
     ///
-    /// With `expected`, it writes only if that is still the group's resourceVersion, and returns `None` if it is not.
+    /// With `expected`, it writes only if that is still the group's resourceVersion.
     ///
     /// This is a JSON Patch, too: in a merge patch of the status the API server ignores the UID, so a late patch
     /// would be written to another group of the same name.
@@ -79,10 +88,10 @@ impl Router {
         group: &GroupRef,
         status: &Value,
         expected: Option<&str>,
-    ) -> Result<Option<Sighting>, RoutingError> {
+    ) -> Result<Reported, RoutingError> {
         let what = "write the LeaderGroup's status";
         let this = self.in_background();
-        let write = async |steps| this.patch_group(group, "status", what, steps).await.map(Some);
+        let write = async |steps| this.patch_group(group, "status", what, steps).await.map(Reported::Done);
         let refused = match write(status_steps(&group.uid, status, expected, false)).await {
             Err(refused) if refused.code() == Some(422) => refused,
             answer => return answer,
@@ -90,7 +99,9 @@ impl Router {
         let found = this.sight(group).await?;
         let version = found.as_ref().and_then(ResourceExt::resource_version);
         match (found, version) {
-            (_, version) if expected.is_some() && version.as_deref() != expected => Ok(None),
+            (found, version) if expected.is_some() && version.as_deref() != expected => {
+                Ok(Reported::Outdated(found))
+            }
             // A JSON Patch cannot add fields to a status that does not exist.
             (Some(found), Some(version)) if found.is_without_status() => {
                 write(status_steps(&group.uid, status, Some(&version), true)).await

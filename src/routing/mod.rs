@@ -14,8 +14,9 @@ mod shared_list;
 
 pub use error::RoutingError;
 pub(crate) use error::words;
-pub use group::Declared;
+pub use group::{Declared, Reported};
 pub use marks::{GroupRef, Marks, has_its_fencing_token, stamp_of};
+pub use owners::RoleLabelUse;
 pub use pods::{Promoted, Stamped, Stripped, Trial};
 
 use std::{fmt::Debug, sync::Arc, time::Duration};

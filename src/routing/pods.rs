@@ -137,8 +137,8 @@ impl Router {
         stamped
     }
 
-    /// Labels one pod standby and stamps it, in a write that is bound to a version of the pod: first to the one that the
-    /// watch has shown, if it is known, then to one that was just read.
+    /// Labels one pod standby and stamps it, in a write that is bound to a version of the pod: first to the one that
+    /// the watch has shown, if it is known, then to one that was just read.
     ///
     /// A write that is bound to a version is a read and a write at one moment. It takes effect only on the pod that the
     /// decision saw, however old the watch was and however late the request arrives. A late strip is therefore as safe
@@ -256,9 +256,9 @@ impl Router {
         }
     }
 
-    /// Settles the labels of a deleted group: removes the stamp, and the role label and the fencing token unless they are
-    /// kept. Pods that another group has stamped since are left unchanged. All pods are tried, even if some fail. The error is a
-    /// refusal only if all errors are refusals.
+    /// Settles the labels of a deleted group: removes the stamp, and the role label and the fencing token unless they
+    /// are kept. Pods that another group has stamped since are left unchanged. All pods are tried, even if some fail.
+    /// The error is a refusal only if all errors are refusals.
     pub async fn clear(
         &self,
         group: &GroupRef,

@@ -82,10 +82,10 @@ where
         filter: filter.to_owned(),
         reason: error.to_string(),
     };
-    // The client logs a line for every failed attempt, which is less useful than our own messages. It is off unless
-    // the filter names the client.
-    let whole =
-        if filter.contains("kube_client") { filter.to_owned() } else { format!("kube_client=off,{filter}") };
+    // The client and its watches log a line for every failed attempt. Our own messages say more, and each only once. So
+    // these are off unless the filter names them.
+    let unnamed = ["kube_client", "kube_runtime"].into_iter().filter(|target| !filter.contains(target));
+    let whole: String = unnamed.map(|target| format!("{target}=off,")).chain([filter.to_owned()]).collect();
     let registry = Registry::default().with(EnvFilter::try_new(whole).map_err(unreadable)?);
     let layer = Layer::default().with_writer(writer).with_ansi(false);
     Ok(match format {

@@ -257,17 +257,19 @@ fn others_are_asked_half_a_ttl_before_the_silence_and_their_answer_counts_for_a_
 fn a_replica_vouches_for_a_pod_that_answered_after_the_question_and_once_for_each() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
-    assert!(!evidence.vouches(false), "nobody has asked");
+    assert!(!evidence.vouches(false, ms(3_000)), "nobody has asked");
     evidence.asked(false, ms(1_500));
-    assert!(!evidence.vouches(true), "it may have failed after the last answer");
+    assert!(!evidence.vouches(true, ms(3_000)), "it may have failed after the last answer");
     probe(&mut evidence, 2_000, ProbeOutcome::Success);
-    assert!(evidence.vouches(false) && !evidence.vouches(false));
+    assert!(evidence.vouches(false, ms(3_000)) && !evidence.vouches(false, ms(3_000)));
     evidence.asked(false, ms(2_100));
     evidence.probe_answered_late(5, ms(2_500));
-    assert!(evidence.vouches(false), "a late answer proves that it lives");
+    assert!(evidence.vouches(false, ms(3_000)), "a late answer proves that it lives");
     evidence.asked(true, ms(3_000));
-    assert!(!evidence.vouches(false));
-    assert!(evidence.vouches(true), "the one that asks is blind, and this one is not");
+    assert!(!evidence.vouches(false, ms(3_000)));
+    assert!(evidence.vouches(true, ms(3_000)), "the one that asks is blind, and this one is not");
+    evidence.asked(true, ms(3_000));
+    assert!(!evidence.vouches(true, ms(9_000)), "the question has expired");
 }
 
 #[test]

@@ -97,7 +97,7 @@ async fn probed(server: &Server, service: &str, hold: HoldConnection) -> (ProbeO
         threshold: 2,
     };
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&"u".into(), &target);
     loop {
         let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");

@@ -43,7 +43,7 @@ struct Probed {
 impl Probed {
     fn new(target: &Target) -> Self {
         let (sender, events) = mpsc::channel(64);
-        let mut prober = Prober::new(sender, 8);
+        let mut prober = Prober::new(sender, 8).expect("a prober");
         prober.set_target(&"u".into(), target);
         Self { _prober: prober, events }
     }

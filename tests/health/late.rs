@@ -49,7 +49,7 @@ async fn slow(answer: &'static [u8]) -> (Server, Arc<Notify>) {
 async fn an_answer_after_the_timeout_is_reported_as_late() {
     let (server, go) = slow(OK).await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&"u".into(), &target(&server, PATIENCE));
     let mut steps = Vec::new();
     while steps.len() < 3 {
@@ -70,7 +70,7 @@ async fn an_answer_after_the_timeout_is_reported_as_late() {
 async fn a_late_refusal_does_not_count_as_an_answer() {
     let (server, go) = slow(b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n").await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&"u".into(), &target(&server, PATIENCE));
     let mut steps = Vec::new();
     while steps.last() != Some(&ProbeStep::Ended(ProbeOutcome::Unanswered)) {
@@ -87,7 +87,7 @@ async fn a_late_refusal_does_not_count_as_an_answer() {
 async fn nobody_listens_for_longer_than_asked_for() {
     let server = Server::hanging().await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&"u".into(), &target(&server, SHORT * 2));
     eventually("the connection is closed", || server.accepted() == 1 && server.open() == 0).await;
     events.close();
@@ -103,7 +103,7 @@ async fn nobody_listens_for_longer_than_asked_for() {
 async fn a_program_that_hangs_is_told_from_a_pod_that_is_not_reached() {
     let server = Server::hanging().await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     let interval = Duration::from_millis(500);
     let mut target = Target { interval, ..target(&server, Duration::ZERO) };
     target.probe.timeout = interval;

@@ -81,7 +81,7 @@ async fn next_outcome(events: &mut mpsc::Receiver<ProbeEvent>) -> ProbeOutcome {
 /// machine, another one is sent.
 async fn once(address: SocketAddr, kind: ProbeKind, timeout: Duration) -> ProbeOutcome {
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     loop {
         // A new target is probed at once.
         prober.remove("u");
@@ -265,7 +265,7 @@ async fn a_server_that_never_answers_is_unanswered_and_disconnected() {
 async fn a_network_without_a_way_is_no_answer() {
     // The block 2001:db8::/32 is reserved for documentation. A host without IPv6 cannot even send the probe.
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&uid("u"), &target("[2001:db8::1]:9".parse().unwrap(), tcp(), SHORT, NEVER));
     let outcome = next_outcome(&mut events).await;
     assert!(matches!(outcome, ProbeOutcome::Unanswered | ProbeOutcome::Void), "{outcome:?}");
@@ -287,7 +287,7 @@ async fn an_answer_within_the_timeout_is_an_answer_however_slow() {
     })
     .await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&uid("u"), &target(server.address, http(), AMPLE, NEVER));
     assert_eq!(next(&mut events).await.step, ProbeStep::Sent);
     let early = timeout(SHORT, events.recv()).await;
@@ -371,7 +371,7 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
     let server = Server::answering(OK).await;
     let interval = Duration::from_millis(30);
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     let first = prober.set_target(&uid("u"), &target(server.address, http(), AMPLE, interval)).unwrap();
     let (mut sent, mut ended) = (Vec::new(), HashSet::new());
     while ended.len() < 5 {
@@ -402,7 +402,7 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
 async fn a_new_target_is_asked_at_once_and_not_when_its_turn_comes() {
     let server = Server::answering(OK).await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     let uids = ["u", "v", "w"].map(uid);
     for uid in &uids {
         prober.set_target(uid, &target(server.address, tcp(), AMPLE, NEVER));
@@ -417,7 +417,7 @@ async fn a_pod_is_probed_out_of_turn_when_it_is_asked_about_and_only_its_answer_
     let server = Server::answering(OK).await;
     let hanging = Server::hanging().await;
     let (events, mut received) = mpsc::channel(16);
-    let mut prober = Prober::new(events, 16);
+    let mut prober = Prober::new(events, 16).expect("a prober");
     prober.probe_now("unknown");
     prober.set_target(&"a".into(), &target(server.address, http(), AMPLE, NEVER));
     assert_eq!(next_outcome(&mut received).await, ProbeOutcome::Success);
@@ -435,7 +435,7 @@ async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_no_more_tha
     let server = Server::hanging().await;
     let interval = Duration::from_millis(40);
     let (sender, mut events) = mpsc::channel(64);
-    let mut prober = Prober::new(sender, 64);
+    let mut prober = Prober::new(sender, 64).expect("a prober");
     prober.set_target(&uid("u"), &target(server.address, http(), interval * 3, interval));
     let (mut ended, mut under_way, mut most) = (0, 0, 0);
     while ended < 6 {
@@ -458,7 +458,7 @@ async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_no_more_tha
 async fn no_more_probes_are_under_way_than_allowed() {
     let server = Server::hanging().await;
     let (sender, mut events) = mpsc::channel(64);
-    let mut prober = Prober::new(sender, 3);
+    let mut prober = Prober::new(sender, 3).expect("a prober");
     let mut void = 0;
     for n in 0..20 {
         let uid = uid(&format!("u{n}"));
@@ -480,7 +480,7 @@ async fn no_more_probes_are_under_way_than_allowed() {
 async fn pods_that_do_not_answer_leave_room_for_those_that_do() {
     let (hanging, well) = (Server::hanging().await, Server::answering(OK).await);
     let (sender, mut events) = mpsc::channel(64);
-    let mut prober = Prober::new(sender, 1);
+    let mut prober = Prober::new(sender, 1).expect("a prober");
     let pause = Duration::from_millis(500);
     for n in 0..20 {
         let uid = uid(&format!("u{n}"));
@@ -510,7 +510,7 @@ async fn pods_that_do_not_answer_leave_room_for_those_that_do() {
 async fn a_changed_target_is_probed_again_and_an_unchanged_one_is_not() {
     let (one, two) = (Server::answering(OK).await, Server::answering(OK).await);
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     let interval = Duration::from_millis(20);
     let uid = uid("u");
     let first = prober.set_target(&uid, &target(one.address, http(), AMPLE, interval)).unwrap();
@@ -536,7 +536,7 @@ async fn a_changed_target_is_probed_again_and_an_unchanged_one_is_not() {
 async fn a_removed_target_is_disconnected_at_once() {
     let server = Server::hanging().await;
     let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     prober.set_target(&uid("u"), &target(server.address, http(), AMPLE, NEVER));
     assert_eq!(next(&mut events).await.step, ProbeStep::Sent);
     eventually("the probe has arrived", || server.open() == 1).await;
@@ -552,7 +552,7 @@ async fn a_removed_target_is_disconnected_at_once() {
 async fn a_full_queue_holds_the_probes_back_and_loses_none() {
     let server = Server::answering(OK).await;
     let (sender, mut events) = mpsc::channel(1);
-    let mut prober = Prober::new(sender, 64);
+    let mut prober = Prober::new(sender, 64).expect("a prober");
     for n in 0..10 {
         let uid = uid(&format!("u{n}"));
         prober.set_target(&uid, &target(server.address, http(), AMPLE, NEVER));

@@ -51,7 +51,7 @@ async fn operator() {
     let spec = serde_json::from_value(json!({ "selector": { "matchLabels": { "app": "web" } } })).unwrap();
     let facts = PodFacts::from_pod(&serde_json::from_value(pod).unwrap(), &spec);
     let (sender, mut events) = mpsc::channel(64);
-    let mut prober = Prober::new(sender, 8);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
     let mut evidence =
         PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
     evidence.kubelet(&facts, Monotonic::now());

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
@@ -76,6 +76,19 @@ impl Account {
     pub(crate) async fn let_into(&self, namespace: &str) {
         let mut binding = self.watched.clone();
         binding["metadata"]["namespace"] = namespace.into();
+        let binding = serde_json::from_value(binding).unwrap();
+        self.bindings(namespace).create(&PostParams::default(), &binding).await.unwrap();
+    }
+
+    /// Grants it only the right to report on the groups of a namespace, not to see its pods.
+    pub(crate) async fn let_report_in(&self, namespace: &str) {
+        let name = format!("{}-reports", self.name);
+        let rules = json!([{ "apiGroups": ["leadergroup.dev"], "resources": ["leadergroups/status"], "verbs": ["patch"] }]);
+        let role = json!({ "metadata": { "name": name }, "rules": rules });
+        let cluster_roles: Api<ClusterRole> = Api::all(self.client.clone());
+        cluster_roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
+        let mut binding = self.watched.clone();
+        (binding["metadata"]["namespace"], binding["roleRef"]["name"]) = (namespace.into(), name.into());
         let binding = serde_json::from_value(binding).unwrap();
         self.bindings(namespace).create(&PostParams::default(), &binding).await.unwrap();
     }

@@ -71,3 +71,39 @@ async fn a_replica_that_joins_gets_its_share_and_no_holder_changes() {
     assert!(two.end().await.0.success(), "{}", two.log());
     assert!(three.end().await.0.success(), "{}", three.log());
 }
+
+#[tokio::test]
+async fn two_installations_with_one_database_do_not_disturb_each_other() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (a, b) = (server.namespace("install-a").await, server.namespace("install-b").await);
+    let groups = groups(client.clone(), &a);
+    for index in 0..GROUPS {
+        let (name, spec) = (format!("g{index}"), json!({ "selector": { "matchLabels": { "app": "none" } } }));
+        groups.create(&PostParams::default(), &group(&name, &spec)).await.unwrap();
+    }
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let start = |name, namespace: &str| {
+        Operator::start_as(name, server, namespace, &[("LEADERGROUP_DATABASE_URL", url.as_str())])
+    };
+    let owned = async || {
+        let owned = "select count(*) from leadergroup.lock l join leadergroup.session s on s.id = l.session \
+                     where not s.dead";
+        usize::try_from(database.number(owned).await).unwrap()
+    };
+    let mut one = start("1", &a);
+    eventually("one replica to own all groups", async || owned().await == GROUPS).await;
+    let mut two = start("2", &b);
+    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
+    let sessions = async || database.number("select count(*) from leadergroup.session where not dead").await;
+    eventually("the other installation", async || sessions().await == 2).await;
+    // Long enough for groups to be given to a replica that joined.
+    eventually("some heartbeats", async || {
+        assert_eq!(owned().await, GROUPS, "a group has no owner");
+        beats().await >= 16
+    })
+    .await;
+    assert!(one.end().await.0.success(), "{}", one.log());
+    assert!(two.end().await.0.success(), "{}", two.log());
+}

@@ -252,3 +252,28 @@ async fn a_group_that_a_live_replica_passes_on_is_taken() {
     assert_eq!(database.number(lives).await, 2, "the other one lives on");
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }
+
+#[tokio::test]
+async fn a_claim_that_fails_is_logged() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("newer").await;
+    let groups = groups(client.clone(), &namespace);
+    let spec = json!({ "selector": { "matchLabels": { "app": "none" } } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (database, _store) = postgres::migrated().await;
+    let owned =
+        async || database.number("select count(*) from leadergroup.lock where session is not null").await;
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    eventually("an owner", async || owned().await == 1).await;
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    for (row, word) in [
+        ("protocol = 99", "newer operator"),
+        ("protocol = 1, tombstone = true", "was deleted, and it exists"),
+    ] {
+        database.sql(&format!("update leadergroup.lock set session = null, {row}")).await;
+        let mut operator = Operator::start(server, &namespace, &database.url());
+        eventually("a word about it", async || operator.log().contains(word)).await;
+        assert!(operator.end().await.0.success(), "{}", operator.log());
+    }
+}

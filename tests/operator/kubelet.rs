@@ -15,6 +15,8 @@ use leadergroup::api::ROLE_LABEL;
 use serde_json::json;
 use tokio::{task::AbortHandle, time::sleep};
 
+use crate::postgres::eventually;
+
 /// Renews the lease of a node until it is stopped: pods without a probe are judged by it.
 pub(crate) async fn keep_lease(client: Client, node: &'static str) -> AbortHandle {
     let leases = Api::<Lease>::namespaced(client, "kube-node-lease");
@@ -28,6 +30,17 @@ pub(crate) async fn keep_lease(client: Client, node: &'static str) -> AbortHandl
         }
     };
     tokio::spawn(renew).abort_handle()
+}
+
+/// Waits until a node's lease was renewed some times, twice a second: what the replicas do at intervals, they have
+/// done.
+pub(crate) async fn later(client: Client, node: &str, renewals: u32) {
+    let leases = Api::<Lease>::namespaced(client, "kube-node-lease");
+    let version = async || leases.get(node).await.unwrap().resource_version();
+    for _ in 0..renewals {
+        let before = version().await;
+        eventually("the lease to be renewed", async || version().await != before).await;
+    }
 }
 
 pub(crate) async fn run_pod(pods: &Api<Pod>, name: &str, node: &str) {

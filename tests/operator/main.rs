@@ -28,3 +28,5 @@ mod replica;
 mod reports;
 mod requests;
 mod rights;
+mod switchover;
+mod templates;

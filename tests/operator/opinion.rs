@@ -1,8 +1,11 @@
 //! An active pod that its group's owner does not hear, but another replica does.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::PostParams};
-use serde_json::json;
+use kube::{
+    Api,
+    api::{DynamicObject, PostParams},
+};
+use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
@@ -13,18 +16,27 @@ use crate::{
     replica::Operator,
 };
 
+/// Two pods that answer probes, and a group of them with these times.
+async fn answering_group(
+    server: &ApiServer,
+    namespace: &str,
+    lock: Value,
+) -> (Api<DynamicObject>, Api<Pod>, [Answering; 2]) {
+    let client = server.client().await;
+    let (groups, pods) = (groups(client.clone(), namespace), Api::<Pod>::namespaced(client, namespace));
+    let web = [Answering::start(&pods, "web-0").await, Answering::start(&pods, "web-1").await];
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": lock });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    (groups, pods, web)
+}
+
 #[tokio::test]
 async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_that_nobody_hears_is_replaced()
 {
     let server = ApiServer::shared().await;
-    let client = server.client().await;
     let namespace = server.namespace("opinion").await;
-    let (groups, pods) =
-        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
-    let web = [Answering::start(&pods, "web-0").await, Answering::start(&pods, "web-1").await];
     let lock = json!({ "ttl": "3s", "retryInterval": "500ms" });
-    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": lock });
-    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (groups, pods, web) = answering_group(server, &namespace, lock).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     // The ttl is longer than the pause after which a group that was handed over may be claimed back.
@@ -75,4 +87,54 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     for replica in &mut replicas {
         assert!(replica.end().await.0.success(), "{}", replica.log());
     }
+}
+
+/// The group falls to a replica that has not heard its active pod for a long time, while the owner hears it.
+#[tokio::test]
+async fn a_group_that_falls_to_a_replica_that_does_not_hear_its_active_pod_keeps_it() {
+    let server = ApiServer::shared().await;
+    let namespace = server.namespace("deaf").await;
+    let lock = json!({ "ttl": "6s", "retryInterval": "1s" });
+    let (groups, pods, web) = answering_group(server, &namespace, lock).await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let variables = [
+        ("LEADERGROUP_DATABASE_URL", url.as_str()),
+        ("LEADERGROUP_TTL", "9s"),
+        ("LEADERGROUP_RETRY_INTERVAL", "1s"),
+    ];
+    let start = |name: &str| Operator::start_as(name, server, &namespace, &variables);
+    let mut hears = start("0");
+    let owner = async || {
+        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
+                     join leadergroup.session s on s.id = l.session where not s.dead";
+        database.number(owner).await
+    };
+    let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
+    eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    let (active_pod, before) = (active(&pods).await.remove(0), token().await);
+    let held = usize::from(active_pod != "web-0");
+    for attempt in 1..=3_i64 {
+        let mut deaf = start(&attempt.to_string());
+        web[held].cut(deaf.pid());
+        eventually("two sessions", async || {
+            database.number("select count(*) from leadergroup.session where not dead").await == 2
+        })
+        .await;
+        let beats =
+            async || database.number("select min(beat) from leadergroup.session where not dead").await;
+        eventually("some heartbeats", async || beats().await >= 16).await;
+        let history = groups.get("web").await.unwrap().data["status"]["history"].clone();
+        let now = (active(&pods).await, token().await);
+        assert!(!hears.log().contains("silent"), "the first one does not hear it either: {}", hears.log());
+        assert_eq!(
+            now,
+            (vec![active_pod.clone()], before.clone()),
+            "replica {attempt}: {history:#}\n{}",
+            deaf.log()
+        );
+        assert!(deaf.end().await.0.success(), "{}", deaf.log());
+        eventually("the first one to own it", async || owner().await == 0).await;
+    }
+    assert!(hears.end().await.0.success(), "{}", hears.log());
 }

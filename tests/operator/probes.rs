@@ -59,6 +59,10 @@ async fn a_probe_that_cannot_be_carried_out_is_a_condition_and_an_event_until_it
     let address = json!({ "status": { "podIP": "198.18.0.9", "podIPs": [{ "ip": "198.18.0.9" }] } });
     pods.patch_status("web-0", &PatchParams::default(), &Patch::Merge(address)).await.unwrap();
     eventually("it can be probed", async || probed().await.0 == "True").await;
+    let spec = json!({ "spec": { "health": { "probe": { "httpGet": null, "tcpSocket": { "port": 80 } } } } });
+    groups.patch("web", &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
+    eventually("the limit of TCP", async || probed().await.1 == "TcpOnly").await;
+    assert_eq!(probed().await.0, "True");
     assert_eq!(notes().await.len(), 1, "one event tells of the problem");
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }

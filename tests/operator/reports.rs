@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex};
 
 use futures::TryStreamExt as _;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{DeleteParams, DynamicObject, PostParams},
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
 
 use crate::{
+    account::Account,
     apiserver::ApiServer,
-    kubelet::{active, keep_lease, report, run_pod},
+    kubelet::{active, keep_lease, later, report, run_pod},
     objects::{condition, group, groups},
     postgres::{self, Server, eventually},
     replica::Operator,
@@ -31,16 +32,6 @@ fn watched(groups: &Api<DynamicObject>, name: &str) -> Arc<Mutex<Vec<Value>>> {
         }
     });
     seen
-}
-
-/// Waits until a node's lease was renewed some times, twice a second: what the replicas do at intervals, they have done.
-async fn later(client: Client, node: &str, renewals: u32) {
-    let leases = Api::<Lease>::namespaced(client, "kube-node-lease");
-    let version = async || leases.get(node).await.unwrap().resource_version();
-    for _ in 0..renewals {
-        let before = version().await;
-        eventually("the lease to be renewed", async || version().await != before).await;
-    }
 }
 
 fn ready(status: &Value) -> String {
@@ -88,6 +79,54 @@ async fn two_replicas_do_not_contradict_each_other_about_a_group_whose_key_becom
     kubelet.abort();
     assert!(one.end().await.0.success(), "{}", one.log());
     assert!(two.end().await.0.success(), "{}", two.log());
+}
+
+#[tokio::test]
+async fn a_replica_that_sees_no_pods_says_nothing_about_a_group_of_another_one() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let namespace = server.namespace("half-blind").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-half-blind").await;
+    for name in ["web-0", "web-1"] {
+        run_pod(&pods, name, "node-of-half-blind").await;
+    }
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let variables = [("LEADERGROUP_DATABASE_URL", url.as_str())];
+    let mut owner = Operator::start_as("owner", server, &namespace, &variables);
+    eventually("the group to be ready", async || {
+        groups.get("web").await.unwrap().data["status"]["ready"] == "2/2"
+    })
+    .await;
+    let before = groups.get("web").await.unwrap().data["status"].clone();
+
+    let account = Account::new(server, &namespace).await;
+    account.let_report_in(&namespace).await;
+    let mut blind = account.start(server, &[&namespace], &url);
+    eventually("it sees the group and no pods", async || {
+        blind.log().lines().any(|line| line.contains("HTTP 403") && line.contains("Pods"))
+    })
+    .await;
+    // An outage is reported after ten seconds.
+    later(client.clone(), "node-of-half-blind", 26).await;
+    let edit = json!({ "metadata": { "annotations": { "example.com/edited": "yes" } } });
+    groups.patch("web", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
+    later(client, "node-of-half-blind", 6).await;
+    assert_eq!(groups.get("web").await.unwrap().data["status"], before);
+
+    // A group that nobody has reported on.
+    owner.kill();
+    groups.create(&PostParams::default(), &group("new", &spec)).await.unwrap();
+    eventually("the reason why nothing happens", async || {
+        condition(&groups, "new", "Active").await.1 == "WatchFailed"
+    })
+    .await;
+    assert!(blind.end().await.0.success(), "{}", blind.log());
+    kubelet.abort();
 }
 
 #[tokio::test]

@@ -114,8 +114,8 @@ fn module_of(path: &str, folder: &str) -> Segments {
     module
 }
 
-/// Lines that are neither blank nor comment, up to the tests. Formatted code has `#[cfg(test)]` of a whole module at the
-/// beginning of a line, and its end, too.
+/// Lines that are neither blank nor comment, up to the tests. Formatted code has `#[cfg(test)]` of a whole module at
+/// the beginning of a line, and its end, too.
 fn code_lines(text: &str) -> usize {
     let mut in_tests = false;
     let mut count = 0;

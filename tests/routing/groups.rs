@@ -1,8 +1,8 @@
 //! Tests of the writes to the group: declaration, status, finalizer.
 
 use leadergroup::{
-    api::{Declaration, FINALIZER},
-    routing::{Declared, RoutingError},
+    api::{Declaration, FINALIZER, LeaderGroupStatus},
+    routing::{Declared, Reported, RoutingError},
 };
 use serde_json::json;
 
@@ -32,6 +32,13 @@ async fn a_declaration_replaces_only_the_one_that_was_read() {
     assert_eq!(status.token, 2);
 }
 
+fn written(reported: Reported) -> LeaderGroupStatus {
+    match reported {
+        Reported::Done(found) => found.0.unwrap().status.unwrap(),
+        other @ Reported::Outdated(_) => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_report_does_not_collide_with_a_declaration() {
     let stage = Stage::new("report").await;
@@ -46,12 +53,16 @@ async fn a_report_does_not_collide_with_a_declaration() {
     assert_eq!(stage.router.declare(&stage.group, &before, &next).await.unwrap(), Declared::Done);
     let active = json!({ "pod": "a", "uid": "u", "node": "n", "since": "2026-01-01T00:00:00Z" });
     let reported = stage.router.report(&stage.group, &json!({ "active": active }), None).await.unwrap();
-    assert_eq!(reported.unwrap().0.unwrap().status.unwrap().active.unwrap().pod, "a");
+    assert_eq!(written(reported).active.unwrap().pod, "a");
     for _ in 0..2 {
         let patch = json!({ "eligible": 2, "active": null });
         let reported = stage.router.report(&stage.group, &patch, None).await.unwrap();
-        assert_eq!(reported.unwrap().0.unwrap().status.unwrap().active, None);
+        assert_eq!(written(reported).active, None);
     }
+    // A replica that has not seen the last change, for example because it was stopped.
+    let late = json!({ "eligible": 9 });
+    let outdated = stage.router.report(&stage.group, &late, Some("1")).await.unwrap();
+    assert!(matches!(outdated, Reported::Outdated(Some(_))), "{outdated:?}");
     let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
     assert_eq!((status.eligible, status.members, status.declaration), (2, 3, next));
 }

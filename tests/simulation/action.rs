@@ -163,6 +163,8 @@ pub enum Action {
     Pause {
         paused: bool,
     },
+    /// A user requests a switchover.
+    Request,
     /// A user changes `lockDelay`.
     Delay {
         on: bool,
@@ -205,6 +207,7 @@ pub struct Faults {
     pub rewinds: u32,
     pub empties: u32,
     pub pauses: u32,
+    pub requests: u32,
     pub policies: u32,
     pub contests: u32,
     pub group: u32,
@@ -233,6 +236,7 @@ impl Faults {
             rewinds: many,
             empties: many,
             pauses: many,
+            requests: many,
             policies: many,
             contests: many,
             group: many,
@@ -252,7 +256,7 @@ impl Faults {
             refusals: 0,
             ..Self::all()
         };
-        Self { group: 0, contests: 0, ..pods }
+        Self { group: 0, contests: 0, requests: 0, ..pods }
     }
 
     /// The database loses nothing.
@@ -280,6 +284,7 @@ impl Faults {
             Action::Rewind { .. } => &mut self.rewinds,
             Action::Empty => &mut self.empties,
             Action::Pause { paused: true } => &mut self.pauses,
+            Action::Request => &mut self.requests,
             Action::Delay { .. } | Action::Keep { .. } => &mut self.policies,
             Action::Contest { contested: true } => &mut self.contests,
             Action::DeleteGroup => &mut self.group,

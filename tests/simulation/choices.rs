@@ -37,6 +37,7 @@ impl Model {
             actions.extend([
                 Action::DeleteGroup,
                 Action::Pause { paused: !group.paused },
+                Action::Request,
                 Action::Delay { on: group.lock_delay.is_zero() },
                 Action::Keep { keep: group.on_delete != OnDelete::Keep },
                 Action::Contest { contested: !group.contested },
@@ -126,13 +127,12 @@ impl Model {
         let free = |row: &LockRow| {
             row.session.is_none_or(|other| replica.session == Some(other) || !database.lives(other))
         };
-        // A group that is being deleted or was deleted needs no claim any more.
+        // A group that is being deleted needs a claim to find out that it has no row, or none any more.
         let observing = |entry: &Entry| entry.object.deleting && *entry.machine.phase() == Phase::Observing;
-        let deleting = replica.entry.as_ref().is_some_and(observing);
-        database
-            .row
-            .as_ref()
-            .is_none_or(|row| free(row) && (deleting || !(row.tombstone && Some(row.group) == group)))
+        let observing = replica.entry.as_ref().is_some_and(observing);
+        let deleting = replica.entry.as_ref().is_some_and(|entry| entry.object.deleting);
+        let has_none = |row: &LockRow| if Some(row.group) == group { row.tombstone } else { deleting };
+        database.row.as_ref().is_none_or(|row| free(row) && (observing || !has_none(row)))
     }
 
     fn fates_of(&self, pod: usize, actions: &mut Vec<Action>) {

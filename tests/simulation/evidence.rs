@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl Model {
-    /// The evidence against a pod is over when the pod is well, every replica knows this, and no change that was decided
-    /// before is unfinished. Two databases may hold different decisions, so then it is never over.
+    /// The evidence against a pod is over when the pod is well, every replica knows this, and no change that was
+    /// decided before is unfinished. Two databases may hold different decisions, so then it is never over.
     pub fn acquit(&mut self) {
         let settled = |task: &Task| matches!(task.job, Job::Effect(_, Effect::Stamp { .. }));
         let rests = |replica: &&Replica| {

@@ -1,9 +1,12 @@
-//! The end of every long schedule: all faults are removed, and then the group must settle. Then its active pod fails, and
-//! must be replaced. Both within a time that follows from the settings.
+//! The end of every long schedule: all faults are removed, and then the group must settle. Then its active pod fails,
+//! and must be replaced. Both within a time that follows from the settings.
 
 use std::time::Duration;
 
-use leadergroup::api::{PodRef, Role};
+use leadergroup::{
+    api::{PodRef, Role},
+    election::{Group, Phase},
+};
 
 use crate::{
     action::{Action, Faults},
@@ -18,8 +21,8 @@ const ROUNDS: usize = 400;
 /// then 5 s of waiting for evidence about the holder of an unfinished term, or until the next restored label or larger
 /// token. The `lockDelay` comes on top.
 const HEALED_WITHIN: Duration = Duration::from_secs(10);
-/// The longest time until the active pod of a settled group is replaced after the evidence: the pause after one failure.
-/// The `lockDelay` comes on top, unless the pod has ended.
+/// The longest time until the active pod of a settled group is replaced after the evidence: the pause after one
+/// failure. The `lockDelay` comes on top, unless the pod has ended.
 const REPLACED_WITHIN: Duration = Duration::from_millis(100);
 
 impl Model {
@@ -107,9 +110,9 @@ impl Model {
         }
     }
 
-    /// Whether the group must settle without the pod that an admission policy refuses to change. A pod that may be active
-    /// has to be changed before another one may become active. Only the replica that tried to promote it knows that it
-    /// is not, so the owner must not change either, and the group must stay.
+    /// Whether the group must settle without the pod that an admission policy refuses to change. A pod that may be
+    /// active has to be changed before another one may become active. Only the replica that tried to promote it knows
+    /// that it is not, so the owner must not change either, and the group must stay.
     fn can_do_without_the_refusing_pod(&mut self) -> bool {
         let Some((uid, refusal)) = self.server.refusing.clone() else { return true };
         let is = |pod: &PodRef| pod.uid == uid;
@@ -134,6 +137,17 @@ impl Model {
         let pending =
             database.terms.iter().filter(|(token, _)| *token >= confirmed).map(|(_, holder)| holder);
         refusal == Refusal::Promotion || !declared.holder.iter().chain(&declared.strip).chain(pending).any(is)
+    }
+
+    /// Whether the group is served, no pause after a failure has to end, and every other pod may become active again.
+    fn rests_but_for_the_refusing_pod(&self) -> bool {
+        let Some((refusing, _)) = &self.server.refusing else { return false };
+        let owners = self.replicas.iter().filter(|replica| replica.is_owner());
+        let mut machines = owners.filter_map(|replica| replica.entry.as_ref()).map(|entry| &entry.machine);
+        let rests = |machine: &Group| {
+            *machine.phase() == Phase::Stable && machine.refused().all(|(pod, _)| pod.pod.uid == *refusing)
+        };
+        self.is_served() && machines.all(rests)
     }
 
     fn mend(&mut self, pod: usize) {
@@ -193,7 +207,7 @@ impl Model {
                 served = self.is_served().then(|| served.unwrap_or(self.now));
             }
             // An attempt to write to a pod that refuses it is repeated for ever.
-            let settled = self.server.refusing.is_some() && self.is_served() && self.unsettled().is_none();
+            let settled = self.rests_but_for_the_refusing_pod() && self.unsettled().is_none();
             quiet = if idle { quiet + 1 } else { 0 };
             if quiet > 2 || settled {
                 return served;

@@ -138,6 +138,73 @@ fn a_pod_that_others_label_active_during_a_change_is_not_stamped_while_another_i
     assert_eq!(model.conclude(0), None);
 }
 
+/// I5: the database lost commits, so the active pod is to keep its role under a new term. Then a list from before its
+/// promotion, and no probe, leave its replica without evidence about it, in the middle of the change.
+#[test]
+fn a_pod_that_neither_watch_nor_probe_shows_to_be_active_is_not_replaced() {
+    let mut model = settled(Faults::all());
+    let replica = 1;
+    let answer = Action::Answer { replica, task: 0 };
+    let watch = Action::WatchPod { replica };
+    for action in [
+        Action::Rewind { steps: 3 },
+        Action::Stop { replica, clean: false },
+        Action::Start { replica },
+        Action::WatchGroup { replica },
+        Action::Beat { replica },
+        watch,
+        Action::Claim { replica },
+    ] {
+        model.apply(action);
+    }
+    let declares = |task: &Task| matches!(task.job, Job::Effect(_, Effect::Declare { .. }));
+    while !model.replicas[replica].tasks.iter().any(declares) {
+        model.apply(answer);
+    }
+    for action in [Action::RelistPods { replica, back: 5 }, watch, watch, answer, watch] {
+        model.apply(action);
+    }
+    let mut resumed = model.clone();
+    for action in [Action::Probe { replica, pod: 1 }, Action::Wake { replica }, answer] {
+        model.apply(action);
+    }
+    assert_eq!(model.conclude(0), None);
+    // The result is the same if there is evidence at first and the replica resumes the change.
+    for pod in [0, 1] {
+        resumed.apply(Action::Probe { replica, pod });
+    }
+    resumed.apply(Action::Stale { replica, pod: 0 });
+    for _ in 0..2 {
+        if !resumed.replicas[replica].tasks.is_empty() {
+            resumed.apply(answer);
+        }
+    }
+    assert_eq!(resumed.conclude(0), None);
+}
+
+/// Its pod was gone, so the lock was to be freed, but the answer is late. When the pod is back, nothing may free the
+/// lock without the owner's knowledge.
+#[test]
+fn a_release_that_is_late_does_not_take_the_lock_from_a_pod_that_came_back() {
+    let mut model = settled(Faults::all());
+    model.freshness = Freshness::Everything;
+    let replica = model.replicas.iter().position(Replica::is_owner).unwrap();
+    for pod in 0..NAMES.len() {
+        model.apply(Action::Leave { pod });
+    }
+    let vacates = |task: &Task| matches!(task.job, Job::Effect(_, Effect::Vacate { .. }));
+    while !model.replicas[replica].tasks.iter().any(vacates) {
+        model.apply(Action::Answer { replica, task: 0 });
+    }
+    model.apply(Action::TimeOut { replica, task: 0 });
+    for pod in 0..NAMES.len() {
+        model.apply(Action::Rejoin { pod });
+    }
+    model.work();
+    model.apply(Action::Arrive { packet: 0 });
+    assert_eq!(model.unsettled(), None);
+}
+
 #[test]
 fn long_random_schedules() {
     let mut promotions = 0;
@@ -255,6 +322,17 @@ fn every_order_when_a_pod_crashes_and_the_group_is_paused() {
         Freshness::Everything,
         13,
     );
+}
+
+#[test]
+fn every_order_when_a_switchover_is_requested_and_a_replica_is_paused() {
+    let faults = Faults { requests: 1, mark_dead: 1, time_outs: 1, wakes: 1, ..Faults::default() };
+    exhausted(faults, Freshness::Everything, 12);
+}
+
+#[test]
+fn every_order_when_a_switchover_is_requested_and_a_pod_fails() {
+    exhausted(Faults { requests: 1, ails: 1, wakes: 1, ..Faults::default() }, Freshness::AllButPods, 10);
 }
 
 #[test]

@@ -114,6 +114,7 @@ impl Model {
             restarts: 0,
             selected: true,
             node: NODES[pod],
+            created: version,
         };
         self.server.pods.insert(name, new);
         self.server.health.insert(uid, Health::Well);
@@ -130,6 +131,7 @@ impl Model {
             lock_delay: Duration::ZERO,
             on_delete: OnDelete::default(),
             contested: false,
+            requested: None,
             declared,
         });
     }
@@ -347,6 +349,7 @@ impl Model {
             Action::DeleteGroup
             | Action::CreateGroup
             | Action::Pause { .. }
+            | Action::Request
             | Action::Delay { .. }
             | Action::Keep { .. }
             | Action::Contest { .. } => self.regroup(action),
@@ -387,6 +390,9 @@ impl Model {
         self.note_unheard_pod();
         for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
             replica.look(self.now, self.server.revision);
+            if let Some(holder) = replica.released.take() {
+                self.server.released.insert(holder);
+            }
             if let Some((holder, since)) = replica.replaced.take() {
                 self.server.judge_evidence(&holder, since);
             }
@@ -405,6 +411,7 @@ impl Model {
         group.version = version;
         match action {
             Action::Pause { paused } => group.paused = paused,
+            Action::Request => group.requested = Some(version.to_string()),
             Action::Delay { on } => group.lock_delay = if on { LOCK_DELAY } else { Duration::ZERO },
             Action::Keep { keep } => group.on_delete = if keep { OnDelete::Keep } else { OnDelete::Strip },
             Action::Contest { contested } => group.contested = contested,

@@ -7,7 +7,7 @@ use std::{
 
 use leadergroup::{
     api::{PodRef, Reason, Role},
-    election::{Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, World},
+    election::{Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, SwitchoverRequest, World},
 };
 use uuid::Uuid;
 
@@ -52,6 +52,8 @@ pub struct Replica {
     pub against: BTreeMap<String, (Duration, u64)>,
     /// The holder that was replaced by the last decision, and since which revision there was evidence against it.
     pub replaced: Option<(String, Option<u64>)>,
+    /// The holder that the last decision replaces because a user requested it.
+    pub released: Option<String>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
     /// The database failed over, and this replica has not handled that yet.
@@ -76,7 +78,9 @@ impl Replica {
             // The routing writes it together with the role, and the model has no foreign edits.
             fencing_fits: true,
             standing: self.standing(pod),
-            created: 0,
+            created: pod.created.cast_signed(),
+            // As if each pod that replaces one of the first three were of a newer template.
+            revision: Some(if pod.created > 3 { "2" } else { "1" }.into()),
         });
         World {
             members: members.collect(),
@@ -87,6 +91,7 @@ impl Replica {
             },
             declared: entry.object.declared.clone(),
             obstacle: entry.object.contested.then_some(Reason::SelectedByOtherGroup),
+            switchover: entry.object.requested.clone().map(|id| SwitchoverRequest { id, to: None }),
             deleting: entry.object.deleting,
             lock_away: self.lock_away,
         }
@@ -134,6 +139,19 @@ impl Replica {
             return;
         }
         let former = row.holder.as_ref().filter(|former| settled && **former != grant.holder);
+        let by_request = grant.reason == Reason::Switchover && settled;
+        if by_request {
+            let requested = entry.object.requested.as_ref();
+            if requested.is_none_or(|id| declared.switchover.as_ref() == Some(id)) {
+                self.violation = Some(format!("I5: {} follows without a request", grant.holder.uid));
+                return;
+            }
+            self.released = former.map(|former| former.uid.clone());
+        }
+        let former = former.filter(|_| !by_request);
+        // A holder that has lost its label, and which the API server refuses to label again, is no longer active.
+        let refused = |former: &PodRef| entry.machine.refused().any(|(pod, _)| pod.pod.uid == former.uid);
+        let former = former.filter(|former| grant.reason != Reason::LabelLost || !refused(former));
         let against = |former: &PodRef| self.against.get(&former.uid);
         self.replaced = former.map(|former| (former.uid.clone(), against(former).map(|(_, at)| *at)));
         let ended = |former: &PodRef| {
@@ -161,24 +179,28 @@ impl Replica {
 
     /// Updates the world of the election.
     pub fn look(&mut self, now: Duration, revision: u64) {
+        self.note_evidence(now, revision);
         let world = self.world();
         let Some(entry) = &self.entry else { return };
         let event = if *entry.machine.world() == world { Event::Tick } else { Event::World(world) };
-        self.note_evidence(now, revision);
         self.step(event, now);
     }
 
-    /// Records since when there is evidence against a pod.
+    /// Records since when there is evidence against a pod, also before this replica knows the group.
     fn note_evidence(&mut self, now: Duration, revision: u64) {
-        let world = self.world();
-        let Some(entry) = &self.entry else { return };
-        let holder = entry.machine.row().holder.as_ref().map(|holder| &holder.uid);
-        for uid in world.members.iter().map(|member| &member.pod.uid).chain(holder) {
-            let member = world.members.iter().find(|member| member.pod.uid == *uid);
-            if member.is_none_or(|member| member.standing.against().is_some()) {
-                self.against.entry(uid.clone()).or_insert((now, revision));
-            } else if *entry.machine.phase() == Phase::Stable {
-                self.against.remove(uid);
+        let machine = self.entry.as_ref().map(|entry| &entry.machine);
+        let rests = machine.is_none_or(|it| matches!(it.phase(), Phase::Stable | Phase::Observing));
+        let holder = machine.and_then(|it| it.row().holder.as_ref()).map(|holder| holder.uid.clone());
+        let selected = self.pods.values().filter(|pod| pod.selected);
+        let against = |pod: &Pod| (pod.pod.uid.clone(), self.standing(pod).against().is_some());
+        let members: Vec<_> = selected.map(against).collect();
+        let gone = holder.filter(|holder| members.iter().all(|(uid, _)| uid != holder));
+        let gone = gone.map(|holder| (holder, true));
+        for (uid, against) in members.into_iter().chain(gone) {
+            if against {
+                self.against.entry(uid).or_insert((now, revision));
+            } else if rests {
+                self.against.remove(&uid);
             }
         }
     }

@@ -26,6 +26,8 @@ pub struct Pod {
     /// The group's selector matches its labels.
     pub selected: bool,
     pub node: &'static str,
+    /// The server's revision at its creation.
+    pub created: u64,
 }
 
 /// The outcome of probes of a pod.
@@ -55,6 +57,8 @@ pub struct GroupObject {
     pub on_delete: OnDelete,
     /// An older group selects the same pods. In the cluster this is the other group's object, on the same watch.
     pub contested: bool,
+    /// The last request for a switchover.
+    pub requested: Option<String>,
     pub declared: Declaration,
 }
 
@@ -127,8 +131,15 @@ pub struct Server {
     pub blemished: BTreeSet<String>,
     /// The last revision at which a pod was not well, deleted or not selected, by UID.
     pub bad_until: BTreeMap<String, u64>,
+    /// UIDs of pods that a requested switchover replaces, until they are declared again. They may lose the role, too.
+    pub released: BTreeSet<String>,
+    /// The requests that were carried out.
+    pub fulfilled: BTreeSet<String>,
     /// UIDs of pods whose role was set by others. The operator puts it right.
     pub meddled: BTreeSet<String>,
+    /// UIDs of pods that a deletion has left active. The next group of the same key strips them, because the lock's
+    /// terms name them. If a database lost these, nobody can tell whose label it is.
+    pub kept: BTreeSet<String>,
     pub group: Option<GroupObject>,
     pub ledger: Vec<Granted>,
     /// All declarations ever made: group, token, grant, holder.
@@ -219,6 +230,11 @@ impl Server {
             self.pods.insert(pod.name.clone(), new.clone());
             let kept = role == found.role && stamp.is_none();
             let meddled = !kept && self.meddled.remove(&pod.uid);
+            if kept && role == Role::Active {
+                self.kept.insert(pod.uid.clone());
+            } else {
+                self.kept.remove(&pod.uid);
+            }
             self.judge(&found, &new, meddled);
         }
         Some(new)
@@ -228,6 +244,11 @@ impl Server {
         let Some(found) = self.group.as_mut().filter(|found| found.uid == uid) else { return false };
         if found.declared != *previous {
             return false;
+        }
+        if let Some(request) = next.switchover.as_ref().filter(|_| next.switchover != previous.switchover)
+            && !self.fulfilled.insert(request.clone())
+        {
+            self.violation.get_or_insert(format!("the request {request} is carried out again"));
         }
         found.declared = next.clone();
         self.revision += 1;
@@ -245,6 +266,7 @@ impl Server {
         if !granted {
             self.violate(format!("I2: token {} was declared without a grant to {holder}", next.token));
         }
+        self.released.remove(&holder);
         self.declared.push((uid, next.token, next.grant.clone(), holder));
         true
     }
@@ -256,7 +278,8 @@ impl Server {
         let group = after.stamp.map(|(group, _)| group);
         let ours = self.actives().into_iter().filter(|pod| {
             let belongs = pod.selected || pod.stamp.is_some_and(|(of, _)| Some(of) == group);
-            belongs && !self.meddled.contains(&pod.pod.uid)
+            let nobodys = self.forgot && self.kept.contains(&pod.pod.uid);
+            belongs && !nobodys && !self.meddled.contains(&pod.pod.uid)
         });
         let actives: Vec<_> = ours.collect();
         if actives.len() > 1 {
@@ -278,7 +301,9 @@ impl Server {
                 self.violate(format!("I2: {uid} turned active with token {token}, not declared for it"));
             }
             let later = self.declared.iter().find(|(of, declared, ..)| *of == group && *declared > token);
-            if let Some((_, later, ..)) = later {
+            // A stamp that others have changed on an active pod may be put back late: that makes no pod active.
+            let makes_active = before.role != Role::Active || !meddled;
+            if let Some((_, later, ..)) = later.filter(|_| makes_active) {
                 self.violate(format!(
                     "I4: {uid} turned active with token {token} after {later} was declared"
                 ));
@@ -288,6 +313,7 @@ impl Server {
             && after.role != Role::Active
             && !meddled
             && !self.blemished.contains(uid)
+            && !self.released.contains(uid)
             && self.is_established(uid)
         {
             self.violate(format!(

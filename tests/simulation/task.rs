@@ -216,8 +216,8 @@ impl Task {
         }
     }
 
-    /// The version that the next write to the pod is bound to: that of the watch at the first attempt, then one that was
-    /// read.
+    /// The version that the next write to the pod is bound to: that of the watch at the first attempt, then one that
+    /// was read.
     fn version(&self, at: &PodAt) -> Option<u64> {
         let known = at.version.as_deref().filter(|_| self.attempts == 0).map(number);
         self.found.as_ref().map(|found| found.version).or(known)

@@ -1,24 +1,42 @@
 //! I5: an active pod loses the lock only after evidence against it.
 //!
 //! The API server's history shows what Kubernetes reports of a pod. What only the operator's probes see, the test must
-//! have caused itself ([`History::faults`]).
+//! have caused itself ([`History::faults`]). Both count while they last, and then for the ttl and [`LATE`].
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use leadergroup::api::{PodRef, Stamp};
 
 use super::outcome::{Checked, Invariant, Violation};
-use super::{Change, GroupView, History, Kind, Object, PodView};
+use super::{Change, Fault, GroupView, History, Kind, Object, PodView};
 use crate::moment::Moment;
+
+/// How late a change of holder may be, in addition to the ttl that the operator needs to notice silence. The change may
+/// have to wait for an API server or a database that starts again, or for a replica that adopts the group. Scenarios
+/// expect a takeover within 40 s, and the random faults take a server away for about half a minute at most. So this is
+/// generous.
+const LATE: Duration = Duration::from_mins(1);
 
 /// What Kubernetes reports against a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// Gone, being deleted, or its labels were changed.
+    /// Gone, being deleted, or its labels were changed. It counts for the rest of the term.
     Deleted,
+    /// It counts for the rest of the term.
     Ended,
+    /// It counts until the pod is Ready again.
     NotReady,
+    /// A container has ended or was restarted. It counts until all run and the pod is Ready.
     Container,
+}
+
+/// Evidence against a pod.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    what: Evidence,
+    since: Moment,
+    /// When it was over; `None` while it lasts.
+    until: Option<Moment>,
 }
 
 #[derive(Default)]
@@ -27,7 +45,7 @@ struct Pod {
     /// The term under which it was promoted last.
     term: Option<(String, i64)>,
     /// The evidence since then.
-    against: Vec<(Evidence, Moment)>,
+    against: Vec<Report>,
 }
 
 /// An active pod lost the lock.
@@ -37,7 +55,11 @@ struct Replaced {
     revision: i64,
     token: i64,
     former: PodRef,
-    against: Vec<(Evidence, Moment)>,
+    /// When.
+    at: Moment,
+    /// How long before that evidence and faults may have ended.
+    grace: Duration,
+    against: Vec<Report>,
 }
 
 #[derive(Default)]
@@ -66,13 +88,15 @@ pub(super) fn check(history: &History, out: &mut Checked) {
             .promotions
             .iter_mut()
             .find(|promotion| promotion.group == replaced.group && promotion.token == replaced.token);
-        if let (Some(promotion), Some((_, first))) = (promoted, replaced.against.first()) {
-            promotion.evidence_ms = u64::try_from(promotion.seen.since(*first).as_millis()).ok();
+        let faults = history.faults.as_ref();
+        let caused = faults.is_none_or(|all| all.iter().any(|fault| replaced.may_be_due_to(fault)));
+        let against = replaced.that_counts(caused);
+        if let (Some(promotion), Some(first)) = (promoted, replaced.that_counts(false).first()) {
+            promotion.evidence_ms = u64::try_from(promotion.seen.since(first.since).as_millis()).ok();
         }
         let reason = pass.reasons.get(&(replaced.group.clone(), replaced.token)).map(String::as_str);
-        let caused = history.faults.as_ref().is_none_or(|faults| faults.contains(&replaced.former.uid));
-        if !fits(reason, &replaced.against, caused) {
-            let shown: Vec<Evidence> = replaced.against.iter().map(|(evidence, _)| *evidence).collect();
+        if !fits(reason, &against, caused) {
+            let shown: Vec<Evidence> = against.iter().map(|report| report.what).collect();
             out.violations.push(Violation {
                 invariant: Invariant::Evidence,
                 revision: replaced.revision,
@@ -87,8 +111,8 @@ pub(super) fn check(history: &History, out: &mut Checked) {
 }
 
 /// Whether the evidence fits the reason that the operator gave, if it gave one.
-fn fits(reason: Option<&str>, against: &[(Evidence, Moment)], caused: bool) -> bool {
-    let shows = |wanted: &[Evidence]| against.iter().any(|(evidence, _)| wanted.contains(evidence));
+fn fits(reason: Option<&str>, against: &[Report], caused: bool) -> bool {
+    let shows = |wanted: &[Evidence]| against.iter().any(|report| wanted.contains(&report.what));
     match reason {
         Some("PodDeleted") => shows(&[Evidence::Deleted]),
         Some("PodFinished" | "DisruptionTarget") => shows(&[Evidence::Ended, Evidence::Deleted]),
@@ -96,6 +120,37 @@ fn fits(reason: Option<&str>, against: &[(Evidence, Moment)], caused: bool) -> b
         Some("PodNotReady") => shows(&[Evidence::NotReady]),
         // The probes' reasons, and changes that another replica completed.
         _ => caused || !against.is_empty(),
+    }
+}
+
+impl Replaced {
+    /// Whether something that ended at `until` may be why the pod lost the lock.
+    fn is_in_time(&self, until: Option<Moment>) -> bool {
+        until.is_none_or(|until| self.at <= until.plus(self.grace))
+    }
+
+    fn may_be_due_to(&self, fault: &Fault) -> bool {
+        fault.uid == self.former.uid && fault.from <= self.at && self.is_in_time(fault.until)
+    }
+
+    /// The evidence that is not too old. During a fault of the test all of the term counts: the same round of random
+    /// faults may take away the database, so that the change comes late.
+    fn that_counts(&self, caused: bool) -> Vec<Report> {
+        self.against.iter().filter(|report| caused || self.is_in_time(report.until)).copied().collect()
+    }
+}
+
+impl Pod {
+    /// Adds evidence that begins with this change, and ends what is over.
+    fn reported(&mut self, what: Evidence, begins: bool, lasts: bool, now: Moment) {
+        let lasting = self.against.iter_mut().find(|report| report.what == what && report.until.is_none());
+        match lasting {
+            Some(report) if !lasts => report.until = Some(now),
+            None if begins => {
+                self.against.push(Report { what, since: now, until: (!lasts).then_some(now) });
+            }
+            _ => {}
+        }
     }
 }
 
@@ -122,19 +177,17 @@ impl Pass {
             let own = pod.labels.iter().filter(|(key, _)| !roles.contains(&key.as_str()));
             own.map(|(key, value)| (key.clone(), value.clone())).collect::<BTreeMap<_, _>>()
         };
-        let found = [
-            (now.deleting || labels(&before) != labels(now), Evidence::Deleted),
-            (now.ended, Evidence::Ended),
-            (now.unready, Evidence::NotReady),
-            (now.down || now.restarts > before.restarts, Evidence::Container),
-        ];
-        pod.against.extend(found.into_iter().filter(|(is, _)| *is).map(|(_, what)| (what, change.seen)));
+        let (left, restarted) = (labels(&before) != labels(now), now.restarts > before.restarts);
+        pod.reported(Evidence::Deleted, now.deleting || left, true, change.seen);
+        pod.reported(Evidence::Ended, now.ended, true, change.seen);
+        pod.reported(Evidence::NotReady, now.unready, now.unready, change.seen);
+        pod.reported(Evidence::Container, now.down || restarted, now.down || now.unready, change.seen);
     }
 
     fn gone(&mut self, change: &Change) {
         let name = (change.id.namespace.clone(), change.id.name.clone());
         if let Some(pod) = self.names.remove(&name).and_then(|uid| self.pods.get_mut(&uid)) {
-            pod.against.push((Evidence::Deleted, change.seen));
+            pod.reported(Evidence::Deleted, true, true, change.seen);
         }
     }
 
@@ -158,6 +211,8 @@ impl Pass {
                 revision: change.revision,
                 token: next.token,
                 former,
+                at: change.seen,
+                grace: group.ttl + LATE,
                 against: pod.against.clone(),
             });
         }

@@ -105,9 +105,19 @@ pub struct History {
     pub terms: Option<Vec<Term>>,
     /// Whether the database's clock is this machine's, so that a grant's time can be compared with [`Change::seen_at`].
     pub one_clock: bool,
-    /// The UIDs of the pods that the test has made fail, if that is known. A failure that only probes notice leaves no
-    /// other trace.
-    pub faults: Option<BTreeSet<String>>,
+    /// When the test made which pods fail, if that is known. A failure that only probes notice leaves no other trace.
+    pub faults: Option<Vec<Fault>>,
+}
+
+/// A time during which the test made a pod fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// The pod's UID.
+    pub uid: String,
+    /// Not later than the fault, on the clock of [`Change::seen`].
+    pub from: Moment,
+    /// Not earlier than the fault was undone; `None` if it lasts. The checker adds a grace to it.
+    pub until: Option<Moment>,
 }
 
 impl History {

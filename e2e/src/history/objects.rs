@@ -1,6 +1,6 @@
 //! The fields of pods, Services, EndpointSlices and `LeaderGroup`s that the invariants use.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
@@ -103,6 +103,8 @@ pub struct GroupView {
     pub routing: RoutingSpec,
     /// The lock's key, if the spec names one.
     pub key: Option<String>,
+    /// The lock's ttl.
+    pub ttl: Duration,
     /// The declared term.
     pub declaration: Declaration,
     /// The token in the status.
@@ -151,6 +153,7 @@ impl Object {
                     selector: group.spec.selector,
                     routing: group.spec.routing,
                     key: group.spec.lock.key,
+                    ttl: group.spec.lock.ttl.0,
                     declaration: status.declaration,
                     token: status.token,
                     active: status.active.map(|active| active.uid),

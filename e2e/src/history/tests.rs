@@ -42,7 +42,8 @@ impl Tape {
         revision
     }
 
-    /// A pod: its name is its UID. `role` and `stamp` as on the labels. An active pod has the fencing token of its stamp.
+    /// A pod: its name is its UID. `role` and `stamp` as on the labels. An active pod has the fencing token of its
+    /// stamp.
     fn pod(&mut self, name: &str, role: Option<&str>, stamp: Option<&str>) -> i64 {
         let token = stamp.and_then(|stamp| stamp.rsplit_once('/')).filter(|_| role == Some("active"));
         let fencing = token.map(|(_, token)| format!("{KEY}/{token}"));

@@ -1,6 +1,6 @@
 //! One scenario: a namespace with a workload, and the operations that scenarios use.
 
-use std::{collections::BTreeSet, ops::RangeInclusive, rc::Rc, time::Duration};
+use std::{ops::RangeInclusive, rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::api::{
@@ -18,7 +18,7 @@ use super::operator::is_ready;
 use super::{IMAGE, Line, Measured, PORT, Seen, Stage, Workload, eventually, faults_last, ms};
 use crate::{
     client::{Calls, Client},
-    history::{History, Promotion, Recorder, check, role_changes},
+    history::{Fault, History, Promotion, Recorder, check, role_changes},
     moment::Moment,
 };
 
@@ -27,8 +27,8 @@ use crate::{
 pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// Time for pods to start on a busy machine.
 pub const STARTED: Duration = Duration::from_mins(2);
-/// The reasons for which a deleted pod is replaced. Its program may end before the watch shows the deletion, and refuses
-/// probes then.
+/// The reasons for which a deleted pod is replaced. Its program may end before the watch shows the deletion, and
+/// refuses probes then.
 pub const DELETED: [&str; 2] = ["PodDeleted", "ProbeRefused"];
 
 /// Time limit of a scenario. Only a scenario that hangs takes this long.
@@ -50,8 +50,8 @@ pub struct Scenario {
     /// Changes up to this revision belong to an earlier namespace of the same name.
     first_revision: i64,
     recorder: Option<Recorder>,
-    /// The UIDs of the pods that were made to fail.
-    faults: BTreeSet<String>,
+    /// When which pods were made to fail.
+    faults: Vec<Fault>,
     changes: Vec<Measured>,
     clients: Vec<Seen>,
     notes: Vec<String>,
@@ -114,7 +114,7 @@ impl Scenario {
             started: Moment::now(),
             first_revision: 0,
             recorder: None,
-            faults: BTreeSet::new(),
+            faults: Vec::new(),
             changes: Vec::new(),
             clients: Vec::new(),
             notes: Vec::new(),
@@ -332,7 +332,7 @@ impl Scenario {
         client: Option<&Client>,
         reasons: &[&str],
     ) -> Result<Active> {
-        self.faults.insert(before.uid.clone());
+        self.fails_from(at, [before.uid.clone()]);
         let after = eventually("another pod to take over", TAKEOVER, async || {
             let after = self.active().await?;
             ensure!(after.uid != before.uid, "{} is still active", before.pod);
@@ -372,12 +372,36 @@ impl Scenario {
             measured.stale = Some(switch.stale);
         }
         self.changes.push(measured);
+        // The fault may last, but this change was its consequence.
+        self.recovers(|fault| fault.uid == before.uid);
         Ok(after)
     }
 
-    /// Notes pods that a fault of the scenario makes fail, so that the checker accepts that they are replaced.
-    pub fn has_failed(&mut self, uids: impl IntoIterator<Item = String>) {
-        self.faults.extend(uids);
+    /// Notes pods that a fault of the scenario makes fail from now on, so that the checker accepts that they are
+    /// replaced. Call it before the fault.
+    pub fn fails(&mut self, uids: impl IntoIterator<Item = String>) {
+        self.fails_from(Moment::now(), uids);
+    }
+
+    fn fails_from(&mut self, from: Moment, uids: impl IntoIterator<Item = String>) {
+        for uid in uids {
+            if !self.faults.iter().any(|fault| fault.uid == uid && fault.until.is_none()) {
+                self.faults.push(Fault { uid, from, until: None });
+            }
+        }
+    }
+
+    /// Notes that all faults were undone, and that the operator has had time to notice. Soon after this the checker no
+    /// longer accepts that a pod is replaced because of them. Without this call they last until the scenario's end.
+    pub fn all_recover(&mut self) {
+        self.recovers(|_| true);
+    }
+
+    fn recovers(&mut self, which: impl Fn(&Fault) -> bool) {
+        let now = Moment::now();
+        for fault in self.faults.iter_mut().filter(|fault| fault.until.is_none() && which(fault)) {
+            fault.until = Some(now);
+        }
     }
 
     /// Fails if any pod's role changed after a revision.

@@ -35,9 +35,9 @@ pub struct Entry {
     pub play: fn(Rc<Stage>) -> LocalBoxFuture<'static, Result<()>>,
 }
 
-/// Runs all of them and returns the names of those that failed. Scenarios that this cluster does not support are
-/// skipped with a message.
-pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str> {
+/// Runs all of them and returns the names of those that failed, each with the reason. Scenarios that this cluster does
+/// not support are skipped with a message.
+pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<String> {
     let own = stage.provider.faults().is_some();
     let (possible, skipped): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| own || entry.needs == Needs::Nothing);
@@ -50,7 +50,7 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str
     let mut failed: Vec<_> = stream::iter(together)
         .map(play)
         .buffer_unordered(SIDE_BY_SIDE)
-        .filter_map(async |name| name)
+        .filter_map(async |failed| failed)
         .collect()
         .await;
     if !alone.is_empty() {
@@ -62,8 +62,8 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<&'static str
     failed
 }
 
-/// Runs one; returns its name if it failed.
-async fn play(stage: Rc<Stage>, entry: Entry) -> Option<&'static str> {
+/// Runs one; returns its name and the reason if it failed.
+async fn play(stage: Rc<Stage>, entry: Entry) -> Option<String> {
     let start = Moment::now();
     let played = time::timeout(LONGEST + faults_last(), (entry.play)(stage)).await;
     let seconds = Moment::now().since(start).as_secs_f64();
@@ -74,7 +74,7 @@ async fn play(stage: Rc<Stage>, entry: Entry) -> Option<&'static str> {
         }
         Err(error) => {
             progress(&format!("scenario {} ... FAILED ({seconds:.1} s)\n    {error:#}", entry.name));
-            Some(entry.name)
+            Some(format!("{}: {error:#}", entry.name))
         }
     }
 }

@@ -42,8 +42,8 @@ pub struct Workload {
     pub retry_interval: &'static str,
     /// The role label of the Service and the group.
     pub role_label: &'static str,
-    /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a port
-    /// `http`.
+    /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a
+    /// port `http`.
     pub deployment: Option<Box<Deployment>>,
 }
 

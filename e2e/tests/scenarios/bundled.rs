@@ -1,5 +1,5 @@
-//! The release with the PostgreSQL that the chart brings, for the scenarios about upgrades. The history checker needs the
-//! terms that this database records.
+//! The release with the PostgreSQL that the chart brings, for the scenarios about upgrades. The history checker needs
+//! the terms that this database records.
 
 use std::{collections::BTreeMap, rc::Rc};
 

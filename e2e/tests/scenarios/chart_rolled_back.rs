@@ -1,5 +1,5 @@
-//! `helm rollback` after an upgrade, while a group runs on the bundled PostgreSQL: the operator is replaced, the database
-//! is not, and the active pod stays.
+//! `helm rollback` after an upgrade, while a group runs on the bundled PostgreSQL: the operator is replaced, the
+//! database is not, and the active pod stays.
 
 use std::rc::Rc;
 

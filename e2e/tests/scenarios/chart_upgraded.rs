@@ -1,6 +1,6 @@
-//! `helm upgrade` to another version with a changed value, while a group runs on the bundled PostgreSQL: the operator is
-//! replaced, the database is not, and the active pod stays. Then the database's pod is deleted and comes back with its
-//! data.
+//! `helm upgrade` to another version with a changed value, while a group runs on the bundled PostgreSQL: the operator
+//! is replaced, the database is not, and the active pod stays. Then the database's pod is deleted and comes back with
+//! its data.
 
 use std::rc::Rc;
 

@@ -25,6 +25,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 .await?;
             // A pod that becomes active again was already killed before.
             let leaking = container(s, &active.pod).await?.container_id;
+            // It may be replaced before it is killed, see below.
+            s.fails([active.uid.clone()]);
             s.order(&active.pod, "leak").await?;
             let killed = eventually("the kernel to kill the leaking pod", STARTED, async || {
                 let container = container(s, &active.pod).await?;

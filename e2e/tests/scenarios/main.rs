@@ -28,8 +28,10 @@ mod path_cut;
 mod postgres_away;
 mod random_faults;
 mod removal;
+mod rollout;
 mod scaled_to_zero;
 mod selector_matches_nothing;
+mod switchover;
 mod trouble;
 mod two_groups;
 
@@ -57,7 +59,7 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
-        Nothing: leaking_pod, crashing_pod;
+        Nothing: leaking_pod, crashing_pod, rollout, switchover;
         PodFaults: fenced_writer, frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;
@@ -114,7 +116,7 @@ async fn run(entries: Vec<Entry>) -> Result<()> {
         progress(&format!("all together: {checked}"));
     }
     if !failed.is_empty() {
-        bail!("failed: {}", failed.join(", "));
+        bail!("failed:\n{}", failed.join("\n"));
     }
     Ok(())
 }

@@ -38,7 +38,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             Ok(())
         })
         .await;
-        // The new owner may be on the active pod's node. Then it does not hear the standby on the other end of the path.
+        // The new owner may be on the active pod's node. Then it does not hear the standby on the other end of the
+        // path.
         let active = s.active().await;
         cluster.heal_path(&node, &before.node).await?;
         moved?;

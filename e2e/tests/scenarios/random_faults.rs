@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
 use leadergroup_e2e::{
     cluster::Cluster,
     command::progress,
@@ -17,10 +20,11 @@ use leadergroup_e2e::{
     network,
     scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting},
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::ownership::node_of;
 
+const DELETED_WITHIN: Duration = Duration::from_secs(10);
 /// The bound for all groups together, on a machine of two cores that also starts nodes again.
 const SERVED_WITHIN: Duration = Duration::from_mins(3);
 
@@ -158,6 +162,8 @@ async fn round(s: &mut Scenario, random: &mut Random, groups: u64) -> Result<Dur
     served(s, groups).await?;
     let took = Moment::now().since(mended);
     s.stage.operator.ready(STARTED).await?;
+    // Only now: what the API server said of a group while it was served may be from before the faults.
+    s.all_recover();
     Ok(took)
 }
 
@@ -205,7 +211,7 @@ async fn begin(
         PodFrozen | PodPaused | PodKilled | PodDeleted | PodDeletedByForce => vec![uid.clone()],
         _ => Vec::new(),
     };
-    s.has_failed(failing);
+    s.fails(failing);
     let (server, database) = (cluster.api_server(), cluster.database());
     let delete = DeleteParams::default();
     match kind {
@@ -221,8 +227,8 @@ async fn begin(
             cluster.pause(&uid)?;
         }
         PodKilled => drop(cluster.kill_pod(&uid)?),
-        PodDeleted => drop(s.pods().delete(&pod, &delete).await?),
-        PodDeletedByForce => drop(s.pods().delete(&pod, &delete.grace_period(0)).await?),
+        PodDeleted => delete_pod(&s.pods(), &pod, delete).await?,
+        PodDeletedByForce => delete_pod(&s.pods(), &pod, delete.grace_period(0)).await?,
         PostgresStopped => database.stop().await?,
         PostgresKilled => database.kill().await?,
         PostgresPaused => database.pause().await?,
@@ -236,7 +242,7 @@ async fn begin(
             paused.push(replica_uid);
             cluster.pause(paused.last().context("it was just added")?)?;
         }
-        ReplicaDeleted => drop(s.stage.operator.pods().delete(&replica, &delete).await?),
+        ReplicaDeleted => delete_pod(&s.stage.operator.pods(), &replica, delete).await?,
     }
     Ok(match kind {
         NodeFromNode => format!("{node} and {other}"),
@@ -245,6 +251,14 @@ async fn begin(
         ReplicaKilled | ReplicaPaused | ReplicaDeleted => replica,
         _ => String::new(),
     })
+}
+
+/// The other fault may have stopped the API server, which then does not answer.
+async fn delete_pod(pods: &Api<Pod>, name: &str, options: DeleteParams) -> Result<()> {
+    timeout(DELETED_WITHIN, pods.delete(name, &options))
+        .await
+        .context("the API server does not answer")??;
+    Ok(())
 }
 
 /// Resumes stopped processes. What did not run, or no longer exists, needs nothing.

@@ -1,5 +1,5 @@
-//! Reassignment: a key passes to another group by hand, its token never goes back, and a living owner keeps it unless it
-//! is taken by force.
+//! Reassignment: a key passes to another group by hand, its token never goes back, and a living owner keeps it unless
+//! it is taken by force.
 
 use std::time::Duration;
 

@@ -133,6 +133,90 @@ fn a_candidate_with_the_stamp_of_the_declared_term_comes_before_an_older_one() {
     assert_eq!(Case::stable(world).grant().holder, pod("c"));
 }
 
+/// The group of [`settled`] in a rollout: a is being deleted, b is of the same revision, c is younger and of another
+/// one.
+fn rollout() -> World {
+    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    for (member, (revision, created)) in world.members.iter_mut().zip([("1", 10), ("1", 10), ("2", 20)]) {
+        (member.revision, member.created) = (Some(revision.into()), created);
+    }
+    world
+}
+
+fn next_of(world: World) -> PodRef {
+    let mut case = Case::stable(world);
+    case.verified(Reason::PodDeleted);
+    case.grant().holder
+}
+
+#[test]
+fn a_rollout_costs_one_change_because_the_next_holder_is_of_the_revision_of_the_youngest_pod() {
+    assert_eq!(next_of(rollout()), pod("c"));
+    // It was undone: the youngest pod is of the first revision again.
+    let mut undone = rollout();
+    undone.members.push(member("d", Role::Standby, Standing::Unproven));
+    (undone.members[3].revision, undone.members[3].created) = (Some("1".into()), 30);
+    assert_eq!(next_of(undone), pod("b"));
+    // A pod that nothing controls has no revision, and says nothing about a rollout.
+    let mut bare = rollout();
+    bare.members.push(member("d", Role::Standby, Standing::Eligible));
+    bare.members[3].created = 30;
+    assert_eq!(next_of(bare), pod("c"));
+    // The new pods do not work.
+    let mut crashing = rollout();
+    crashing.members[2].standing = Standing::Failing(Reason::ContainerTerminated);
+    assert_eq!(next_of(crashing), pod("b"));
+}
+
+#[test]
+fn a_new_pod_of_the_newest_revision_needs_a_dry_run_but_no_stamp() {
+    let mut world = rollout();
+    (world.members[2].role, world.members[2].stamp, world.members[2].stamped_by_us) =
+        (Role::None, None, false);
+    let mut case = Case::stable(world);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c") });
+    case.answer(refused());
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
+#[test]
+fn a_rollout_is_no_reason_to_choose_a_pod_that_is_refused_or_shares_the_fate_of_the_holder() {
+    let mut world = rollout();
+    (world.members[0].standing, world.members[2].node) = (Standing::Silent, world.members[0].node.clone());
+    assert_eq!(Case::stable(world).grant().holder, pod("b"), "a silent node");
+    // c is active and fails. Other pods of its revision may fail in the same way.
+    for (standing, next) in [
+        (Standing::Failing(Reason::ContainerRestarted), "b"),
+        (Standing::Silent, "b"),
+        (Standing::Ended(Reason::PodDeleted), "d"),
+    ] {
+        let mut world = rollout();
+        world.members.push(member("d", Role::Standby, Standing::Eligible));
+        (world.members[3].revision, world.members[3].created) = (Some("2".into()), 20);
+        (world.members[0].role, world.members[2].role) = (Role::Standby, Role::Active);
+        world.members[2].standing = standing;
+        world.declared = declaration(5, Some("c"), &[]);
+        let mut case = Case::new(world, row(5, Some("c"), true));
+        if matches!(case.effect(), Effect::Verify(_)) {
+            case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+        }
+        assert_eq!(case.grant().holder, pod(next), "{standing:?}");
+    }
+    // c was refused, and the pause after it is over.
+    let mut world = rollout();
+    (world.members[0].standing, world.members[1].standing) = (Standing::Silent, Standing::Unproven);
+    (world.members[2].stamp, world.members[2].stamped_by_us) = (None, false);
+    let mut case = Case::stable(world.clone());
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c") });
+    case.answer(refused());
+    world.members[1].standing = Standing::Eligible;
+    case.now += Duration::from_secs(5);
+    case.world(world);
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
 #[test]
 fn an_active_pod_whose_new_stamp_is_refused_keeps_the_label() {
     let mut case = Case::new(settled(), Row::default());
@@ -165,6 +249,42 @@ fn a_label_that_cannot_be_put_back_goes_to_another_pod() {
     case.answer(Outcome::Verified(None));
     case.answer(Outcome::Granted { token: 6 });
     assert!(matches!(case.effect(), Effect::Declare { .. }), "nobody has anything to lose: {:?}", case.asked);
+}
+
+/// a has lost its label, and this replica remembers that the API server has refused to put it back.
+fn tries_to_put_the_label_back() -> Case {
+    let mut world = settled();
+    world.members[0].role = Role::None;
+    let mut case = Case::stable(world.clone());
+    case.answer(Outcome::Verified(None));
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped, refused()] {
+        case.answer(outcome);
+    }
+    assert_eq!(case.grant().holder, pod("b"));
+    // Another replica makes it active after all, and others take the label off again.
+    case.step(Event::Disowned);
+    case.step(Event::Owned { seed: Uuid::from_u128(9_000), row: Some(row(5, Some("a"), true)), world });
+    case.now = case.group.wake().expect("it puts the label back");
+    case.step(Event::Tick);
+    case.answer(Outcome::Verified(None));
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("a") });
+    case
+}
+
+#[test]
+fn a_label_that_a_dry_run_shows_cannot_be_put_back_goes_to_another_pod_at_once() {
+    let mut case = tries_to_put_the_label_back();
+    case.answer(refused());
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::LabelLost));
+}
+
+#[test]
+fn a_label_is_put_back_at_once_after_an_accepted_dry_run() {
+    let mut case = tries_to_put_the_label_back();
+    case.answer(Outcome::Accepted);
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    case.answer(Outcome::Verified(None));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LabelLost));
 }
 
 #[test]
@@ -211,6 +331,28 @@ fn a_candidate_that_fails_during_the_change_hands_back_to_an_active_pod_that_wor
     // It has not lost its label yet.
     case.answer(Outcome::Declared);
     assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6));
+}
+
+#[test]
+fn a_pod_that_may_be_active_is_not_passed_over_for_want_of_evidence() {
+    let mut world = stripped();
+    world.declared = declaration(6, Some("b"), &["a"]);
+    let (declared, row) = own(world.declared.clone(), row(6, Some("b"), false));
+    world.declared = declared;
+    // The promotion of b may have been late, and the watch does not show it.
+    let mut case = Case::new(world.clone(), row);
+    assert!(matches!(case.effect(), Effect::Strip { .. }));
+    world.members[1].standing = Standing::Unproven;
+    case.meanwhile(world);
+    case.answer(Outcome::Stripped);
+    assert!(
+        case.asked.is_empty() && matches!(case.group.phase(), Phase::Resuming { .. }),
+        "{:?}",
+        case.asked
+    );
+    case.now = case.group.wake().expect("it waits for evidence");
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
 }
 
 #[test]
@@ -360,4 +502,64 @@ fn a_standby_that_was_refused_counts_again_once_a_dry_run_is_accepted() {
         assert_eq!(available(&case), available_then);
     }
     assert!(case.asked.is_empty() && case.group.wake().is_none(), "{:?}", case.asked);
+}
+
+#[test]
+fn a_pod_that_another_replica_has_promoted_meanwhile_is_stripped_after_an_unused_term() {
+    let mut world = settled();
+    world.members[0].role = Role::Standby;
+    world.declared = Declaration::default();
+    let mut case = Case::new(world, Row::default());
+    assert_eq!(case.grant().holder, pod("a"));
+    case.answer(Outcome::Granted { token: 6 });
+    // The replica of another database was faster: it has declared a term with the same holder, and promoted it.
+    assert!(matches!(case.effect(), Effect::Declare { .. }));
+    case.meanwhile(settled());
+    case.answer(Outcome::Rejected(Rejection::Outdated));
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    let row = case.group.row().clone();
+    case.answer(Outcome::Read { row: Some(row), declared: Some(settled().declared) });
+    assert!(matches!(case.effect(), Effect::Declare { .. }));
+    // The pod leaves the selector, so that the watch does not show its label. This replica has not promoted it.
+    let mut left = settled();
+    left.members.remove(0);
+    case.meanwhile(left);
+    case.answer(Outcome::Declared);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.grant().holder, pod("b"));
+    case.answer(Outcome::Granted { token: 7 });
+    match case.effect() {
+        Effect::Declare { next, .. } => assert_eq!((next.token, next.strip), (7, vec![pod("a")])),
+        other => panic!("not a declaration: {other:?}"),
+    }
+}
+
+#[test]
+fn a_new_pod_whose_dry_run_fails_does_not_hold_the_group_up() {
+    // a is silent, b works and has its stamp, c is of the newest revision and cannot be changed: a webhook that only
+    // concerns it does not answer (HTTP 500, or the time limit).
+    let mut world = rollout();
+    world.members[0].standing = Standing::Silent;
+    (world.members[2].role, world.members[2].stamp, world.members[2].stamped_by_us) =
+        (Role::None, None, false);
+    let mut case = Case::stable(world);
+    let began = case.now;
+    for _ in 0..200 {
+        let Some((_, effect)) = case.asked.first().cloned() else {
+            case.now = case.group.wake().expect("it goes on");
+            case.step(Event::Tick);
+            continue;
+        };
+        match effect {
+            Effect::Try { .. } => case.answer(Outcome::Failed),
+            Effect::Read => {
+                let declared = Some(case.group.world().declared.clone());
+                case.answer(Outcome::Read { row: Some(case.group.row().clone()), declared });
+            }
+            Effect::Grant(grant) => return assert_eq!(grant.holder, pod("b")),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no grant within {:?}", case.now.checked_sub(began));
 }

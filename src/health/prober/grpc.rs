@@ -110,8 +110,8 @@ fn encoded(service: &str) -> Bytes {
     framed.freeze()
 }
 
-/// The status in a `HealthCheckResponse` with its prefix. A field that has its default, 0, is not sent. None if it is not
-/// one, or is compressed.
+/// The status in a `HealthCheckResponse` with its prefix. A field that has its default, 0, is not sent. None if it is
+/// not one, or is compressed.
 fn status(mut framed: Bytes) -> Option<u64> {
     let compressed = framed.try_get_u8().ok()?;
     let length = framed.try_get_u32().ok()?;

@@ -1,13 +1,16 @@
 //! The prober: probes the pods on time and reports the outcomes.
 //!
 //! There is one task per target and a new connection per probe, as in the kubelet, and at most `limit` probes are in
-//! flight. Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A
-//! tenant chooses the path and the port, so nothing of the response is used except for the
+//! flight. All tasks share one thread, because waking another one for each step is expensive (`benches/prober.rs`).
+//!
+//! Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A tenant
+//! chooses the path and the port, so nothing of the response is used except for the
 //! [`ProbeOutcome`](super::ProbeOutcome).
 //!
 //! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`](super::ProbeOutcome::Void) and
 //! [`stalls`].
 
+mod delivery;
 mod exchange;
 mod grpc;
 mod hold;
@@ -17,10 +20,11 @@ mod target;
 mod task;
 mod tls;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, io, sync::Arc, thread, time::Duration};
 
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    runtime::{self, Handle},
+    sync::{Notify, Semaphore, mpsc, oneshot},
     task::AbortHandle,
 };
 
@@ -31,12 +35,17 @@ use stalls::Stalls;
 
 pub use target::{ProbeEvent, ProbeStep, Target};
 
+/// How long an event that changes nothing waits for others at most.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
+
 /// Probes any number of pods. Dropping it stops all of them.
 pub struct Prober {
     shared: Arc<Shared>,
     targets: HashMap<Arc<str>, Running>,
     generation: u32,
-    ticker: AbortHandle,
+    runtime: Handle,
+    /// The thread ends when this is dropped.
+    _running: oneshot::Sender<()>,
 }
 
 struct Running {
@@ -47,16 +56,18 @@ struct Running {
 }
 
 impl Prober {
-    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; as many again
-    /// for the probes of pods that did not answer the last one; a quarter of that for probes that are listened to after their timeout; and another quarter for connections held open.
+    /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; as many
+    /// again for the probes of pods that did not answer the last one; a quarter of that for probes that are listened to
+    /// after their timeout; and another quarter for connections held open.
     ///
-    /// # Panics
-    /// Outside a Tokio runtime.
-    pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> io::Result<Self> {
         let permits = |most: usize| Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS));
+        let (reports, told) = mpsc::channel(events.max_capacity());
         let stalls = Arc::new(Stalls::new(Monotonic::now()));
         let shared = Arc::new(Shared {
-            events,
+            reports,
             permits: permits(limit),
             unanswered_permits: permits(limit),
             late_permits: permits(limit / 4),
@@ -64,8 +75,18 @@ impl Prober {
             stalls: stalls.clone(),
             tls: tls::connector(),
         });
-        let ticker = tokio::spawn(stalls::watch(stalls)).abort_handle();
-        Self { shared, targets: HashMap::new(), generation: 0, ticker }
+        let tasks = runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tasks.handle().clone();
+        let (running, stopped) = oneshot::channel();
+        let run = async move {
+            tokio::select! {
+                _ = stopped => {}
+                () = stalls::watch(stalls) => {}
+                () = delivery::deliver(told, events, LONGEST_WAIT) => {}
+            }
+        };
+        thread::Builder::new().name("prober".to_owned()).spawn(move || tasks.block_on(run))?;
+        Ok(Self { shared, targets: HashMap::new(), generation: 0, runtime, _running: running })
     }
 
     /// Starts or changes the probing of a pod. A probe is sent at once if a connection is to be held, or if the address
@@ -84,12 +105,14 @@ impl Prober {
         // sequence numbers.
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
-        // Probe a new address at once: its turn may be a whole interval away. A connection is held only after an answer.
+        // Probe a new address at once: its turn may be a whole interval away. A connection is held only after an
+        // answer.
         let at_once = elsewhere || target.hold != HoldConnection::Never;
         let early = Arc::new(Notify::new());
         let task =
             task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, at_once, early.clone());
-        let running = Running { target: target.clone(), early, task: tokio::spawn(task).abort_handle() };
+        let running =
+            Running { target: target.clone(), early, task: self.runtime.spawn(task).abort_handle() };
         self.targets.insert(uid.clone(), running);
         elsewhere.then_some(first_seq)
     }
@@ -120,12 +143,6 @@ impl Prober {
 impl Drop for Running {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-impl Drop for Prober {
-    fn drop(&mut self) {
-        self.ticker.abort();
     }
 }
 

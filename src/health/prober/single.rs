@@ -23,6 +23,7 @@ use super::{
         clock::Monotonic,
         probe::{ProbeFailure, ProbeOutcome},
     },
+    delivery::Report,
     exchange::{self, Answer, Kept},
     stalls::Stalls,
     target::{ProbeEvent, ProbeStep, Target},
@@ -30,7 +31,7 @@ use super::{
 
 /// State shared by all targets.
 pub(super) struct Shared {
-    pub(super) events: mpsc::Sender<ProbeEvent>,
+    pub(super) reports: mpsc::Sender<Report>,
     pub(super) permits: Semaphore,
     /// For the probes of pods whose last one was not answered. Each takes its whole timeout, so that a lost node's pods
     /// would leave no place for the others.
@@ -144,8 +145,8 @@ impl One {
     ) -> Option<(Answer, Option<Late>)> {
         let mut exchange = exchange.fuse();
         let mut answer = self.answer(&mut exchange, sent_at).await;
-        // The failure threshold counts probes that are an interval apart. One out of turn counts with the others only if
-        // it can have no other reason than the one it was sent for.
+        // The failure threshold counts probes that are an interval apart. One out of turn counts with the others only
+        // if it can have no other reason than the one it was sent for.
         if self.occasion == Occasion::Hint
             && answer.outcome != ProbeOutcome::Success
             && !is_cut(answer.outcome)
@@ -190,8 +191,8 @@ impl One {
         answer
     }
 
-    /// Listens for an answer that is late. A refusal that is late does not count: the pod, or a proxy in front of it, is
-    /// slow and unwell at the same time, and must not stay for ever.
+    /// Listens for an answer that is late. A refusal that is late does not count: the pod, or a proxy in front of it,
+    /// is slow and unwell at the same time, and must not stay for ever.
     async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
         let remaining = self.target.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
         let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
@@ -211,7 +212,9 @@ impl One {
     /// None if the receiver of events was dropped.
     async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
         let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
-        self.shared.events.send(event).await.ok()
+        let changes_nothing = matches!(step, ProbeStep::Sent | ProbeStep::Ended(ProbeOutcome::Success))
+            && self.occasion == Occasion::Turn;
+        self.shared.reports.send(Report { event, is_urgent: !changes_nothing }).await.ok()
     }
 }
 
@@ -233,9 +236,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_exchange_that_ended_without_an_answer_is_not_listened_to() {
-        let (events, mut told) = tokio::sync::mpsc::channel(8);
+        let (reports, mut told) = tokio::sync::mpsc::channel(8);
         let shared = Arc::new(Shared {
-            events,
+            reports,
             permits: Semaphore::new(1),
             unanswered_permits: Semaphore::new(1),
             late_permits: Semaphore::new(1),
@@ -261,6 +264,9 @@ mod tests {
         };
         let asked = one.exchange(exchange.boxed(), &AtomicBool::new(false), Monotonic::now()).await;
         assert!(asked.is_some_and(|(_, late)| late.is_none()));
-        assert_eq!(told.recv().await.expect("an event").step, ProbeStep::Ended(ProbeOutcome::Unanswered));
+        assert_eq!(
+            told.recv().await.expect("a report").event.step,
+            ProbeStep::Ended(ProbeOutcome::Unanswered)
+        );
     }
 }

@@ -14,8 +14,8 @@ pub struct Target {
     pub probe: ResolvedProbe,
     /// How often.
     pub interval: Duration,
-    /// For how long an answer is listened to, counted from when the probe was sent. One that comes after the probe's own
-    /// timeout is reported as [`ProbeStep::AnsweredLate`].
+    /// For how long an answer is listened to, counted from when the probe was sent. One that comes after the probe's
+    /// own timeout is reported as [`ProbeStep::AnsweredLate`].
     pub listen: Duration,
     /// Whether a connection is held open, to learn at once that the process has ended.
     pub hold: HoldConnection,
@@ -44,9 +44,10 @@ pub enum ProbeStep {
     Sent,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
-    /// Its connection was accepted before its timeout, although no answer came: the program hangs, and its node does not.
-    /// [`Self::Ended`] follows.
+    /// Its connection was accepted before its timeout, although no answer came: the program hangs, and its node does
+    /// not. [`Self::Ended`] follows.
     Accepted,
-    /// A good answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod is slow and not silent.
+    /// A good answer came after [`ProbeOutcome::Unanswered`] was reported. It shows that the pod is slow and not
+    /// silent.
     AnsweredLate,
 }

@@ -24,6 +24,8 @@ use super::{
 };
 use crate::api::HoldConnection;
 
+/// Turns begin at multiples of this many nanoseconds, so that the thread wakes up once for several pods.
+const SLOT: u64 = 10_000_000;
 /// How many probes of one target are listened to after their timeout.
 const MOST_LATE: usize = 8;
 
@@ -189,7 +191,7 @@ fn until_turn(uid: &str, interval: Duration) -> Duration {
     uid.hash(&mut hasher);
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).max(1);
     let interval = nanos(interval);
-    let turn = hasher.finish() % interval;
+    let turn = hasher.finish() % interval / SLOT * SLOT;
     let now = nanos(Monotonic::now()) % interval;
     Duration::from_nanos((turn + interval - now) % interval)
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Controller;
 use crate::{
-    api::{PodRef, Sighting},
+    api::PodRef,
     election::{Event, Outcome, Row},
     operator::{
         claim::{Answer, Answered},
@@ -20,6 +20,7 @@ use crate::{
         resync::{self, Rows},
         trouble::Trouble,
     },
+    routing::Reported,
 };
 use leadergroup_lock::SessionId;
 
@@ -114,7 +115,12 @@ impl Controller {
                 }
                 Ok(false) if buried => self.step(&name, Event::Buried, now),
                 Ok(false) => {}
-                Err(trouble) => group.trouble = Some(trouble),
+                Err(trouble) => {
+                    let known = group.trouble.replace(trouble.clone());
+                    if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
+                        tracing::warn!(group = %name, ?trouble, "could not take the group over; trying again");
+                    }
+                }
             }
         }
     }
@@ -135,7 +141,7 @@ impl Controller {
         &mut self,
         name: &GroupName,
         uid: &str,
-        object: Result<Option<Box<Sighting>>, Trouble>,
+        reported: Result<Box<Reported>, Trouble>,
         now: Duration,
     ) {
         if !self.is_current(name, uid) {
@@ -143,17 +149,20 @@ impl Controller {
         }
         let Some(group) = self.sync(name) else { return };
         group.report.writing = false;
-        match object {
-            Ok(Some(object)) => {
-                group.report.trouble = None;
-                self.apply(index::Event::GroupRead(*object), now);
+        match reported.map(|reported| *reported) {
+            Ok(Reported::Done(object)) => {
+                (group.report.trouble, group.report.told) = (None, None);
+                self.apply(index::Event::GroupRead(object), now);
             }
-            // This replica does not own the group, and somebody else changed it. Once the watch shows that, this replica
-            // may still have something to report.
-            Ok(None) => {
+            // Somebody else changed the group, or this replica itself, and the watch has not shown it yet. It may still
+            // have something to report.
+            Ok(Reported::Outdated(object)) => {
                 group.report.spoken = false;
                 group.report.rendered = None;
-                group.report.after = now + REPORT_PAUSE;
+                match object {
+                    Some(object) => self.apply(index::Event::GroupRead(object), now),
+                    None => group.report.after = now + REPORT_PAUSE,
+                }
             }
             Err(trouble) => {
                 let known = group.report.trouble.replace(trouble.clone());

@@ -16,8 +16,8 @@ const MOST_AT_ONCE: usize = 50;
 /// The pause after a group came back because no other replica claimed it, or was handed over, before groups are given
 /// to the replicas that they fall to.
 const CAME_BACK_PAUSE: Duration = Duration::from_mins(5);
-/// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two replicas
-/// hears the holder only some of the time.
+/// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
+/// replicas hears the holder only some of the time.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
 impl Controller {
@@ -48,7 +48,8 @@ impl Controller {
         self.give(own, given, now, |group| group.claims.give());
     }
 
-    /// Gives groups whose holder this replica does not hear to the replica that hears it. To be called once a heartbeat.
+    /// Gives groups whose holder this replica does not hear to the replica that hears it. To be called once a
+    /// heartbeat.
     pub(super) fn hand_over(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
         let given = self.at_rest(now, |group| {

@@ -28,6 +28,8 @@ impl Controller {
         }
         let lock = self.index.lock();
         let Some(own) = lock.own().filter(|_| lock.outage().is_none()) else { return };
+        // A replica claims what falls to it within a heartbeat or two.
+        let patience = self.session_ttl / 2;
         let (mut keys, mut later) = (BTreeSet::new(), BTreeSet::new());
         let (mut claims, mut changed, mut new) = (Vec::new(), Vec::new(), 0);
         for name in std::mem::take(&mut self.unclaimed) {
@@ -49,7 +51,7 @@ impl Controller {
                 continue;
             }
             let before = group.claims.owner().clone();
-            if group.claims.due(&record.key, own, lock.living(), now) {
+            if group.claims.due(&record.key, own, lock.living(), patience, now) {
                 group.claims.begin();
                 keys.insert(record.key.clone());
                 new += usize::from(is_new);

@@ -1,8 +1,8 @@
 //! The controller: one loop that takes messages in, looks at the groups that changed, and starts the calls that follow.
 //!
-//! The controller owns the channels, the prober and the tasks. What it sees goes into the [`Index`]; each group's election
-//! decides. The loop never waits for a call: each runs as a task of its own that ends within a bound, and sends its result
-//! as a message. So a group whose calls hang does not delay the others.
+//! The controller owns the channels, the prober and the tasks. What it sees goes into the [`Index`]; each group's
+//! election decides. The loop never waits for a call: each runs as a task of its own that ends within a bound, and
+//! sends its result as a message. So a group whose calls hang does not delay the others.
 
 mod answers;
 mod balance;
@@ -52,6 +52,8 @@ const BURST: usize = 256;
 /// What the controller works with.
 pub(super) struct Parts {
     pub(super) cluster: String,
+    /// The name of the replicas that share groups among them.
+    pub(super) peers: String,
     /// The namespaces that are watched, each by itself; if there are none, all together.
     pub(super) namespaces: Vec<String>,
     /// The node of this replica, if it is known.
@@ -74,6 +76,8 @@ pub(super) struct Health {
 /// The state of the loop.
 pub(super) struct Controller {
     cluster: String,
+    /// The name of the replicas that share groups among them.
+    peers: String,
     namespaces: Vec<String>,
     session_ttl: Duration,
     executor: Executor,
@@ -108,6 +112,7 @@ impl Controller {
             index: Index::new(parts.cluster.clone(), &parts.namespaces, parts.session_ttl)
                 .on_node(parts.node),
             cluster: parts.cluster,
+            peers: parts.peers,
             namespaces: parts.namespaces,
             session_ttl: parts.session_ttl,
             executor: Executor::new(parts.context),
@@ -200,15 +205,15 @@ impl Controller {
             Message::Told(message) => self.told(&message, now),
             Message::Done(done) => self.done(*done, now),
             Message::Claimed { session, answers } => self.claimed(session, answers, now),
-            Message::Owner { group, uid, owner, selects } => {
-                if let Err(trouble) = &selects {
+            Message::Owner { group, uid, owner, found } => {
+                if let Err(trouble) = &found {
                     let owner = &owner.name;
-                    tracing::warn!(owner, ?trouble, "could not read the selector of the pods' owner");
+                    tracing::warn!(owner, ?trouble, "could not read the pods' owner");
                 }
-                self.apply(index::Event::OwnerRead { group, uid, owner, selects }, now);
+                self.apply(index::Event::OwnerRead { group, uid, owner, found }, now);
             }
             Message::Rows(rows) => self.compare(rows, now),
-            Message::Reported { group, uid, object } => self.reported(&group, &uid, object, now),
+            Message::Reported { group, uid, reported } => self.reported(&group, &uid, reported, now),
             Message::ApiServer { reachable } => {
                 if !reachable {
                     tracing::debug!("the API server did not answer a ping");

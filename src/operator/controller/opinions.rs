@@ -1,11 +1,10 @@
-//! Asking the other replicas about holders that this one does not hear, and answering them. Nothing waits for an answer:
-//! without one, silence counts after the ttl as always.
+//! Asking the other replicas about holders that this one does not hear, and answering them. Nothing waits for an
+//! answer: without one, silence counts after the ttl as always.
 
 use std::{sync::Arc, time::Duration};
 
 use super::Controller;
 use crate::operator::{
-    group::Group,
     index::{self, IndexedGroup},
     object::GroupName,
     opinion::Opinion,
@@ -17,7 +16,8 @@ impl Controller {
     pub(super) fn ask_others(&mut self, name: &GroupName, pod: Arc<str>, blind: bool) {
         let lock = self.index.lock();
         let alone = lock.living().iter().all(|session| Some(*session) == lock.own());
-        if !alone && self.groups.get(name).is_some_and(Group::is_owned) {
+        // The deputy asks as well: if the group comes to it, it must know by then that the owner hears the pod.
+        if !alone && self.groups.contains_key(name) {
             self.untold.ask(pod, blind);
         }
     }
@@ -28,9 +28,11 @@ impl Controller {
         if self.draining || undecodable || !self.index.allows_claim(name, now) {
             return;
         }
-        let Some(group) = self.groups.get_mut(name).filter(|group| !group.is_owned()) else { return };
-        group.moved_at = Some(now);
-        group.claims.offer(now + group.record().object.spec.lock.ttl.0 * 2);
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if !group.is_owned() {
+            group.moved_at = Some(now);
+            group.claims.offer(now + group.record().object.spec.lock.ttl.0 * 2);
+        }
         self.untold.vouch(pod);
     }
 
@@ -51,9 +53,9 @@ impl Controller {
         let opinions = self.untold.take(now);
         let Some(own) = own else { return };
         let messages: Vec<String> = opinions.iter().flat_map(|opinion| opinion.messages(own)).collect();
-        let cluster = self.cluster.clone();
+        let peers = self.peers.clone();
         self.executor.start_silent(Urgency::AtOnce, |context| async move {
-            if let Err(error) = context.store.tell(&cluster, &messages).await {
+            if let Err(error) = context.store.tell(&peers, &messages).await {
                 tracing::debug!(%error, "could not ask or answer the other replicas");
             }
         });

@@ -20,10 +20,10 @@ impl Controller {
         match request {
             Request::StopProbing(uid) => self.prober.remove(&uid),
             Request::ReadOwner(record, owner) => {
-                self.executor.start(Urgency::Stamp, |context| async move {
-                    let selects = context.router.selects_by_role(&record.reference, &owner).await;
-                    let selects = selects.map_err(|error| Trouble::from(&error));
-                    Message::Owner { group: record.name.clone(), uid: record.uid.clone(), owner, selects }
+                self.executor.start(Urgency::Step, |context| async move {
+                    let found = context.router.role_label_use(&record.reference, &owner).await;
+                    let found = found.map_err(|error| Trouble::from(&error));
+                    Message::Owner { group: record.name.clone(), uid: record.uid.clone(), owner, found }
                 });
             }
             Request::Forget(name) => self.forget(&name),

@@ -20,7 +20,7 @@ use crate::{
         queue::Urgency,
         record::Record,
         report::Inputs,
-        status::{is_minor, news, patch, status, unprobed},
+        status::{is_minor, news, patch, refused_switchover, status, warnings},
         trouble::Trouble,
     },
 };
@@ -33,7 +33,7 @@ impl Controller {
         let never_seen = record.status().is_none_or(|status| status.observed_generation < 0);
         let hindrance = self.index.hindrance(&name.namespace, never_seen, now);
         let (ownership, owned) = (group.ownership(), group.is_owned());
-        let responsible = is_responsible(&self.index, group, hindrance.as_ref(), now);
+        let responsible = is_responsible(&self.index, group, hindrance.as_ref(), never_seen, now);
         let quiet = group.report.quiet_until.is_some_and(|until| now < until);
         let waits = quiet || group.report.writing || now < group.report.after;
         if !responsible || waits || seen.is_undecodable() {
@@ -49,7 +49,7 @@ impl Controller {
             trouble: group.trouble.clone(),
             hindrance,
             older_groups: seen.older_groups().into_iter().map(str::to_owned).collect(),
-            owner: seen.owner_that_selects_by_role().map(str::to_owned),
+            role_label_use: seen.role_label_use().cloned(),
             coverage: seen.coverage(),
             settles: group.settles(now),
         };
@@ -70,14 +70,16 @@ impl Controller {
         group.report.spoken = !owned;
         group.report.rendered = Some(inputs);
         let Some(patch) = patch(record.status(), &wanted) else { return };
-        announce(&self.events, &mut self.causes, &record, &wanted, now);
+        let told = group.report.told.replace(wanted.clone());
+        announce(&self.events, &mut self.causes, &record, told.as_ref().or(record.status()), &wanted, now);
         group.report.writing = true;
         self.executor.start(Urgency::Report, move |context| async move {
-            // The owner's word is the last: it writes in any case, others only what nobody has written since.
-            let version = record.object.metadata.resource_version.as_deref().filter(|_| !owned);
+            // Nothing is written over what this replica has not seen: it may have been stopped, and be no longer the
+            // owner.
+            let version = record.object.metadata.resource_version.as_deref();
             let object = context.router.report(&record.reference, &patch, version).await;
-            let object = object.map(|object| object.map(Box::new)).map_err(|error| Trouble::from(&error));
-            Message::Reported { group: record.name.clone(), uid: record.uid.clone(), object }
+            let reported = object.map(Box::new).map_err(|error| Trouble::from(&error));
+            Message::Reported { group: record.name.clone(), uid: record.uid.clone(), reported }
         });
     }
 
@@ -98,23 +100,33 @@ fn announce(
     events: &Events,
     causes: &mut Causes,
     record: &Record,
+    old: Option<&LeaderGroupStatus>,
     wanted: &LeaderGroupStatus,
     now: Duration,
 ) {
     let group = &record.name;
-    if let Some(news) = news(record.status(), wanted)
+    if let Some(news) = news(old, wanted)
         && causes.is_new_reason(&news.reason, &news.message, now)
     {
         tracing::warn!(%group, reason = news.reason, problem = news.message, "the group is not ready");
     }
-    if let Some(problem) = unprobed(record.status(), wanted) {
-        events.unprobed(&record.object, &problem.message);
+    if let Some(refused) = refused_switchover(old, wanted) {
+        events.switchover_refused(&record.object, &refused.message);
+    }
+    for warning in warnings(old, wanted) {
+        events.warned(&record.object, warning);
     }
 }
 
-/// Whether this replica is the one to write the group's status. If the group has no owner, or its key belongs to another
-/// group, the user should still see why nothing happens.
-fn is_responsible(index: &Index, group: &Group, hindrance: Option<&Hindrance>, now: Duration) -> bool {
+/// Whether this replica is the one to write the group's status. If the group has no owner, or its key belongs to
+/// another group, the user should still see why nothing happens.
+fn is_responsible(
+    index: &Index,
+    group: &Group,
+    hindrance: Option<&Hindrance>,
+    never_seen: bool,
+    now: Duration,
+) -> bool {
     let (record, lock) = (group.record(), index.lock());
     match (group.ownership(), hindrance) {
         (Ownership::Ours, _) => true,
@@ -122,9 +134,14 @@ fn is_responsible(index: &Index, group: &Group, hindrance: Option<&Hindrance>, n
         (Ownership::Foreign(_), _) => {
             lock.own().is_some() && falls_to(&record.key, lock.living().iter()) == lock.own()
         }
-        // The report says how many pods there are, so they must have been listed.
-        (_, Some(Hindrance::Lock(_))) => index.allows_claim(&record.name, now),
-        (_, Some(Hindrance::Pods(_))) => true,
+        // Other replicas may see what this one does not. It speaks for the groups that it owned last, and for those on
+        // which nobody has reported. One that never reached the database speaks for all: perhaps none does. The report
+        // says how many pods there are, so they must have been listed.
+        (_, Some(Hindrance::Lock(_))) => {
+            let speaks = never_seen || group.claims.was_ours() || !lock.has_beaten();
+            speaks && index.allows_claim(&record.name, now)
+        }
+        (_, Some(Hindrance::Pods(_))) => never_seen,
         (_, None) => false,
     }
 }

@@ -13,7 +13,8 @@ use crate::{
     api::{LeaderGroup, Reason},
     election::{Member, Policy, World},
     health::{NodeLeases, PodFacts},
-    operator::{coverage::ProbeCoverage, owner_selector::OwnerSelectors, record::Record, trouble::Trouble},
+    operator::{coverage::ProbeCoverage, owners::Owners, record::Record, trouble::Trouble},
+    routing::RoleLabelUse,
 };
 
 /// A group as it was last seen.
@@ -23,7 +24,7 @@ pub(in crate::operator) struct IndexedGroup {
     pub(super) pods: Pods,
     /// Pods that an older group selects too, and that group.
     contested: BTreeMap<Arc<str>, String>,
-    owner_selectors: OwnerSelectors,
+    owners: Owners,
     /// What is wrong with the spec.
     invalid: Option<String>,
     /// Why the present version of the object cannot be decoded. Everything else here is from an earlier version.
@@ -40,7 +41,7 @@ impl IndexedGroup {
             record: Arc::new(record),
             pods: Pods::new(),
             contested: BTreeMap::new(),
-            owner_selectors: OwnerSelectors::default(),
+            owners: Owners::default(),
             invalid: None,
             undecodable: None,
             deleted_at: None,
@@ -95,9 +96,9 @@ impl IndexedGroup {
         ProbeCoverage::of(self.pods.values().map(TrackedPod::facts))
     }
 
-    /// An owner of the group's pods that selects them by the role label.
-    pub(in crate::operator) fn owner_that_selects_by_role(&self) -> Option<&str> {
-        self.owner_selectors.confirmed()
+    /// An owner of the group's pods that sets the role label on them.
+    pub(in crate::operator) fn role_label_use(&self) -> Option<&RoleLabelUse> {
+        self.owners.role_label_use()
     }
 
     /// The older groups that select pods of this one.
@@ -110,8 +111,8 @@ impl IndexedGroup {
         self.deleted_at.map_or(Duration::ZERO, |deleted_at| now.saturating_sub(deleted_at))
     }
 
-    /// A version of one of the group's pods. Returns whether the group has to be looked at, and the owner whose selector
-    /// has to be read.
+    /// A version of one of the group's pods. Returns whether the group has to be looked at, and the owner that has to
+    /// be read.
     pub(super) fn pod_seen(
         &mut self,
         uid: &Arc<str>,
@@ -129,8 +130,8 @@ impl IndexedGroup {
         if let Some(known) = self.pods.get_mut(uid) {
             changed |= known.assess(self.holder.as_deref(), leases, now);
         }
-        let owner = self.owner_selectors.pod_seen(pod, &self.record.reference.marks);
-        // No pod is promoted before the answer arrives.
+        let owner = self.owners.pod_seen(pod, &self.record.reference.marks);
+        // No pod is promoted before the first answer arrives.
         (changed || was_contested || owner.is_some(), owner)
     }
 
@@ -141,14 +142,18 @@ impl IndexedGroup {
 
     /// The pod is gone, or the group no longer selects it.
     pub(super) fn pod_gone(&mut self, uid: &str) {
-        self.owner_selectors.pod_gone(uid);
+        self.owners.pod_gone(uid);
         self.contested.remove(uid);
         self.pods.remove(uid);
     }
 
-    /// An owner of pods was read: whether it selects them by the role label.
-    pub(super) fn owner_read(&mut self, owner: &OwnerReference, selects: &Result<bool, Trouble>) {
-        self.owner_selectors.answered(owner, selects);
+    /// An owner of pods was read.
+    pub(super) fn owner_read(
+        &mut self,
+        owner: &OwnerReference,
+        found: Result<Option<RoleLabelUse>, Trouble>,
+    ) {
+        self.owners.answered(owner, found);
     }
 
     /// Weighs the evidence on one pod after something happened to it. Returns whether its standing changed, and when it
@@ -204,6 +209,7 @@ impl IndexedGroup {
             },
             declared: self.record.declared(),
             obstacle: self.obstacle(),
+            switchover: self.record.requested_switchover(),
             deleting: self.record.is_deleting(),
             lock_away,
         }
@@ -215,9 +221,9 @@ impl IndexedGroup {
             Some(Reason::InvalidSpec)
         } else if !self.contested.is_empty() {
             Some(Reason::SelectedByOtherGroup)
-        } else if self.owner_selectors.confirmed().is_some() {
+        } else if self.role_label_use().is_some_and(|found| found.selects) {
             Some(Reason::RoleLabelInOwnerSelector)
-        } else if self.owner_selectors.asking() {
+        } else if self.owners.asking() {
             Some(Reason::Pending)
         } else {
             None

@@ -161,8 +161,8 @@ impl Index {
         requests.push(Request::ReportUndecodable(unreadable));
     }
 
-    /// A group that is being deleted and cannot be decoded is cleaned up with the fields that can be. It stays marked as
-    /// undecodable, so that nothing else is done on a spec of which only a part is understood.
+    /// A group that is being deleted and cannot be decoded is cleaned up with the fields that can be. It stays marked
+    /// as undecodable: a spec that is understood only in part must cause nothing else.
     fn undecodable_leaves(
         &mut self,
         name: &GroupName,

@@ -4,8 +4,8 @@
 //! and returns requests for the controller. The index performs no I/O, starts no task, sends no message and reads no
 //! clock. It neither decides who is active nor records which groups this replica owns; the election does.
 //!
-//! A group is *dirty* if something changed that the election or the status can see. A probe that leaves a pod's standing
-//! unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
+//! A group is *dirty* if something changed that the election or the status can see. A probe that leaves a pod's
+//! standing unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
 
 mod evidence;
 mod group;
@@ -121,9 +121,9 @@ impl Index {
             Event::ApiServer { reachable } => self.api_server(reachable, now, &mut requests),
             Event::PodsRead(pods) => self.pods_read(pods, now, &mut requests),
             Event::GroupRead(object) => self.group_seen(object, now, &mut requests),
-            Event::OwnerRead { group, uid, owner, selects } => {
+            Event::OwnerRead { group, uid, owner, found } => {
                 if let Some(known) = self.groups.get_mut(&group).filter(|known| *known.record().uid == *uid) {
-                    known.owner_read(&owner, &selects);
+                    known.owner_read(&owner, found);
                     self.dirty.insert(group);
                 }
             }
@@ -171,8 +171,8 @@ impl Index {
         &self.lock
     }
 
-    /// The world of a group at this time. It contains everything that was seen, so the group is no longer dirty. `holder`
-    /// is the UID of the pod whose evidence is weighed as a holder's.
+    /// The world of a group at this time. It contains everything that was seen, so the group is no longer dirty.
+    /// `holder` is the UID of the pod whose evidence is weighed as a holder's.
     pub(super) fn world(&mut self, name: &GroupName, holder: Option<&str>, now: Duration) -> Option<World> {
         let lock_away = self.lock.is_away(now);
         let group = self.groups.get_mut(name)?;

@@ -26,7 +26,7 @@ impl Index {
         if lost && pod.evidence().asks_others(now) {
             requests.push(Request::AskOthers { group: name.clone(), pod: uid.clone(), blind });
         }
-        if pod.evidence().vouches(against) {
+        if pod.evidence().vouches(against, now) {
             requests.push(Request::Vouch { group: name.clone(), pod: uid.clone() });
         }
     }

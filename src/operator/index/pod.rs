@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 
 use crate::{
     api::{HoldConnection, LeaderGroupSpec, PodRef},
@@ -121,7 +122,17 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         standing: election::Standing::Unproven,
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
+        revision: revision(pod),
     }
+}
+
+/// The template that the pod was made from: the label that a Deployment sets, or the one that a `StatefulSet` or a
+/// `DaemonSet` sets. Other controllers often use a `ReplicaSet` for each template, so the controller stands for it.
+fn revision(pod: &Pod) -> Option<Arc<str>> {
+    let label =
+        ["pod-template-hash", "controller-revision-hash"].iter().find_map(|key| pod.labels().get(*key));
+    let controller = || pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+    label.map(String::as_str).or_else(|| Some(controller()?.uid.as_str())).map(Arc::from)
 }
 
 fn standing_of(verdict: Verdict) -> election::Standing {

@@ -19,6 +19,7 @@ use crate::{
         trouble::Trouble,
         watch_health::{Scope, Watched},
     },
+    routing::RoleLabelUse,
 };
 use leadergroup_lock::SessionId;
 
@@ -48,8 +49,13 @@ pub(in crate::operator) enum Event {
     PodsRead(Vec<Pod>),
     /// A group as a call returned it, perhaps newer than on the watch.
     GroupRead(Sighting),
-    /// An owner of pods was read: whether it selects them by the role label.
-    OwnerRead { group: GroupName, uid: Arc<str>, owner: OwnerReference, selects: Result<bool, Trouble> },
+    /// An owner of pods was read: how it uses the role label.
+    OwnerRead {
+        group: GroupName,
+        uid: Arc<str>,
+        owner: OwnerReference,
+        found: Result<Option<RoleLabelUse>, Trouble>,
+    },
 }
 
 /// Something that the controller has to do besides looking at the groups that changed.
@@ -57,7 +63,7 @@ pub(in crate::operator) enum Event {
 pub(in crate::operator) enum Request {
     /// Stop probing this pod.
     StopProbing(Arc<str>),
-    /// Read whether this owner of pods of the group selects them by the role label.
+    /// Read how this owner of pods of the group uses the role label.
     ReadOwner(Arc<Record>, OwnerReference),
     /// The group is gone. One of the same name that comes later is another group.
     Forget(GroupName),

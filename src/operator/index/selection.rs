@@ -150,10 +150,17 @@ impl Selection {
         if let Some(namespace) = self.namespaces.get_mut(&name.namespace) {
             namespace.take_group(name);
         }
+        self.forget_if_empty(&name.namespace);
     }
 
-    /// Takes a pod in, unless a newer version of it is known. Returns the groups that selected it before and those that do
-    /// now.
+    fn forget_if_empty(&mut self, name: &str) {
+        if self.namespaces.get(name).is_some_and(|it| it.groups.is_empty() && it.pods.is_empty()) {
+            self.namespaces.remove(name);
+        }
+    }
+
+    /// Takes a pod in, unless a newer version of it is known. Returns the groups that selected it before and those that
+    /// do now.
     pub(super) fn put_pod(&mut self, pod: Pod) -> Option<(Selected, Selected, Arc<Pod>)> {
         let uid: Arc<str> = pod.uid()?.into();
         let namespace = self.namespaces.entry(pod.namespace()?.into()).or_default();
@@ -179,10 +186,12 @@ impl Selection {
     }
 
     /// Forgets a pod. Returns the groups that selected it.
-    pub(super) fn take_pod(&mut self, namespace: &str, uid: &str) -> Selected {
-        let Some(namespace) = self.namespaces.get_mut(namespace) else { return Selected::new() };
+    pub(super) fn take_pod(&mut self, name: &str, uid: &str) -> Selected {
+        let Some(namespace) = self.namespaces.get_mut(name) else { return Selected::new() };
         let Some(pod) = namespace.take_pod(uid) else { return Selected::new() };
-        namespace.selected(pod.labels())
+        let selected = namespace.selected(pod.labels());
+        self.forget_if_empty(name);
+        selected
     }
 
     /// The pods of a group's namespace that its selector matches, each with all the groups that select it.
@@ -254,7 +263,6 @@ mod tests {
             assert_eq!(selection.take_pod("shop", &format!("p{index}")), [name(index)]);
             selection.take_group(&name(index));
         }
-        let namespace = &selection.namespaces["shop"];
-        assert!(namespace.groups_by_label.is_empty() && namespace.pods_by_label.is_empty());
+        assert!(selection.namespaces.is_empty(), "nothing is kept of a namespace without pods and groups");
     }
 }

@@ -45,10 +45,16 @@ impl Tape {
     }
 }
 
+/// Faults of these pods that last for the whole history.
+fn lasting(uids: &[&str]) -> Vec<Fault> {
+    let lasting = |uid: &&str| Fault { uid: (*uid).to_owned(), from: Moment::default(), until: None };
+    uids.iter().map(lasting).collect()
+}
+
 /// `a` is active with token 1 and well, `what` happens to it, and `b` takes over for this reason.
 fn replaced(what: Option<&Value>, reason: &str, faults: Option<&[&str]>) -> Tape {
     let mut tape = first();
-    tape.history.faults = faults.map(|all| all.iter().map(|uid| (*uid).to_owned()).collect());
+    tape.history.faults = faults.map(lasting);
     tape.pod_in("a", "active", "g/1", &json!({}));
     if let Some(what) = what {
         tape.pod_in("a", "active", "g/1", what);
@@ -123,9 +129,8 @@ fn i5_a_reason_that_does_not_fit() {
 
 #[test]
 fn i5_evidence_of_an_earlier_term_is_over() {
-    let none: &[&str] = &[];
     let mut tape = first();
-    tape.history.faults = Some(none.iter().map(|uid| (*uid).to_owned()).collect());
+    tape.history.faults = Some(Vec::new());
     tape.pod_in("a", "active", "g/1", &not_ready());
     // It recovers, and keeps the role under another token.
     tape.grant(2, "a");
@@ -138,6 +143,59 @@ fn i5_evidence_of_an_earlier_term_is_over() {
     tape.pod_in("b", "active", "g/3", &json!({}));
     tape.explained(3, "b", "PodNotReady");
     assert_eq!(tape.violated(), [Invariant::Evidence]);
+}
+
+/// `a` is active and well again after `what` happened to it, and `b` takes over this many seconds later. A restart is
+/// over at once, if the pod is Ready in the same revision.
+fn replaced_later(what: &[Value], seconds: i64, reason: &str, faults: Vec<Fault>) -> Vec<Invariant> {
+    let mut tape = first();
+    tape.history.faults = Some(faults);
+    tape.pod_in("a", "active", "g/1", &json!({}));
+    for what in what {
+        tape.pod_in("a", "active", "g/1", what);
+    }
+    tape.slice("web-1", "IPv4", &[]);
+    tape.history.complete_to += seconds;
+    tape.grant(2, "b");
+    tape.group(2, Some("b"));
+    tape.pod_in("a", "standby", "g/2", &json!({}));
+    tape.pod_in("b", "active", "g/2", &json!({}));
+    tape.explained(2, "b", reason);
+    tape.violated()
+}
+
+#[test]
+fn i5_a_fault_that_was_undone_long_ago() {
+    let moment = |seconds| Moment::default().plus(Duration::from_secs(seconds));
+    let undone =
+        |from, until| vec![Fault { uid: "a".into(), from: moment(from), until: Some(moment(until)) }];
+    for reason in ["Silent", "ProbeRefused", "Resumed"] {
+        assert_eq!(replaced_later(&[], 5, reason, undone(1, 10)), [], "{reason}: right after it");
+        assert_eq!(replaced_later(&[], 600, reason, undone(1, 610)), [], "{reason}: while it lasts");
+        let late = [Invariant::Evidence];
+        assert_eq!(replaced_later(&[], 600, reason, undone(1, 10)), late, "{reason}: long after it");
+        assert_eq!(replaced_later(&[], 5, reason, undone(600, 610)), late, "{reason}: before it");
+    }
+}
+
+#[test]
+fn i5_evidence_that_is_over() {
+    let restarted = json!({ "status": { "containerStatuses": [{ "restartCount": 1 }] } });
+    for (what, reason) in [
+        (vec![not_ready(), json!({})], "PodNotReady"),
+        (vec![crashed(), json!({})], "ContainerTerminated"),
+        (vec![crashed(), restarted.clone()], "ContainerTerminated"),
+        (vec![restarted], "ContainerRestarted"),
+        (vec![not_ready(), json!({})], "Silent"),
+    ] {
+        assert_eq!(replaced_later(&what, 5, reason, Vec::new()), [], "{reason}: a little late");
+        let late = [Invariant::Evidence];
+        assert_eq!(replaced_later(&what, 600, reason, Vec::new()), late, "{reason}: it has recovered");
+        assert_eq!(replaced_later(&what, 600, reason, lasting(&["a"])), [], "{reason}: during a fault");
+    }
+    for (what, reason) in [(not_ready(), "PodNotReady"), (crashed(), "ContainerTerminated")] {
+        assert_eq!(replaced_later(&[what], 600, reason, Vec::new()), [], "{reason}: it lasts");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::{
         probing::Probing,
         watch_health::Watched,
     },
+    routing::RoleLabelUse,
 };
 use leadergroup_lock::{LockError, SessionId};
 

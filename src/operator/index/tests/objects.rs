@@ -38,6 +38,27 @@ fn a_new_version_of_a_pod_is_looked_at_only_if_it_differs_in_something_else() {
 }
 
 #[test]
+fn the_revision_of_a_pod_is_in_a_label_or_else_its_controller() {
+    let mut case = Case::web();
+    let owners = json!([
+        { "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "other" },
+        { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs-1", "controller": true },
+    ]);
+    for (labels, owners, revision) in [
+        (json!({ "pod-template-hash": "7d4b9" }), &owners, Some("7d4b9")),
+        (json!({ "controller-revision-hash": "db-5c8" }), &owners, Some("db-5c8")),
+        (json!({}), &owners, Some("rs-1")),
+        (json!({}), &json!([]), None),
+    ] {
+        let mut labels = labels;
+        labels["app"] = "web".into();
+        case.pod("a", "web", &json!({ "labels": labels, "ownerReferences": owners }));
+        let world = case.index.world(&name("web"), None, case.now).expect("the group");
+        assert_eq!(world.members[0].revision.as_deref(), revision);
+    }
+}
+
+#[test]
 fn what_a_relist_does_not_contain_is_gone() {
     let mut case = Case::web();
     case.group("other", "g2", "other", 0);
@@ -119,7 +140,8 @@ fn a_group_of_the_same_name_with_another_uid_is_another_group() {
     // An owner's selector that was read for the old group is nothing to the new one.
     let owner = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs" });
     let owner = serde_json::from_value(owner).expect("a reference");
-    case.apply(Event::OwnerRead { group: name("web"), uid: "g1".into(), owner, selects: Ok(true) });
+    let found = Ok(Some(RoleLabelUse { workload: "Deployment web".into(), selects: true }));
+    case.apply(Event::OwnerRead { group: name("web"), uid: "g1".into(), owner, found });
     assert_eq!(case.dirty(), [""; 0]);
 }
 
@@ -164,7 +186,8 @@ fn an_owner_is_to_be_read_when_a_new_pod_carries_the_role_label() {
     let Some(Request::ReadOwner(record, owner)) = requests.into_iter().next() else { panic!("no request") };
     assert_eq!((case.dirty(), case.obstacle("web")), (vec!["web".to_owned()], Some(Reason::Pending)));
     let uid: Arc<str> = record.uid.clone();
-    case.apply(Event::OwnerRead { group: name("web"), uid, owner, selects: Ok(true) });
+    let found = Ok(Some(RoleLabelUse { workload: "Deployment web".into(), selects: true }));
+    case.apply(Event::OwnerRead { group: name("web"), uid, owner, found });
     assert_eq!(case.dirty(), ["web"]);
     assert_eq!(case.obstacle("web"), Some(Reason::RoleLabelInOwnerSelector));
 }

@@ -1,0 +1,54 @@
+//! What became of the last request for a switchover.
+
+use std::{fmt, time::Duration};
+
+/// Why a request for a switchover is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwitchoverRefusal {
+    /// The group is paused.
+    Paused,
+    /// The group has no pod of this name.
+    NoSuchPod(String),
+    /// This pod is active already.
+    AlreadyActive(String),
+    /// There is no fresh proof that this pod works, or the API server refuses to change it.
+    NotEligible(String),
+    /// No other pod could become active.
+    NoCandidate,
+    /// The group has no active pod that works, or may not change its holder for another reason.
+    NotNow,
+    /// The change was begun and could not be completed.
+    Failed,
+}
+
+impl fmt::Display for SwitchoverRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused => f.write_str("the group is paused; set spec.paused to false first"),
+            Self::NoSuchPod(pod) => write!(f, "the group has no pod named {pod}"),
+            Self::AlreadyActive(pod) => write!(f, "{pod} is active already"),
+            Self::NotEligible(pod) => {
+                write!(f, "{pod} could not become active now: check that it is ready and answers its probe")
+            }
+            Self::NoCandidate => f.write_str(
+                "no other pod could become active now: check the pods that are not ready, or add replicas",
+            ),
+            Self::NotNow => {
+                f.write_str("the group has no active pod that works; its condition Ready says why")
+            }
+            Self::Failed => f.write_str("the change was begun and could not be completed"),
+        }
+    }
+}
+
+/// What became of the last request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastRequest {
+    /// The request that is weighed, and since when.
+    pub(super) weighed: Option<(String, Duration)>,
+    /// How often a grant was requested for it.
+    pub(super) attempts: u32,
+    /// When the next attempt may begin.
+    pub(super) next_at: Duration,
+    pub(super) refused: Option<(String, SwitchoverRefusal)>,
+}

@@ -1,0 +1,152 @@
+//! Requested changes of holder.
+
+use super::*;
+
+fn request(id: &str, to: Option<&str>) -> SwitchoverRequest {
+    SwitchoverRequest { id: id.to_owned(), to: to.map(str::to_owned) }
+}
+
+fn requested(to: Option<&str>) -> World {
+    World { switchover: Some(request("one", to)), ..settled() }
+}
+
+/// Answers the steps of a change of holder under token 6 until its confirmation, and shows the result.
+fn complete(case: &mut Case, to: &str) {
+    case.answer(Outcome::Granted { token: 6 });
+    let Effect::Declare { next, .. } = case.effect() else { panic!("{:?}", case.asked) };
+    case.answer(Outcome::Declared);
+    let mut world = case.group.world().clone();
+    world.declared = next;
+    for member in &mut world.members {
+        member.role = if member.pod == pod(to) { Role::Active } else { Role::Standby };
+        member.stamp = Some(6);
+    }
+    case.answer(Outcome::Stripped);
+    case.meanwhile(world);
+    case.answer(Outcome::Promoted);
+    case.answer(Outcome::Confirmed);
+}
+
+fn refusal(case: &Case) -> Option<SwitchoverRefusal> {
+    case.group.refused_switchover().map(|(request, why)| {
+        assert_eq!(request, "one");
+        why.clone()
+    })
+}
+
+#[test]
+fn a_requested_switchover_is_carried_out_once() {
+    for (to, expected) in [(None, "b"), (Some("c"), "c")] {
+        let mut case = Case::stable(requested(to));
+        let grant = case.grant();
+        assert_eq!((grant.holder, grant.reason), (pod(expected), Reason::Switchover));
+        complete(&mut case, expected);
+        assert_eq!(case.group.declared().switchover.as_deref(), Some("one"));
+        assert_eq!(case.group.holder(), Some(&pod(expected)));
+        // The new owner after a restart of the operator sees the same request.
+        let (world, row) = (case.group.world().clone(), case.group.row().clone());
+        let mut next = Case::new(world.clone(), row);
+        next.rest(|effect| matches!(effect, Effect::Stamp { .. }));
+        // The next one is another request.
+        next.world(World { switchover: Some(request("two", Some("a"))), ..world });
+        let grants = next.asked.iter().filter_map(|(_, effect)| match effect {
+            Effect::Grant(grant) => Some(grant.holder.clone()),
+            _ => None,
+        });
+        assert_eq!(grants.collect::<Vec<_>>(), [pod("a")]);
+    }
+}
+
+#[test]
+fn a_request_is_refused_with_the_reason() {
+    use SwitchoverRefusal as R;
+    let unfit = |standing| {
+        let mut world = requested(Some("b"));
+        (world.members[1].standing, world.members[2].standing) = (standing, standing);
+        world
+    };
+    let paused = World { policy: Policy { paused: true, ..Policy::default() }, ..requested(None) };
+    let anywhere = World { switchover: Some(request("one", None)), ..unfit(Standing::Unproven) };
+    for (world, why) in [
+        (paused, R::Paused),
+        (requested(Some("d")), R::NoSuchPod("d".to_owned())),
+        (requested(Some("a")), R::AlreadyActive("a".to_owned())),
+        (unfit(Standing::Unproven), R::NotEligible("b".to_owned())),
+        (unfit(Standing::Silent), R::NotEligible("b".to_owned())),
+        (anywhere, R::NoCandidate),
+    ] {
+        let mut case = Case::stable(world.clone());
+        case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
+        assert_eq!(refusal(&case), Some(why));
+        // It stays refused, also if a pod could become active later.
+        let standing = Standing::Eligible;
+        let mut well = world;
+        (well.policy.paused, well.members[1].standing, well.members[2].standing) =
+            (false, standing, standing);
+        case.world(well);
+        assert!(case.asked.is_empty(), "{:?}", case.asked);
+    }
+}
+
+#[test]
+fn a_request_waits_for_proof_that_a_pod_works() {
+    let mut world = requested(None);
+    (world.members[1].standing, world.members[2].standing) = (Standing::Unproven, Standing::Unproven);
+    let mut case = Case::stable(world);
+    assert!(case.asked.is_empty() && case.group.wake().is_some() && refusal(&case).is_none());
+    case.now += Duration::from_secs(1);
+    case.world(requested(None));
+    assert_eq!(case.grant().holder, pod("b"));
+}
+
+#[test]
+fn a_failover_fulfils_a_request_that_allows_its_holder() {
+    for (to, fulfils) in [(None, true), (Some("b"), true), (Some("c"), false)] {
+        let mut world = requested(to);
+        world.members[0].standing = Standing::Silent;
+        let mut case = Case::stable(world);
+        assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::Silent));
+        case.answer(Outcome::Granted { token: 6 });
+        let Effect::Declare { next, .. } = case.effect() else { panic!("{:?}", case.asked) };
+        assert_eq!(next.switchover.is_some(), fulfils, "{to:?}");
+    }
+}
+
+#[test]
+fn a_switchover_that_fails_again_and_again_is_given_up() {
+    let mut case = Case::stable(requested(Some("b")));
+    let mut grants = 0;
+    for _ in 0..100 {
+        let Some((_, effect)) = case.asked.first().cloned() else {
+            let Some(wake) = case.group.wake() else { break };
+            case.now = wake;
+            case.step(Event::Tick);
+            continue;
+        };
+        match effect {
+            Effect::Grant(_) => {
+                grants += 1;
+                case.answer(Outcome::Failed);
+            }
+            Effect::Read => {
+                let declared = Some(case.group.world().declared.clone());
+                case.answer(Outcome::Read { row: Some(row(5, Some("a"), true)), declared });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((grants, refusal(&case)), (3, Some(SwitchoverRefusal::Failed)));
+    assert_eq!(case.group.holder(), Some(&pod("a")));
+}
+
+#[test]
+fn if_the_requested_pod_fails_in_the_middle_the_former_one_stays() {
+    let mut case = Case::stable(requested(Some("b")));
+    case.answer(Outcome::Granted { token: 6 });
+    let mut world = case.group.world().clone();
+    world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
+    case.meanwhile(world);
+    case.answer(Outcome::Declared);
+    let grant = case.grant();
+    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::Switchover));
+}
