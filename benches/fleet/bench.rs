@@ -31,6 +31,8 @@ use crate::{
 const API_SERVER: [&str; 2] =
     ["--storage-media-type=application/vnd.kubernetes.protobuf", "--etcd-compaction-interval=5m"];
 const POSTGRES: [(&str, &str); 2] = [("fsync", "on"), ("shared_buffers", "256MB")];
+/// Longer than the operator puts off a report of a change that does not concern the active pod.
+const REPORTS_PUT_OFF: Duration = Duration::from_secs(12);
 
 /// The running servers, replicas and groups, and what measures them.
 pub(crate) struct Bench {
@@ -208,6 +210,13 @@ impl Bench {
             missing[0]
         );
         Ok(quiet)
+    }
+
+    /// Waits until every group has a holder and no report is due. The operator puts off reports of minor changes.
+    pub(crate) async fn rest(&self) -> Result<()> {
+        self.observer.quiet(REPORTS_PUT_OFF, self.plan.limit()).await?;
+        self.settle().await?;
+        Ok(())
     }
 
     /// The share of a core that each replica uses, measured for this time.

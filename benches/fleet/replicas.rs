@@ -21,7 +21,7 @@ const BALANCE: Duration = Duration::from_mins(1);
 const FAIR: usize = 40;
 
 pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
-    bench.settle().await?;
+    bench.rest().await?;
     bench.wait_adopted(&NAMES).await?;
     let mark = bench.observer.mark();
     let shares = shares(bench).await?;
