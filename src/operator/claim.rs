@@ -1,8 +1,7 @@
 //! The calls that claim groups for this replica's session.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use futures::{StreamExt as _, stream};
 use kube::Resource as _;
 
 use super::{
@@ -15,16 +14,14 @@ use leadergroup_lock::{Changed, Claim, Claimed, SessionId, Store, Token, Tombsto
 
 /// The most groups in one claim.
 pub(super) const LARGEST_CLAIM: usize = 1_000;
-/// The most of them that are new. Each is read first, and none of the claim is answered before all were read.
-pub(super) const MOST_NEW: usize = 64;
-/// Quorum reads at a time before rows are created.
-const PARALLEL_READS: usize = 16;
 
 /// The answer to a claim.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// The answer of the lock.
     Lock(Box<Claimed>),
+    /// The answer of the lock, which is final only once it is known whether the group still exists: see [`settle`].
+    Unsettled(Box<Claimed>),
     /// The group is being deleted, and the lock has no row of it any more.
     Buried,
 }
@@ -49,80 +46,98 @@ pub(super) struct Answered {
     pub(super) object: Option<Box<Sighting>>,
 }
 
-/// Claims these groups. A row is only created, or taken over from an earlier group of the same name, after a quorum
-/// read has found the group: a cache may show a group that was deleted long ago. For a group that is being deleted
-/// without a row, a tombstone is created.
-pub(super) async fn claim(
+impl Answered {
+    fn new(group: &Record, answer: Result<Answer, Trouble>) -> Self {
+        Self { name: group.name.clone(), uid: group.uid.clone(), answer, object: None }
+    }
+}
+
+/// Claims these groups, with one statement for all of them. Rows are neither created nor taken over from earlier groups.
+pub(super) async fn claim(store: &Store, session: SessionId, groups: &[Arc<Record>]) -> Vec<Answered> {
+    let claims: Vec<Claim> = groups.iter().map(|group| claim_of(group, false, None)).collect();
+    match store.claim(session, &claims).await {
+        Ok(answers) => groups
+            .iter()
+            .zip(answers)
+            .map(|(group, claimed)| {
+                let unsettled = is_unsettled(&claimed, group);
+                let claimed = Box::new(claimed);
+                let answer = if unsettled { Answer::Unsettled(claimed) } else { Answer::Lock(claimed) };
+                Answered::new(group, Ok(answer))
+            })
+            .collect(),
+        Err(error) => {
+            let trouble = Trouble::Lock(error.to_string());
+            groups.iter().map(|group| Answered::new(group, Err(trouble.clone()))).collect()
+        }
+    }
+}
+
+/// Settles the claim of a group without a row of its own. A row is only created, or taken over from an earlier group of
+/// the same name, after a quorum read has found the group: a cache may show a group that was deleted long ago. For a
+/// group that is being deleted without a row, a tombstone is created.
+pub(super) async fn settle(
     store: &Store,
     router: &Router,
     session: SessionId,
-    groups: Vec<Arc<Record>>,
-) -> Vec<Answered> {
-    let all: Vec<&Record> = groups.iter().map(|group| &**group).collect();
-    let mut answers = ask(store, session, &all, &vec![(false, None); all.len()]).await;
-    let asked = answers.iter().zip(&groups).enumerate();
-    let unsettled: Vec<usize> =
-        asked.filter(|(_, (answer, group))| is_unsettled(answer, group)).map(|(index, _)| index).collect();
-    let reads: Vec<_> = unsettled.iter().map(|index| confirm(router, &groups[*index])).collect();
-    let presence: Vec<_> = stream::iter(reads).buffered(PARALLEL_READS).collect().await;
-    let (mut confirmed, mut buried) = (Vec::new(), Vec::new());
-    let mut objects = HashMap::new();
-    for (index, presence) in unsettled.into_iter().zip(presence) {
-        match (presence, &answers[index]) {
-            (Ok(Presence::Exists(_)), Ok(Claimed::Foreign { group }))
-                if !same_place(group, &groups[index].tag) => {}
-            (Ok(Presence::Exists(object)), _) => {
-                confirmed.push(index);
-                objects.insert(index, object);
-            }
-            (Ok(Presence::Deleting(floor)), Ok(Claimed::Missing)) => {
-                match bury(store, session, &groups[index], floor).await {
-                    Ok(()) => buried.push(index),
-                    Err(trouble) => answers[index] = Err(trouble),
-                }
-            }
-            (Ok(Presence::Deleting(_)), _) => buried.push(index),
-            (Ok(Presence::Gone), _) => {}
-            (Err(trouble), _) => answers[index] = Err(trouble),
+    group: &Record,
+    claimed: Box<Claimed>,
+) -> Answered {
+    let mut answered = Answered::new(group, Ok(Answer::Buried));
+    let missing = *claimed == Claimed::Missing;
+    answered.answer = match confirm(router, group).await {
+        Err(trouble) => Err(trouble),
+        Ok(Presence::Gone) => Ok(Answer::Lock(claimed)),
+        Ok(Presence::Deleting(floor)) if missing => {
+            bury(store, session, group, floor).await.map(|()| Answer::Buried)
         }
-    }
-    let predecessor = |index: usize| match &answers[index] {
-        Ok(Claimed::Foreign { group }) => Some(group.clone()),
-        _ => None,
+        Ok(Presence::Deleting(_)) => Ok(Answer::Buried),
+        Ok(Presence::Exists(object)) => {
+            let predecessor = match *claimed {
+                Claimed::Foreign { group } => Some(group),
+                _ => None,
+            };
+            if let Some(other) = predecessor.as_ref().filter(|other| !same_place(other, &group.tag)) {
+                Ok(Answer::Lock(Box::new(Claimed::Foreign { group: other.clone() })))
+            } else {
+                answered.object = Some(object);
+                create(store, session, group, predecessor).await
+            }
+        }
     };
-    let again: Vec<_> = confirmed.iter().map(|index| (true, predecessor(*index))).collect();
-    let chosen: Vec<&Record> = confirmed.iter().map(|index| all[*index]).collect();
-    let second = ask(store, session, &chosen, &again).await;
-    for (index, answer) in confirmed.into_iter().zip(second) {
-        answers[index] = match answer {
-            // The quorum read found the group.
-            Ok(Claimed::Tombstone { .. }) => Err(Trouble::Lock(format!(
-                "the lock's row says that \"{}\" was deleted, and it exists, perhaps because etcd was restored: delete it, \
-                 and create it again",
-                groups[index].name
-            ))),
-            answer => answer,
-        };
+    answered
+}
+
+/// Claims a group that a quorum read has found, and creates its row.
+async fn create(
+    store: &Store,
+    session: SessionId,
+    group: &Record,
+    predecessor: Option<String>,
+) -> Result<Answer, Trouble> {
+    let answers = store.claim(session, &[claim_of(group, true, predecessor)]).await;
+    let answers = answers.map_err(|error| Trouble::Lock(error.to_string()))?;
+    match answers.into_iter().next() {
+        Some(Claimed::Tombstone { .. }) => Err(Trouble::Lock(format!(
+            "the lock's row says that \"{}\" was deleted, and it exists, perhaps because etcd was restored: delete it, \
+             and create it again",
+            group.name
+        ))),
+        Some(claimed) => Ok(Answer::Lock(Box::new(claimed))),
+        // Unreachable: there is one answer to each claim. Asking again is always safe.
+        None => Ok(Answer::Lock(Box::new(Claimed::Busy))),
     }
-    let mut answers: Vec<_> =
-        answers.into_iter().map(|answer| answer.map(|claimed| Answer::Lock(Box::new(claimed)))).collect();
-    for index in buried {
-        answers[index] = Ok(Answer::Buried);
-    }
-    let answered = |(index, (group, answer)): (usize, (&Arc<Record>, _))| Answered {
-        name: group.name.clone(),
-        uid: group.uid.clone(),
-        answer,
-        object: objects.remove(&index),
-    };
-    groups.iter().zip(answers).enumerate().map(answered).collect()
+}
+
+fn claim_of(group: &Record, may_create: bool, supersedes: Option<String>) -> Claim {
+    Claim { key: group.key.clone(), group: group.tag.clone(), may_create, supersedes }
 }
 
 /// Whether the claim depends on whether the group still exists.
-fn is_unsettled(answer: &Result<Claimed, Trouble>, group: &Record) -> bool {
-    match answer {
-        Ok(Claimed::Missing | Claimed::Tombstone { .. }) => true,
-        Ok(Claimed::Foreign { group: other }) => same_place(other, &group.tag) || group.is_deleting(),
+fn is_unsettled(claimed: &Claimed, group: &Record) -> bool {
+    match claimed {
+        Claimed::Missing | Claimed::Tombstone { .. } => true,
+        Claimed::Foreign { group: other } => same_place(other, &group.tag) || group.is_deleting(),
         _ => false,
     }
 }
@@ -152,29 +167,4 @@ async fn confirm(router: &Router, group: &Record) -> Result<Presence, Trouble> {
     let found = router.set_finalizer_of(&group.reference, found, true).await;
     let found = found.map_err(|error| Trouble::from(&error))?;
     Ok(found.map_or(Presence::Gone, |found| Presence::Exists(Box::new(found))))
-}
-
-async fn ask(
-    store: &Store,
-    session: SessionId,
-    groups: &[&Record],
-    terms: &[(bool, Option<String>)],
-) -> Vec<Result<Claimed, Trouble>> {
-    if groups.is_empty() {
-        return Vec::new();
-    }
-    let claims: Vec<Claim> = groups
-        .iter()
-        .zip(terms)
-        .map(|(group, (may_create, supersedes))| Claim {
-            key: group.key.clone(),
-            group: group.tag.clone(),
-            may_create: *may_create,
-            supersedes: supersedes.clone(),
-        })
-        .collect();
-    match store.claim(session, &claims).await {
-        Ok(answers) => answers.into_iter().map(Ok).collect(),
-        Err(error) => claims.iter().map(|_| Err(Trouble::Lock(error.to_string()))).collect(),
-    }
 }

@@ -61,6 +61,8 @@ pub(super) enum Message {
     Done(Box<Done>),
     /// The answers to claims that were made for this session.
     Claimed { session: SessionId, answers: Vec<Answered> },
+    /// The answer to one that had to be settled.
+    Settled { session: SessionId, answer: Box<Answered> },
     /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because
     /// the group had changed.
     Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },

@@ -111,6 +111,11 @@ impl Claims {
         }
     }
 
+    /// The claim takes longer: it is being settled whether the group exists.
+    pub(super) fn settle(&mut self) {
+        self.last = Ownership::Claiming;
+    }
+
     /// The answer to a claim is of no use: it is for a session that has ended.
     pub(super) fn abandon(&mut self) {
         self.last = Ownership::Unowned;
@@ -154,11 +159,11 @@ impl Claims {
         now: Duration,
     ) -> Result<bool, Trouble> {
         self.last = Ownership::Unowned;
-        // Every claim waits for the reads of all its groups. One that hangs must not be in each of them.
+        // A read that hangs occupies one of few places.
         let hangs = matches!(answer, Err(Trouble::Unreachable(_) | Trouble::Refused(_)));
         self.after = if hangs { now + RECLAIM } else { Duration::ZERO };
         let claimed = match answer? {
-            Answer::Lock(claimed) => *claimed,
+            Answer::Lock(claimed) | Answer::Unsettled(claimed) => *claimed,
             Answer::Buried => {
                 self.after = now + RECLAIM;
                 return Ok(false);

@@ -1,4 +1,4 @@
-//! Tests of groups that cannot be decoded, were deleted unseen, or are passed on by another replica.
+//! Tests of groups that cannot be decoded or were deleted unseen.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use leadergroup::api::{FINALIZER, ROLE_LABEL, STAMP_ANNOTATION};
-use leadergroup_lock::{Changed, Claim, Claimed, Key};
+use leadergroup_lock::{Claim, Claimed, Key};
 use serde_json::{Value, json};
 
 use crate::{
@@ -217,63 +217,4 @@ async fn a_group_that_was_deleted_unseen_gets_a_tombstone() {
                   where key in ('elsewhere', 'job', 'there') and not tombstone";
     assert_eq!(database.number(others).await, 3);
     assert!(operator.end().await.0.success(), "{}", operator.log());
-}
-
-/// Another replica that stays alive, but can no longer decode the group, for example.
-#[tokio::test]
-async fn a_group_that_a_live_replica_passes_on_is_taken() {
-    let server = ApiServer::shared().await;
-    let client = server.client().await;
-    let (database, store) = postgres::migrated().await;
-    let namespace = server.namespace("passed").await;
-    let there = groups(client.clone(), &namespace);
-    let there = there.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
-    let cluster = cluster(client).await;
-    // It sends no heartbeats, but does not expire during the test.
-    let other =
-        store.register(&format!("{cluster}/other"), Duration::from_mins(10), Some(&cluster)).await.unwrap().0;
-    let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();
-    let claim = Claim {
-        key: key.clone(),
-        group: format!("{cluster}/{namespace}/there/{}", there.metadata.uid.unwrap()),
-        may_create: true,
-        supersedes: None,
-    };
-    assert!(matches!(store.claim(other, &[claim]).await.unwrap()[..], [Claimed::Ours(_)]));
-    let mut operator = Operator::start(server, &namespace, &database.url());
-    let ready = || async { operator.get("/readyz").starts_with("HTTP/1.1 200") };
-    eventually("it works", ready).await;
-    let asked = "select count(*) from leadergroup.session where beat > 4 and not dead";
-    eventually("it has looked for the owner", || async { database.number(asked).await == 1 }).await;
-    let charged = "select count(*) from leadergroup.lock where session is not null";
-    assert_eq!(store.unclaim(other, &[key]).await.unwrap(), [Changed::Done]);
-    eventually("it has taken the group", || async { database.number(charged).await == 1 }).await;
-    let lives = "select count(*) from leadergroup.session where not dead";
-    assert_eq!(database.number(lives).await, 2, "the other one lives on");
-    assert!(operator.end().await.0.success(), "{}", operator.log());
-}
-
-#[tokio::test]
-async fn a_claim_that_fails_is_logged() {
-    let server = ApiServer::shared().await;
-    let client = server.client().await;
-    let namespace = server.namespace("newer").await;
-    let groups = groups(client.clone(), &namespace);
-    let spec = json!({ "selector": { "matchLabels": { "app": "none" } } });
-    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-    let (database, _store) = postgres::migrated().await;
-    let owned =
-        async || database.number("select count(*) from leadergroup.lock where session is not null").await;
-    let mut operator = Operator::start(server, &namespace, &database.url());
-    eventually("an owner", async || owned().await == 1).await;
-    assert!(operator.end().await.0.success(), "{}", operator.log());
-    for (row, word) in [
-        ("protocol = 99", "newer operator"),
-        ("protocol = 1, tombstone = true", "was deleted, and it exists"),
-    ] {
-        database.sql(&format!("update leadergroup.lock set session = null, {row}")).await;
-        let mut operator = Operator::start(server, &namespace, &database.url());
-        eventually("a word about it", async || operator.log().contains(word)).await;
-        assert!(operator.end().await.0.success(), "{}", operator.log());
-    }
 }

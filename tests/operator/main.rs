@@ -9,6 +9,7 @@ mod account;
 mod apiserver;
 mod audit;
 mod balance;
+mod claims;
 mod connections;
 mod database;
 mod events;

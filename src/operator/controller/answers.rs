@@ -10,7 +10,7 @@ use crate::{
     api::PodRef,
     election::{Event, Outcome, Row},
     operator::{
-        claim::{Answer, Answered},
+        claim::{Answer, Answered, settle},
         effect::row_of,
         garbage::Garbage,
         index,
@@ -80,46 +80,54 @@ impl Controller {
         self.index.group(name).is_some_and(|group| *group.record().uid == *uid)
     }
 
-    /// Claims were answered.
-    pub(super) fn claimed(&mut self, session: SessionId, answers: Vec<Answered>, now: Duration) {
-        self.claiming = false;
+    /// A claim was answered.
+    pub(super) fn claimed(&mut self, session: SessionId, answered: Answered, now: Duration) {
+        let Answered { name, uid, answer, object } = answered;
+        if !self.is_current(&name, &uid) {
+            return;
+        }
+        if let Some(object) = object {
+            self.apply(index::Event::GroupRead(*object), now);
+        }
+        self.index.touch(&name);
         let current = self.index.lock().own() == Some(session);
-        for Answered { name, uid, answer, object } in answers {
-            if !self.is_current(&name, &uid) {
-                continue;
+        let draining = self.draining;
+        let Some(group) = self.sync(&name) else { return };
+        let answer = match answer {
+            _ if !current => return group.claims.abandon(),
+            Ok(Answer::Unsettled(_)) if draining => return group.claims.abandon(),
+            Ok(Answer::Unsettled(claimed)) => {
+                group.claims.settle();
+                let record = group.record().clone();
+                return self.executor.start(Urgency::Routine, move |context| async move {
+                    let answer = settle(&context.store, &context.router, session, &record, claimed).await;
+                    Message::Settled { session, answer: Box::new(answer) }
+                });
             }
-            if let Some(object) = object {
-                self.apply(index::Event::GroupRead(*object), now);
-            }
-            self.index.touch(&name);
-            let Some(group) = self.sync(&name) else { continue };
-            if !current {
-                group.claims.abandon();
-                continue;
-            }
-            let row = match &answer {
-                Ok(Answer::Lock(claimed)) => claimed.ours().map(|row| row_of(row.clone())),
-                _ => None,
-            };
-            let buried = matches!(&answer, Ok(Answer::Buried));
-            group.report.spoken &= answer.is_err();
-            let given = group.claims.take_given();
-            match group.claims.answered(answer, now) {
-                Ok(true) => {
-                    group.trouble = None;
-                    group.owned_since = now;
-                    if given {
-                        self.came_back_at = now;
-                    }
-                    self.adopt(&name, row, now);
+            answer => answer,
+        };
+        let row = match &answer {
+            Ok(Answer::Lock(claimed)) => claimed.ours().map(|row| row_of(row.clone())),
+            _ => None,
+        };
+        let buried = matches!(&answer, Ok(Answer::Buried));
+        group.report.spoken &= answer.is_err();
+        let given = group.claims.take_given();
+        match group.claims.answered(answer, now) {
+            Ok(true) => {
+                group.trouble = None;
+                group.owned_since = now;
+                if given {
+                    self.came_back_at = now;
                 }
-                Ok(false) if buried => self.step(&name, Event::Buried, now),
-                Ok(false) => {}
-                Err(trouble) => {
-                    let known = group.trouble.replace(trouble.clone());
-                    if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
-                        tracing::warn!(group = %name, ?trouble, "could not take the group over; trying again");
-                    }
+                self.adopt(&name, row, now);
+            }
+            Ok(false) if buried => self.step(&name, Event::Buried, now),
+            Ok(false) => {}
+            Err(trouble) => {
+                let known = group.trouble.replace(trouble.clone());
+                if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
+                    tracing::warn!(group = %name, ?trouble, "could not take the group over; trying again");
                 }
             }
         }

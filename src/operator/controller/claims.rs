@@ -6,7 +6,7 @@ use super::Controller;
 use crate::{
     election::Event,
     operator::{
-        claim::{LARGEST_CLAIM, MOST_NEW, claim},
+        claim::{LARGEST_CLAIM, claim},
         index::IndexedGroup,
         message::Message,
         object::GroupName,
@@ -31,13 +31,11 @@ impl Controller {
         // A replica claims what falls to it within a heartbeat or two.
         let patience = self.session_ttl / 2;
         let (mut keys, mut later) = (BTreeSet::new(), BTreeSet::new());
-        let (mut claims, mut changed, mut new) = (Vec::new(), Vec::new(), 0);
+        let (mut claims, mut changed) = (Vec::new(), Vec::new());
         for name in std::mem::take(&mut self.unclaimed) {
             let Some(group) = self.groups.get_mut(&name).filter(|group| !group.is_owned()) else { continue };
             let record = group.record().clone();
-            let is_new = !record.has_finalizer();
-            let full = claims.len() == LARGEST_CLAIM || (is_new && new == MOST_NEW);
-            if full || keys.contains(&record.key) {
+            if claims.len() == LARGEST_CLAIM || keys.contains(&record.key) {
                 // The claim is full, or it already asks for this key on behalf of another group.
                 later.insert(name);
                 continue;
@@ -54,7 +52,6 @@ impl Controller {
             if group.claims.due(&record.key, own, lock.living(), patience, now) {
                 group.claims.begin();
                 keys.insert(record.key.clone());
-                new += usize::from(is_new);
                 claims.push(record);
             }
             if *group.claims.owner() != before {
@@ -71,8 +68,7 @@ impl Controller {
         }
         self.claiming = true;
         self.executor.start(Urgency::AtOnce, move |context| async move {
-            let answers = claim(&context.store, &context.router, own, claims).await;
-            Message::Claimed { session: own, answers }
+            Message::Claimed { session: own, answers: claim(&context.store, own, &claims).await }
         });
     }
 

@@ -95,7 +95,7 @@ pub(super) struct Controller {
     unreported: VecDeque<GroupName>,
     /// Groups to claim, if they still have no owner.
     unclaimed: BTreeSet<GroupName>,
-    /// A claim is on its way.
+    /// A claim is on its way. Those that are being settled do not count.
     claiming: bool,
     /// When a group that was given to another replica last came back.
     came_back_at: Duration,
@@ -204,7 +204,13 @@ impl Controller {
             Message::Lock(news) => self.lock_news(news, now),
             Message::Told(message) => self.told(&message, now),
             Message::Done(done) => self.done(*done, now),
-            Message::Claimed { session, answers } => self.claimed(session, answers, now),
+            Message::Claimed { session, answers } => {
+                self.claiming = false;
+                for answer in answers {
+                    self.claimed(session, answer, now);
+                }
+            }
+            Message::Settled { session, answer } => self.claimed(session, *answer, now),
             Message::Owner { group, uid, owner, found } => {
                 if let Err(trouble) = &found {
                     let owner = &owner.name;
