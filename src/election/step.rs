@@ -90,6 +90,7 @@ impl Group {
             Phase::BackingOff { until } if now >= until => self.read(effects),
             Phase::BackingOff { until } => self.wake_at(until),
             Phase::Resuming { until } => self.resume(until, now, effects),
+            Phase::Stable if self.world.stopping => {}
             Phase::Stable if self.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
             Phase::Retiring(_) | Phase::Granting(_) | Phase::Vacating

@@ -1255,6 +1255,32 @@ fn planned(world: &World, row: Row) -> (Vec<&'static str>, Option<String>, Rest)
 }
 
 #[test]
+fn a_replica_that_stops_finishes_its_change_and_begins_no_other() {
+    let stopping = || World { stopping: true, ..with(Standing::Silent) };
+    assert!(Case::stable(stopping()).asked.is_empty());
+    let mut case = Case::stable(with(Standing::Silent));
+    assert_eq!(case.grant().holder, pod("b"));
+    case.meanwhile(stopping());
+    case.answer(Outcome::Granted { token: 6 });
+    case.answer(Outcome::Declared);
+    case.answer(Outcome::Stripped);
+    case.answer(Outcome::Promoted);
+    assert_eq!(case.effect(), Effect::Confirm { token: 6 });
+    // By now the new holder has failed, too.
+    let mut world = World { declared: case.group.declared().clone(), ..stopping() };
+    world.members[0].role = Role::Standby;
+    world.members[1] =
+        Member { stamp: Some(6), ..member("b", Role::Active, Standing::Failing(Reason::ProbeRefused)) };
+    case.meanwhile(world.clone());
+    case.answer(Outcome::Confirmed);
+    assert!(matches!(case.effect(), Effect::Finished(finished) if finished.to == Some(pod("b"))));
+    case.step(Event::Tick);
+    assert!(case.asked.is_empty());
+    case.world(World { stopping: false, ..world });
+    assert_eq!(case.grant().holder, pod("c"), "the next owner goes on");
+}
+
+#[test]
 fn a_plan_is_what_the_group_would_do() {
     let held = || row(5, Some("a"), true);
     let change = ["grant", "declare", "strip", "promote", "confirm"];

@@ -126,6 +126,8 @@ pub struct World {
     pub deleting: bool,
     /// The database has been unreachable for so long that a deletion no longer waits for it.
     pub lock_away: bool,
+    /// This replica is being stopped: it finishes what it began, and begins nothing.
+    pub stopping: bool,
 }
 
 /// The lock's row of this group.

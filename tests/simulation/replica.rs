@@ -94,6 +94,7 @@ impl Replica {
             switchover: entry.object.requested.clone().map(|id| SwitchoverRequest { id, to: None }),
             deleting: entry.object.deleting,
             lock_away: self.lock_away,
+            stopping: false,
         }
     }
 

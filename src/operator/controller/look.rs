@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::Controller;
 use crate::{
-    election::{self, Effect, Event, Finished, Outcome, Phase, Ticket, World},
+    election::{self, Effect, Event, Finished, Outcome, Ticket, World},
     operator::{
         effect::{Order, carry_out},
         group::Group,
@@ -22,10 +22,6 @@ impl Controller {
     pub(super) fn look(&mut self, name: &GroupName, now: Duration) {
         let Some(world) = self.prepare(name, now) else { return };
         let Some(group) = self.groups.get(name) else { return };
-        if self.draining && matches!(group.election().phase(), Phase::Stable) {
-            // Nothing is begun any more, but what was done may still have to be reported.
-            return self.report(name, now);
-        }
         let event = if *group.election().world() == world { Event::Tick } else { Event::World(world) };
         self.step(name, event, now);
     }
@@ -66,7 +62,8 @@ impl Controller {
                 self.apply(index::Event::Retargeted(uid, first), now);
             }
         }
-        self.index.world(name, holder.as_deref(), now)
+        let world = self.index.world(name, holder.as_deref(), now)?;
+        Some(World { stopping: self.draining, ..world })
     }
 
     /// Moves a group's election by one event, starts its effects, and updates its status and timer.

@@ -212,6 +212,7 @@ impl IndexedGroup {
             switchover: self.record.requested_switchover(),
             deleting: self.record.is_deleting(),
             lock_away,
+            stopping: false,
         }
     }
 
