@@ -1,4 +1,5 @@
-//! The demo: a cluster, the operator, three pods behind a Service, and a power failure of the active pod's node.
+//! The demo: a cluster, the operator, three pods behind a Service, a planned switchover, and a power failure of the
+//! active pod's node.
 
 use std::{
     io::Write as _,
@@ -6,11 +7,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use tokio::time;
+use tokio::{process::Command, time};
 
 use crate::{
     client::{Calls, Client},
     cluster::Cluster,
+    command,
     history::{Checked, check},
     moment::Moment,
     provider::Provider,
@@ -29,7 +31,9 @@ const NODE_BACK: Duration = Duration::from_mins(3);
 pub async fn run() -> Result<()> {
     let begun = Instant::now();
     let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
-    say("LeaderGroup: one of three pods is active, and its node will lose power.")?;
+    say(
+        "LeaderGroup: one of three pods is active. It hands over to another one, whose node then loses power.",
+    )?;
 
     heading(
         1,
@@ -68,7 +72,7 @@ pub async fn run() -> Result<()> {
 
     let stage = std::rc::Rc::into_inner(stage).context("the stage is still in use")?;
     let Provider::Own(cluster) = stage.provider else { anyhow::bail!("the demo needs its own cluster") };
-    heading(7, "The end")?;
+    heading(8, "The end")?;
     if keep || found {
         note(&format!(
             "the cluster keeps running; configure kubectl for it with: eval \"$({} env)\"",
@@ -102,12 +106,18 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     let calls = client.until("200 answers of the active pod", STARTED, enough).await?;
     note(&calls.to_string())?;
 
-    heading(5, &format!("{} loses power, and with it the active pod", active.node))?;
+    heading(5, "A planned switchover: another pod becomes active while the present one works")?;
+    // The client's node keeps its power in the next step.
+    let active = switchover(scenario, &active, &client, &node).await?;
+    let planned = last_change(scenario)?;
+    show(scenario).await?;
+
+    heading(6, &format!("{} loses power, and with it the active pod", active.node))?;
     let cluster = scenario.stage.own()?;
     let off = Moment::from(cluster.power_off(&active.node).await?);
     let failover = scenario.failover("power-off", &active, off, Some(&client), &["Silent"]);
     let after = narrated(failover, &client, off).await?;
-    let measured = scenario.changes().last().context("nothing was measured")?.clone();
+    let measured = last_change(scenario)?;
     told(
         Duration::from_millis(measured.failover_ms),
         &format!("{} is active, token {}", after.pod, after.token),
@@ -116,7 +126,7 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     told(switch.first_new.since(off), &format!("{} answers through the Service", after.pod))?;
     show(scenario).await?;
 
-    heading(6, &format!("{} has power again", active.node))?;
+    heading(7, &format!("{} has power again", active.node))?;
     let start = Instant::now();
     scenario.stage.own()?.power_on(&active.node).await?;
     let still = back_as_standby(scenario, &active).await?;
@@ -129,13 +139,54 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     let history = scenario.history().await?;
     let checked = check(&history);
     checked.ok_or_dump(&history, &target_folder()?.join("demo-history.jsonl"))?;
-    Ok(last_line(&measured, calls.from(off).lost(), &checked))
+    Ok(last_line(&planned, &measured, calls.from(off).lost(), &checked))
 }
 
 /// The last line of the output.
-fn last_line(measured: &Measured, lost: usize, checked: &Checked) -> String {
-    let Measured { failover_ms, ttl_ms, .. } = measured;
-    format!("failover: {failover_ms} ms after power-off (ttl {ttl_ms} ms), {lost} requests lost, {checked}")
+fn last_line(planned: &Measured, failover: &Measured, lost: usize, checked: &Checked) -> String {
+    format!(
+        "switchover: {} ms after the request, {} requests lost · failover: {} ms after power-off (ttl {} ms), \
+         {lost} requests lost · {checked}",
+        planned.failover_ms,
+        planned.lost.unwrap_or_default(),
+        failover.failover_ms,
+        failover.ttl_ms,
+    )
+}
+
+fn last_change(scenario: &Scenario) -> Result<Measured> {
+    scenario.changes().last().cloned().context("no change of holder was measured")
+}
+
+/// Makes a pod active that is on another node than `avoided`, and tells what the client saw.
+async fn switchover(
+    scenario: &mut Scenario,
+    before: &Active,
+    client: &Client,
+    avoided: &str,
+) -> Result<Active> {
+    let pods = scenario.pods_ready().await?;
+    let chosen = pods.iter().find_map(|pod| {
+        let (name, node) = (pod.metadata.name.as_deref()?, pod.spec.as_ref()?.node_name.as_deref()?);
+        (name != before.pod && node != avoided).then_some(name)
+    });
+    let chosen = chosen.with_context(|| format!("all standbys are on {avoided}"))?;
+    let request = ["switchover", NAME, "--to", chosen, "--wait"];
+    let at = Moment::now();
+    let mut command = Command::new(beside("leadergroup")?);
+    command.args(request).env("KUBECONFIG", scenario.stage.provider.kubeconfig());
+    let result = command::output(command, command::LIMIT).await?;
+    note(&format!("$ leadergroup {}", request.join(" ")))?;
+    note(&format!("  {}", result.trim_end()))?;
+    let after = scenario.failover("switchover", before, at, Some(client), &["Switchover"]).await?;
+    let Measured { failover_ms, gap_ms, lost, .. } = last_change(scenario)?;
+    told(Duration::from_millis(failover_ms), &format!("{} is active, token {}", after.pod, after.token))?;
+    note(&format!(
+        "the client waited {} ms for the next answer, and lost {} requests",
+        gap_ms.unwrap_or_default(),
+        lost.unwrap_or_default()
+    ))?;
+    Ok(after)
 }
 
 /// Waits until the node's own pod is labelled standby and counts as eligible again.
@@ -217,12 +268,13 @@ mod tests {
 
     #[test]
     fn the_last_line_says_how_long_it_took_and_what_was_lost() {
-        let measured = Measured { failover_ms: 4551, ttl_ms: 5000, ..Measured::default() };
+        let planned = Measured { failover_ms: 109, lost: Some(0), ..Measured::default() };
+        let failover = Measured { failover_ms: 4551, ttl_ms: 5000, ..Measured::default() };
         let checked = Checked { most_active: 1, revisions: 321, ..Checked::default() };
         assert_eq!(
-            last_line(&measured, 42, &checked),
-            "failover: 4551 ms after power-off (ttl 5000 ms), 42 requests lost, \
-             1 active at every revision (321 revisions checked)"
+            last_line(&planned, &failover, 42, &checked),
+            "switchover: 109 ms after the request, 0 requests lost · failover: 4551 ms after power-off (ttl 5000 ms), \
+             42 requests lost · 1 active at every revision (321 revisions checked)"
         );
     }
 }
