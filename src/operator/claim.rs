@@ -52,7 +52,8 @@ impl Answered {
     }
 }
 
-/// Claims these groups, with one statement for all of them. Rows are neither created nor taken over from earlier groups.
+/// Claims these groups, with one statement for all of them. Rows are neither created nor taken over from earlier
+/// groups.
 pub(super) async fn claim(store: &Store, session: SessionId, groups: &[Arc<Record>]) -> Vec<Answered> {
     let claims: Vec<Claim> = groups.iter().map(|group| claim_of(group, false, None)).collect();
     match store.claim(session, &claims).await {
