@@ -140,12 +140,12 @@ bench-lock-docs: prerequisites # The same, and write the pictures of docs/benchm
 .PHONY: bench-fleet
 bench-fleet: root build-cluster ## Two replicas with GROUPS=1000 groups: cost and speed; ONLY=<subjects>, PROBES=0 for pods without probes
 	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" LEADERGROUP_BENCH_PROBES="$(PROBES)" TMPDIR="$${TMPDIR:-/var/tmp}" \
-	  cargo bench --profile release --bench fleet -- $(ONLY)
+	  cargo bench --workspace --profile release --bench fleet -- $(ONLY)
 
 .PHONY: bench-fleet-docs
 bench-fleet-docs: root build-cluster # The same, and the pictures of docs/benchmarks.md
 	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" LEADERGROUP_BENCH_GROUPS="$(GROUPS)" \
-	  TMPDIR="$${TMPDIR:-/var/tmp}" cargo bench --profile release --bench fleet
+	  TMPDIR="$${TMPDIR:-/var/tmp}" cargo bench --workspace --profile release --bench fleet
 
 .PHONY: bench-fleet-short
 bench-fleet-short: root build-cluster ## The same within a minute, with few groups: fails if something is wrong, not if it is slow

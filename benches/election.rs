@@ -31,6 +31,7 @@ fn member(name: &str, role: Role) -> Member {
         role,
         stamp: Some(5),
         stamped_by_us: true,
+        leaving: false,
         fencing_fits: true,
         standing: Standing::Eligible,
         created: 0,

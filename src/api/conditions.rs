@@ -52,6 +52,8 @@ pub enum Reason {
     Silent,
     /// A user requested the change.
     Switchover,
+    /// The pod's node is cordoned, or about to be removed by an autoscaler.
+    NodeCordoned,
     /// A change that was interrupted by a fault was completed; why it was begun is not known.
     Resumed,
     /// The database lost commits; the active pod keeps its role under a larger token.
@@ -100,7 +102,7 @@ impl fmt::Display for ConditionType {
 
 impl Reason {
     /// The reasons for which holders change. The lock's row keeps them as text.
-    pub const OF_CHANGES: [Self; 13] = [
+    pub const OF_CHANGES: [Self; 14] = [
         Self::FirstHolder,
         Self::PodDeleted,
         Self::PodFinished,
@@ -114,6 +116,7 @@ impl Reason {
         Self::LostCommits,
         Self::LabelLost,
         Self::Switchover,
+        Self::NodeCordoned,
     ];
 
     /// The reason of a change of holder that reads so.

@@ -19,15 +19,15 @@ mod validation;
 pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
-    ACTIVE_VALUE, FENCING_ANNOTATION, FIELD_MANAGER, FINALIZER, FencingToken, LARGEST_TOKEN, ParseStampError,
-    ROLE_LABEL, Role, STAMP_ANNOTATION, STANDBY_VALUE, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION,
-    Stamp,
+    ACTIVE_DELETION_COST, ACTIVE_VALUE, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, FIELD_MANAGER,
+    FINALIZER, FencingToken, LARGEST_TOKEN, ParseStampError, ROLE_LABEL, Role, STAMP_ANNOTATION,
+    STANDBY_VALUE, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION, Stamp,
 };
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
-    GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup, LeaderGroupSpec, LockSpec, OnDelete,
-    ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
+    ElectionSpec, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup, LeaderGroupSpec,
+    LockSpec, OnCordon, OnDelete, ProbePort, ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
 pub use status::{
     ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef, SwitchoverResult,

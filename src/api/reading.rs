@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    Declaration, HealthSpec, LabelSelectorOperator, LabelSelectorRequirement, LeaderGroup, LeaderGroupSpec,
-    LeaderGroupStatus, LockSpec, OnDelete, PodSelector, RoutingSpec,
+    Declaration, ElectionSpec, HealthSpec, LabelSelectorOperator, LabelSelectorRequirement, LeaderGroup,
+    LeaderGroupSpec, LeaderGroupStatus, LockSpec, OnDelete, PodSelector, RoutingSpec,
 };
 
 /// A group, or an object that this version of the operator cannot decode as one. Decoding never fails.
@@ -171,6 +171,7 @@ impl Unreadable {
             selector: PodSelector { match_expressions: vec![none_of_no_values], ..PodSelector::default() },
             lock,
             health: HealthSpec::default(),
+            election: ElectionSpec::default(),
             routing,
             on_delete: OnDelete::default(),
             paused: false,

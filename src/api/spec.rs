@@ -62,6 +62,9 @@ pub struct LeaderGroupSpec {
     /// health configures how the operator judges the health of the pods.
     #[serde(default)]
     pub health: HealthSpec,
+    /// election configures when a pod that works hands its role over.
+    #[serde(default)]
+    pub election: ElectionSpec,
     /// routing configures the labels that mark the active pod and the standbys.
     #[serde(default)]
     pub routing: RoutingSpec,
@@ -227,6 +230,27 @@ pub enum ProbeScheme {
     Http,
     /// HTTP over TLS, without verification of the certificate.
     Https,
+}
+
+/// Configuration of when a pod that works hands its role over.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = schema::settle)]
+pub struct ElectionSpec {
+    /// onCordon is what happens when the active pod's node is cordoned, for example by `kubectl drain`, or when an
+    /// autoscaler is about to remove it. Handover makes an eligible pod on another node active while the present one
+    /// still works. Ignore waits until the pod is deleted. Defaults to Handover.
+    pub on_cordon: OnCordon,
+}
+
+/// What happens when the node of the active pod is cordoned.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub enum OnCordon {
+    /// An eligible pod on another node becomes active.
+    #[default]
+    Handover,
+    /// Nothing, until the pod is deleted.
+    Ignore,
 }
 
 /// Configuration of the labels that mark the active pod and the standbys.

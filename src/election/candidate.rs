@@ -21,15 +21,16 @@ impl Group {
     /// - a pod that is already labelled active,
     /// - a pod on another node than a silent holder,
     /// - a pod whose writes were not refused,
+    /// - a pod whose node is not about to be emptied,
     /// - a pod of the newest revision: a rollout deletes all others, so this one costs a single change of holder,
     /// - a pod that the operator has stamped before: the API server lets it be changed,
     /// - a pod with the stamp of the declared term, so that this was so lately,
     /// - the oldest.
     ///
-    /// The first three concern the service now, so they come before the revision. The stamps come after it, because the
+    /// The first four concern the service now or soon, so they come before the revision. The stamps come after it, because the
     /// first new pod may have none yet when the rollout deletes the holder. No label is lost for that: a dry run shows
     /// first whether such a pod can be changed ([`Self::needs_trial`]).
-    fn best(&self, lost: Option<&PodRef>, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
+    pub(super) fn best(&self, lost: Option<&PodRef>, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
         let lost = lost.and_then(|pod| self.member(&pod.uid));
         let lost_node =
             lost.filter(|member| member.standing == Standing::Silent).and_then(|member| member.node.as_ref());
@@ -42,7 +43,8 @@ impl Group {
             let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
             let age = (member.created, member.pod.uid.clone());
-            (member.role != Role::Active, on_lost_node, refused, outdated, unknown, behind, age)
+            let standing = (member.role != Role::Active, on_lost_node, refused, member.leaving);
+            (standing, outdated, unknown, behind, age)
         };
         let candidates = self.world.members.iter().filter(|member| self.is_candidate(member) && may(member));
         candidates.min_by_key(rank).map(|member| member.pod.clone())

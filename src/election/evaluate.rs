@@ -75,9 +75,10 @@ impl Group {
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
         if self.keeps_its_label() || self.world.policy.paused || !self.works(holder) {
-            self.failures = 0;
-            let switched = self.keeps_its_label() && self.switch_over(holder, now, effects);
-            if !switched {
+            let hands_over = self.keeps_its_label()
+                && (self.switch_over(holder, now, effects) || self.leave_node(holder, now, effects));
+            if !hands_over {
+                self.failures = 0;
                 self.stamp_standbys(&holder.uid, now, effects);
             }
         } else if now < self.relabel_after {

@@ -127,6 +127,8 @@ pub struct Group {
     pub(super) accepted: Option<String>,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
+    /// The earliest time of the next attempt to leave a node that is about to be emptied.
+    pub(super) leave_after: Duration,
     /// The terms under which no pod can have become active.
     pub(super) unused: UnusedTerms,
     /// The earliest time at which a lost label may be restored again.
@@ -177,6 +179,7 @@ impl Group {
             retried: None,
             accepted: None,
             last_request: LastRequest::default(),
+            leave_after: Duration::ZERO,
             unused: UnusedTerms::default(),
             relabel_after: Duration::ZERO,
             regain_after: Duration::ZERO,

@@ -41,14 +41,18 @@ impl fmt::Display for SwitchoverRefusal {
     }
 }
 
+/// The least time between two terms that are granted to leave a node: the next holder may be unfit by the time of the
+/// grant, again and again.
+pub(super) const LEAVE_PAUSE: Duration = Duration::from_secs(5);
+
 /// What became of the last request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRequest {
     /// The request that is weighed, and since when.
     pub(super) weighed: Option<(String, Duration)>,
-    /// How often a grant was requested for it.
-    pub(super) attempts: u32,
-    /// When the next attempt may begin.
-    pub(super) next_at: Duration,
+    /// Whether a change was begun for it.
+    pub(super) begun: bool,
+    /// How often a term was granted for it.
+    pub(super) grants: u32,
     pub(super) refused: Option<(String, SwitchoverRefusal)>,
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
-    request::LastRequest,
+    request::{LEAVE_PAUSE, LastRequest},
     world::{Member, Row},
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason, Role};
@@ -257,9 +257,6 @@ impl Group {
     /// restored backup set one of these back, the others still have it.
     pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) {
         self.accepted = None;
-        if change.reason == Reason::Switchover {
-            self.last_request.attempts += 1;
-        }
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
         let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));
@@ -291,6 +288,11 @@ impl Group {
 
     fn granted(&mut self, change: Change, token: i64, now: Duration, effects: &mut Effects) {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
+        match change.reason {
+            Reason::Switchover => self.last_request.grants += 1,
+            Reason::NodeCordoned => self.leave_after = now + LEAVE_PAUSE,
+            _ => {}
+        }
         // With two databases the declaration may be of another term that has the same token. The row of a free lock has
         // the token of the last term, but not its grant.
         let same_term = self.declared.token == self.row.token

@@ -1,4 +1,4 @@
-//! A planned change of holder, on request.
+//! Planned changes of holder: on request, and before the holder's node is emptied.
 //!
 //! A request is carried out once: the declaration of the term that carries it out names it. It is fulfilled by any
 //! change of holder to a pod that it allows, so that a failover in between is not followed by another change.
@@ -9,7 +9,7 @@ use super::{
     group::Group,
     request::SwitchoverRefusal,
     step::Effects,
-    world::{Standing, SwitchoverRequest},
+    world::{Member, Standing, SwitchoverRequest},
 };
 use crate::api::{PodRef, Reason};
 
@@ -18,10 +18,8 @@ use crate::api::{PodRef, Reason};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// After this time a request that cannot be carried out is refused, whatever the reason.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How often a request is begun. A change that fails is given up; if its cause lasts, so would the change.
-const MOST_ATTEMPTS: u32 = 3;
-/// The pause after the first attempt. It grows by as much with each further one.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How often a term is granted for a request. The pod may be unfit by the time of the grant, again and again.
+const MOST_GRANTS: u32 = 3;
 
 impl Group {
     /// The request that was refused last, and why.
@@ -39,14 +37,11 @@ impl Group {
         let known = self.last_request.weighed.take().filter(|(known, _)| *known == id);
         let since = known.as_ref().map_or(now, |(_, since)| *since);
         if known.is_none() {
-            (self.last_request.attempts, self.last_request.next_at) = (0, now);
+            (self.last_request.begun, self.last_request.grants) = (false, 0);
         }
         if now >= since + LONGEST {
-            let why = if self.last_request.attempts > 0 {
-                SwitchoverRefusal::Failed
-            } else {
-                SwitchoverRefusal::NotNow
-            };
+            let begun = self.last_request.begun;
+            let why = if begun { SwitchoverRefusal::Failed } else { SwitchoverRefusal::NotNow };
             self.last_request.refused = Some((id, why));
         } else {
             self.last_request.weighed = Some((id, since));
@@ -59,16 +54,12 @@ impl Group {
         let Some(request) = self.requested().cloned() else { return false };
         let Some((_, since)) = self.last_request.weighed else { return false };
         let target = match self.target(&request, holder) {
-            Ok(_) if self.last_request.attempts == MOST_ATTEMPTS => Err(SwitchoverRefusal::Failed),
+            Ok(_) if self.last_request.grants >= MOST_GRANTS => Err(SwitchoverRefusal::Failed),
             target => target,
         };
         match target {
-            Ok(_) if now < self.last_request.next_at => {
-                self.wake_at(self.last_request.next_at);
-                false
-            }
             Ok(target) => {
-                self.last_request.next_at = now + PAUSE * (self.last_request.attempts + 1);
+                self.last_request.begun = true;
                 self.change(target, Reason::Switchover, now, effects);
                 true
             }
@@ -83,6 +74,22 @@ impl Group {
                 false
             }
         }
+    }
+
+    /// Begins to hand over to a pod on another node, if the holder's node is about to be emptied and the holder works.
+    /// Returns whether it did. Without such a pod the holder stays until it is deleted.
+    pub(super) fn leave_node(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
+        if self.world.policy.paused || !self.member(&holder.uid).is_some_and(|member| member.leaving) {
+            return false;
+        }
+        let stays = |member: &Member| member.pod != *holder && !member.leaving;
+        let Some(successor) = self.best(Some(holder), |member| stays(member)) else { return false };
+        if now < self.leave_after {
+            self.wake_at(self.leave_after);
+            return false;
+        }
+        self.change(successor, Reason::NodeCordoned, now, effects);
+        true
     }
 
     /// The request that the declaration of a term names: the present one if this change of holder fulfils it, else the

@@ -1,6 +1,7 @@
 //! Each decision by itself. `tests/simulation` tries interleavings.
 
 mod candidates;
+mod cordon;
 mod switchover;
 
 use std::time::Duration;
@@ -35,6 +36,7 @@ fn member(name: &str, role: Role, standing: Standing) -> Member {
         role,
         stamp: Some(5),
         stamped_by_us: true,
+        leaving: false,
         fencing_fits: true,
         standing,
         created: 0,

@@ -49,6 +49,8 @@ pub struct Member {
     pub stamp: Option<i64>,
     /// Whether the stamp is of this group.
     pub stamped_by_us: bool,
+    /// Whether its node is about to be emptied, so that it should hand the role over, and not get it.
+    pub leaving: bool,
     /// Whether it has the fencing token that its role calls for: that of its stamp if it is active, otherwise none.
     pub fencing_fits: bool,
     /// The verdict on it.

@@ -282,6 +282,7 @@ mod tests {
             role,
             stamp: Some(5),
             stamped_by_us: true,
+            leaving: false,
             fencing_fits: true,
             standing: Standing::Unproven,
             created: 0,

@@ -5,7 +5,10 @@
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
 use kube::{Api, Client, api::ListParams, runtime::watcher};
 use tokio::{
     sync::mpsc,
@@ -196,6 +199,10 @@ impl Observer {
             self.apply(Event::Pod(None, watcher::Event::InitApply(pod))).await;
         }
         self.apply(Event::Pod(None, watcher::Event::InitDone)).await;
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        for node in call("the nodes", || nodes.list(&every)).await?.items {
+            self.apply(Event::Node(watcher::Event::Apply(node))).await;
+        }
         Ok(())
     }
 

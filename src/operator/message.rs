@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Pod},
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, Pod},
+    },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::runtime::watcher;
@@ -51,6 +54,8 @@ pub(super) enum Message {
     Pod(Scope, watcher::Event<Pod>),
     /// The watch of node leases.
     NodeLease(watcher::Event<Lease>),
+    /// The watch of nodes.
+    Node(watcher::Event<Node>),
     /// A watch failed, with this problem.
     WatchFailed(Watched, Scope, String),
     /// The session with the lock, or the database.

@@ -37,6 +37,7 @@ mod index;
 mod lock_keeper;
 mod lock_view;
 mod message;
+mod nodes;
 mod object;
 mod opinion;
 mod outage;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Namespace, Pod},
+    core::v1::{Namespace, Node, Pod},
 };
 use kube::{
     Api, Client, Resource,
@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{
     message::Message,
+    nodes,
     object::trim,
     watch_health::{Scope, WATCH_SECONDS, Watched},
 };
@@ -83,6 +84,8 @@ impl Watches {
         }
         let leases = Api::<Lease>::namespaced(self.client.clone(), "kube-node-lease");
         self.forward(leases, Watched::NodeLeases, None, |_, event| Message::NodeLease(event), |_| {});
+        let all = Api::<Node>::all(self.client.clone());
+        self.forward(all, Watched::Nodes, None, |_, event| Message::Node(event), nodes::trim);
     }
 
     fn scopes<K>(&self) -> Vec<(Scope, Api<K>)>

@@ -24,6 +24,8 @@ pub(super) enum Watched {
     Groups,
     Pods,
     NodeLeases,
+    /// Without this one no pod hands over because its node is cordoned. All else works.
+    Nodes,
 }
 
 /// A watch that has not failed for this long, while the API server answers, works: a failed watch is tried again more

@@ -5,7 +5,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::{
-    FENCING_ANNOTATION, FencingToken, LeaderGroup, PodRef, Role, RoutingSpec, STAMP_ANNOTATION, Stamp,
+    ACTIVE_DELETION_COST, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, FencingToken, LeaderGroup, PodRef,
+    Role, RoutingSpec, STAMP_ANNOTATION, Stamp,
 };
 
 /// The role label and its values.
@@ -43,7 +44,7 @@ impl Marks {
 /// What one write makes of a pod's marks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Marking<'a> {
-    /// Labelled active, stamped, and with the fencing token of the lock with this key.
+    /// Labelled active, stamped, with the fencing token of the lock with this key, and with the highest deletion cost.
     Active { token: i64, key: &'a str },
     /// Labelled standby and stamped.
     Standby { token: i64 },
@@ -83,25 +84,23 @@ impl GroupRef {
     }
 
     /// A merge patch that sets all marks of the pod, on condition of its UID and resourceVersion. In one write, so that
-    /// no revision of the pod has the fencing token without the active label. Only a dry run has no version.
+    /// no revision of the pod has the fencing token without the active label, and the former active pod does not keep
+    /// its deletion cost beside the new one. Only a dry run has no version.
     pub(super) fn patch(&self, pod: &PodRef, version: Option<&str>, marking: Marking<'_>) -> Value {
         let Marks { label, active, standby } = &self.marks;
         let stamp = |token| self.stamp(token).to_string();
+        let settled = |stamp: Option<String>| json!({ STAMP_ANNOTATION: stamp, FENCING_ANNOTATION: null, DELETION_COST_ANNOTATION: null });
         let (labels, annotations) = match marking {
             Marking::Active { token, key } => {
-                let fencing = FencingToken { key, token }.to_string();
-                (
-                    json!({ label: active }),
-                    json!({ STAMP_ANNOTATION: stamp(token), FENCING_ANNOTATION: fencing }),
-                )
+                let annotations = json!({
+                    STAMP_ANNOTATION: stamp(token),
+                    FENCING_ANNOTATION: FencingToken { key, token }.to_string(),
+                    DELETION_COST_ANNOTATION: ACTIVE_DELETION_COST.to_string(),
+                });
+                (json!({ label: active }), annotations)
             }
-            Marking::Standby { token } => (
-                json!({ label: standby }),
-                json!({ STAMP_ANNOTATION: stamp(token), FENCING_ANNOTATION: null }),
-            ),
-            Marking::Bare => {
-                (json!({ label: null }), json!({ STAMP_ANNOTATION: null, FENCING_ANNOTATION: null }))
-            }
+            Marking::Standby { token } => (json!({ label: standby }), settled(Some(stamp(token)))),
+            Marking::Bare => (json!({ label: null }), settled(None)),
             Marking::Unstamped => (json!({}), json!({ STAMP_ANNOTATION: null })),
         };
         let mut metadata = json!({ "uid": pod.uid, "labels": labels, "annotations": annotations });
@@ -124,6 +123,6 @@ pub fn has_its_fencing_token(pod: &Pod, role: Role, key: &str) -> bool {
 }
 
 /// The stamp on a pod, if it carries a readable one.
-pub fn stamp_of(pod: &Pod) -> Option<Stamp> {
+pub fn stamp_of(pod: &impl ResourceExt) -> Option<Stamp> {
     pod.annotations().get(STAMP_ANNOTATION)?.parse().ok()
 }

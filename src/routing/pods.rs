@@ -271,7 +271,7 @@ impl Router {
         // No change of holder waits for the end of another group.
         let this = &self.in_background();
         let (what, api) = ("list the pods with a role", this.pods(group));
-        let list = async { this.call(what, api.list(&labelled)).await.map(|found| found.items) };
+        let list = async { this.call(what, api.list_metadata(&labelled)).await.map(|found| found.items) };
         let stamped = this.lists.stamped(&group.namespace, &group.marks.label, list);
         // The list of another caller comes before this one's own.
         let after = this.call_timeout * 2;

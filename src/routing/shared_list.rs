@@ -6,7 +6,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, api::PartialObjectMeta};
 use parking_lot::Mutex;
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
@@ -20,6 +20,9 @@ pub(super) struct Stamped {
     /// The UID of the group that stamped it.
     pub(super) group: String,
 }
+
+/// A pod without its spec and status, which no deletion needs: they would be most of the list.
+pub(super) type PodMeta = PartialObjectMeta<Pod>;
 
 /// What is listed: a namespace and a label.
 type Scope = (String, String);
@@ -37,7 +40,7 @@ impl SharedLists {
         &self,
         namespace: &str,
         label: &str,
-        list: impl Future<Output = Result<Vec<Pod>, RoutingError>>,
+        list: impl Future<Output = Result<Vec<PodMeta>, RoutingError>>,
     ) -> Result<Arc<Vec<Stamped>>, RoutingError> {
         let asked = Instant::now();
         let turn = self.turn((namespace.to_owned(), label.to_owned()));
@@ -59,7 +62,7 @@ impl SharedLists {
     }
 }
 
-fn stamped(pod: &Pod) -> Option<Stamped> {
+fn stamped(pod: &PodMeta) -> Option<Stamped> {
     let group = stamp_of(pod)?.group;
     let named = PodRef { name: pod.metadata.name.clone()?, uid: pod.uid()? };
     Some(Stamped { at: PodAt { pod: named, version: pod.resource_version() }, group })
@@ -92,11 +95,11 @@ mod tests {
 
     use super::*;
 
-    fn pods() -> Vec<Pod> {
+    fn pods() -> Vec<PodMeta> {
         let pod = json!({ "metadata": {
             "name": "web-0", "uid": "p0", "resourceVersion": "7", "annotations": { "leadergroup.dev/stamp": "g1/7" }
         } });
-        vec![serde_json::from_value(pod).expect("a pod"), Pod::default()]
+        vec![serde_json::from_value(pod).expect("a pod"), PodMeta::default()]
     }
 
     #[tokio::test]

@@ -11,7 +11,10 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use leadergroup::{
-    api::{FENCING_ANNOTATION, OnDelete, PodRef, ROLE_LABEL, Role},
+    api::{
+        ACTIVE_DELETION_COST, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, OnDelete, PodRef, ROLE_LABEL,
+        Role,
+    },
     routing::{Promoted, Router, Stripped, Trial},
 };
 use serde_json::json;
@@ -38,8 +41,9 @@ async fn a_promotion_needs_the_version_that_was_read() {
     let version = stage.version(&pod).await;
     assert!(promote(&stage, 1, &pod, &version).await);
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(1)));
-    let fencing = stage.read(&pod).await.annotations().get(FENCING_ANNOTATION).cloned();
-    assert_eq!(fencing, Some(format!("{KEY}/1")));
+    let annotations = stage.read(&pod).await.annotations().clone();
+    assert_eq!(annotations.get(FENCING_ANNOTATION), Some(&format!("{KEY}/1")));
+    assert_eq!(annotations.get(DELETION_COST_ANNOTATION), Some(&ACTIVE_DELETION_COST.to_string()));
     // A repetition has an outdated precondition, even though it would change nothing.
     assert!(!promote(&stage, 1, &pod, &version).await);
 }
@@ -79,6 +83,7 @@ async fn a_strip_settles_every_pod_and_skips_those_that_are_gone() {
     }
     for pod in [&active, &plain] {
         assert_eq!(stage.mark(pod).await, (Role::Standby, Some(2)));
+        assert_eq!(stage.read(pod).await.annotations().get(DELETION_COST_ANNOTATION), None);
     }
     assert_eq!(stage.mark(&new).await, (Role::None, None), "another pod of the same name");
     // A fencing token that somebody else wrote to a standby.

@@ -121,6 +121,14 @@ pub enum Action {
     Create {
         pod: usize,
     },
+    /// The pod's node is cordoned.
+    Cordon {
+        pod: usize,
+    },
+    /// No longer.
+    Uncordon {
+        pod: usize,
+    },
     /// A user edits the pod's labels, and the group's selector no longer matches it.
     Leave {
         pod: usize,
@@ -200,6 +208,7 @@ pub struct Faults {
     pub ails: u32,
     pub crashes: u32,
     pub deletes: u32,
+    pub cordons: u32,
     pub leaves: u32,
     pub unlabels: u32,
     pub edits: u32,
@@ -229,6 +238,7 @@ impl Faults {
             ails: many,
             crashes: many,
             deletes: many,
+            cordons: many,
             leaves: many,
             unlabels: many,
             edits: many,
@@ -250,6 +260,7 @@ impl Faults {
             ails: 0,
             crashes: 0,
             deletes: 0,
+            cordons: 0,
             leaves: 0,
             unlabels: 0,
             edits: 0,
@@ -277,6 +288,7 @@ impl Faults {
             Action::Ail { health: Health::Refusing | Health::Hung, .. } => &mut self.ails,
             Action::Crash { .. } => &mut self.crashes,
             Action::Delete { .. } => &mut self.deletes,
+            Action::Cordon { .. } => &mut self.cordons,
             Action::Leave { .. } => &mut self.leaves,
             Action::Unlabel { .. } => &mut self.unlabels,
             Action::Relabel { .. } | Action::Restamp { .. } => &mut self.edits,

@@ -147,6 +147,7 @@ impl Model {
         }
         actions.push(if found.crashed { Action::Restarted { pod } } else { Action::Crash { pod } });
         actions.push(if found.deleting { Action::Gone { pod } } else { Action::Delete { pod } });
+        actions.push(if found.leaving { Action::Uncordon { pod } } else { Action::Cordon { pod } });
         actions.push(if found.selected { Action::Leave { pod } } else { Action::Rejoin { pod } });
         if found.role == Role::Active {
             actions.extend([Action::Unlabel { pod }, Action::Relabel { pod, role: Role::Standby }]);

@@ -164,6 +164,9 @@ impl Model {
         if found.crashed {
             self.apply(Action::Restarted { pod });
         }
+        if found.leaving {
+            self.apply(Action::Uncordon { pod });
+        }
         if self.server.health.get(&found.pod.uid) != Some(&Health::Well) {
             self.apply(Action::Ail { pod, health: Health::Well });
         }

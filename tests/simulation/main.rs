@@ -336,6 +336,17 @@ fn every_order_when_a_switchover_is_requested_and_a_pod_fails() {
 }
 
 #[test]
+fn every_order_when_a_node_is_cordoned_and_a_replica_is_paused() {
+    let faults = Faults { cordons: 1, mark_dead: 1, time_outs: 1, wakes: 1, ..Faults::default() };
+    exhausted(faults, Freshness::Everything, 11);
+}
+
+#[test]
+fn every_order_when_nodes_are_cordoned_and_a_pod_fails() {
+    exhausted(Faults { cordons: 2, ails: 1, wakes: 1, ..Faults::default() }, Freshness::AllButPods, 8);
+}
+
+#[test]
 fn every_order_when_a_path_is_cut_and_the_group_is_handed_over() {
     exhausted(Faults { cuts: 1, time_outs: 1, mark_dead: 1, ..Faults::default() }, Freshness::Everything, 8);
 }

@@ -113,6 +113,7 @@ impl Model {
             crashed: false,
             restarts: 0,
             selected: true,
+            leaving: false,
             node: NODES[pod],
             created: version,
         };
@@ -282,6 +283,14 @@ impl Model {
         }
     }
 
+    /// This is no evidence against the pod.
+    fn cordon(&mut self, pod: usize, leaving: bool) {
+        let version = self.server.next_revision();
+        if let Some(pod) = self.server.pods.get_mut(NAMES[pod]) {
+            (pod.leaving, pod.version) = (leaving, version);
+        }
+    }
+
     /// Performs one action.
     pub fn apply(&mut self, action: Action) {
         if let Some(left) = self.faults.left(&action) {
@@ -435,6 +444,8 @@ impl Model {
                 pod.restarts += 1;
             }),
             Action::Delete { pod } => self.touch_pod(pod, |pod| pod.deleting = true),
+            Action::Cordon { pod } => self.cordon(pod, true),
+            Action::Uncordon { pod } => self.cordon(pod, false),
             Action::Leave { pod } => self.touch_pod(pod, |pod| pod.selected = false),
             Action::Rejoin { pod } => self.rejoin(pod),
             Action::Relabel { pod, role } => self.relabel(pod, role),

@@ -52,7 +52,7 @@ pub struct Replica {
     pub against: BTreeMap<String, (Duration, u64)>,
     /// The holder that was replaced by the last decision, and since which revision there was evidence against it.
     pub replaced: Option<(String, Option<u64>)>,
-    /// The holder that the last decision replaces because a user requested it.
+    /// The holder that the last decision replaces as planned: a user requested it, or its node is cordoned.
     pub released: Option<String>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
@@ -75,6 +75,7 @@ impl Replica {
             role: pod.role,
             stamp: pod.stamp.map(|(_, token)| token),
             stamped_by_us: pod.stamp.is_some_and(|(group, _)| group == entry.object.uid),
+            leaving: pod.leaving,
             // The routing writes it together with the role, and the model has no foreign edits.
             fencing_fits: true,
             standing: self.standing(pod),
@@ -140,16 +141,22 @@ impl Replica {
             return;
         }
         let former = row.holder.as_ref().filter(|former| settled && **former != grant.holder);
-        let by_request = grant.reason == Reason::Switchover && settled;
-        if by_request {
+        let planned = settled && matches!(grant.reason, Reason::Switchover | Reason::NodeCordoned);
+        if planned {
+            let leaving = |pod: &PodRef| entry.machine.member(&pod.uid).is_some_and(|member| member.leaving);
             let requested = entry.object.requested.as_ref();
-            if requested.is_none_or(|id| declared.switchover.as_ref() == Some(id)) {
-                self.violation = Some(format!("I5: {} follows without a request", grant.holder.uid));
+            let due = if grant.reason == Reason::NodeCordoned {
+                former.is_some_and(leaving) && !leaving(&grant.holder)
+            } else {
+                requested.is_some_and(|id| declared.switchover.as_ref() != Some(id))
+            };
+            if !due {
+                self.violation = Some(format!("I5: {} follows for no {}", grant.holder.uid, grant.reason));
                 return;
             }
             self.released = former.map(|former| former.uid.clone());
         }
-        let former = former.filter(|_| !by_request);
+        let former = former.filter(|_| !planned);
         // A holder that has lost its label, and which the API server refuses to label again, is no longer active.
         let refused = |former: &PodRef| entry.machine.refused().any(|(pod, _)| pod.pod.uid == former.uid);
         let former = former.filter(|former| grant.reason != Reason::LabelLost || !refused(former));

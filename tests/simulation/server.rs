@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 /// A pod as stored in etcd, and its real health.
 #[allow(clippy::struct_field_names, reason = "name and UID go by this name everywhere")]
+#[allow(clippy::struct_excessive_bools, reason = "each is true of a pod independently of the others")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
     pub pod: PodRef,
@@ -25,6 +26,8 @@ pub struct Pod {
     pub restarts: u32,
     /// The group's selector matches its labels.
     pub selected: bool,
+    /// Its node is cordoned. In the cluster this is on the watch of nodes.
+    pub leaving: bool,
     pub node: &'static str,
     /// The server's revision at its creation.
     pub created: u64,
@@ -131,7 +134,7 @@ pub struct Server {
     pub blemished: BTreeSet<String>,
     /// The last revision at which a pod was not well, deleted or not selected, by UID.
     pub bad_until: BTreeMap<String, u64>,
-    /// UIDs of pods that a requested switchover replaces, until they are declared again. They may lose the role, too.
+    /// UIDs of pods that a planned switchover replaces, until they are declared again. They may lose the role, too.
     pub released: BTreeSet<String>,
     /// The requests that were carried out.
     pub fulfilled: BTreeSet<String>,

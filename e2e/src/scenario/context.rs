@@ -9,9 +9,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use leadergroup::api::{LeaderGroup, RoutingSpec};
+use leadergroup::api::{LeaderGroup, RoutingSpec, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION};
+use serde_json::json;
 use tokio::time;
 
 use super::operator::is_ready;
@@ -255,6 +256,22 @@ impl Scenario {
             Ok(active)
         })
         .await
+    }
+
+    /// Changes the number of pods.
+    pub async fn scale(&mut self, replicas: i32) -> Result<()> {
+        self.workload.replicas = replicas;
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        self.deployments().patch(&self.workload.name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Requests a switchover, to this pod or to any.
+    pub async fn request_switchover(&self, request: &str, to: Option<&str>) -> Result<()> {
+        let annotations = json!({ SWITCHOVER_ANNOTATION: request, SWITCHOVER_TO_ANNOTATION: to });
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+        self.groups().patch(&self.workload.name, &PatchParams::default(), &patch).await?;
+        Ok(())
     }
 
     /// A condition of the group: its status, reason and message.

@@ -21,6 +21,7 @@ mod frozen_pod;
 mod group_deleted;
 mod leaking_pod;
 mod node_cut_off;
+mod node_drained;
 mod node_power_off;
 mod operator_killed;
 mod ownership;
@@ -29,6 +30,7 @@ mod postgres_away;
 mod random_faults;
 mod removal;
 mod rollout;
+mod scaled_down;
 mod scaled_to_zero;
 mod selector_matches_nothing;
 mod switchover;
@@ -61,9 +63,9 @@ fn entries() -> Vec<Entry> {
         // The longest first, so that none of them runs alone at the end.
         Nothing: leaking_pod, crashing_pod, rollout, switchover;
         PodFaults: fenced_writer, frozen_pod, existing_cluster;
-        Nothing: active_pod_deleted, foreign_labels, scaled_to_zero, two_groups, first_promotion, group_deleted,
+        Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;
-        Everything: node_power_off, node_cut_off, path_cut, operator_killed, api_server_restarted, postgres_away, bad_input,
+        Everything: node_power_off, node_cut_off, node_drained, path_cut, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
             random_faults;
     }

@@ -3,15 +3,13 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use kube::api::{Patch, PatchParams};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
-use serde_json::json;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "scaled-to-zero", Workload::default(), async |s| {
         let before = s.elect().await?;
         let client = s.call_from(&before.node).await?;
-        scale(s, 0).await?;
+        s.scale(0).await?;
         eventually("the group to say that it has no pods", STARTED, async || {
             let (ready, reason, message) = s.condition(&s.workload.name, "Ready").await?;
             ensure!(
@@ -27,7 +25,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             Ok(())
         })
         .await?;
-        scale(s, 3).await?;
+        s.scale(3).await?;
         let after = s.settled(STARTED).await?;
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         // The first promotion, the one after scaling up, and up to two of pods that are deleted a moment later.
@@ -36,10 +34,4 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-async fn scale(s: &Scenario, replicas: i32) -> Result<()> {
-    let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
-    s.deployments().patch(&s.workload.name, &PatchParams::default(), &patch).await?;
-    Ok(())
 }

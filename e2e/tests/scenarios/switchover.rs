@@ -3,13 +3,11 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use kube::api::{Patch, PatchParams};
-use leadergroup::api::{SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION, SwitchoverResult};
+use leadergroup::api::SwitchoverResult;
 use leadergroup_e2e::{
     moment::Moment,
     scenario::{STARTED, Scenario, Stage, Workload, eventually},
 };
-use serde_json::json;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "switchover", Workload::default(), async |s| {
@@ -21,10 +19,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             client
                 .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
                 .await?;
-            let annotations = json!({ SWITCHOVER_ANNOTATION: request, SWITCHOVER_TO_ANNOTATION: to });
-            let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
             let at = Moment::now();
-            s.groups().patch(&s.workload.name, &PatchParams::default(), &patch).await?;
+            s.request_switchover(request, to).await?;
             let after = s.failover("requested", &active, at, Some(&client), &["Switchover"]).await?;
             ensure!(to.is_none_or(|to| to == after.pod), "{} is active, not {to:?}", after.pod);
             eventually("the result", STARTED, async || {

@@ -112,11 +112,11 @@ fn a_failover_fulfils_a_request_that_allows_its_holder() {
     }
 }
 
-#[test]
-fn a_switchover_that_fails_again_and_again_is_given_up() {
-    let mut case = Case::stable(requested(Some("b")));
+/// Lets time pass and answers reads until the group is at rest; `answer` answers the grants. Returns how many there
+/// were.
+fn grants_until_rest(case: &mut Case, mut answer: impl FnMut(&mut Case)) -> u32 {
     let mut grants = 0;
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         let Some((_, effect)) = case.asked.first().cloned() else {
             let Some(wake) = case.group.wake() else { break };
             case.now = wake;
@@ -126,7 +126,7 @@ fn a_switchover_that_fails_again_and_again_is_given_up() {
         match effect {
             Effect::Grant(_) => {
                 grants += 1;
-                case.answer(Outcome::Failed);
+                answer(case);
             }
             Effect::Read => {
                 let declared = Some(case.group.world().declared.clone());
@@ -135,7 +135,15 @@ fn a_switchover_that_fails_again_and_again_is_given_up() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((grants, refusal(&case)), (3, Some(SwitchoverRefusal::Failed)));
+    grants
+}
+
+#[test]
+fn a_switchover_that_fails_again_and_again_is_given_up() {
+    let mut case = Case::stable(requested(Some("b")));
+    let grants = grants_until_rest(&mut case, |case| case.answer(Outcome::Failed));
+    assert!((5..15).contains(&grants), "{grants}");
+    assert_eq!(refusal(&case), Some(SwitchoverRefusal::Failed));
     assert_eq!(case.group.holder(), Some(&pod("a")));
 }
 

@@ -198,6 +198,7 @@ impl Controller {
             Message::Group(scope, event) => self.apply(index::Event::Group(scope, event), now),
             Message::Pod(scope, event) => self.apply(index::Event::Pod(scope, event), now),
             Message::NodeLease(event) => self.apply(index::Event::NodeLease(event), now),
+            Message::Node(event) => self.apply(index::Event::Node(event), now),
             Message::WatchFailed(watched, scope, problem) => {
                 self.apply(index::Event::WatchFailed(watched, scope, problem), now);
             }

@@ -10,10 +10,12 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 
 use super::pod::{Pods, TrackedPod};
 use crate::{
-    api::{LeaderGroup, Reason},
+    api::{LeaderGroup, OnCordon, Reason},
     election::{Member, Policy, World},
     health::{NodeLeases, PodFacts},
-    operator::{coverage::ProbeCoverage, owners::Owners, record::Record, trouble::Trouble},
+    operator::{
+        coverage::ProbeCoverage, nodes::LeavingNodes, owners::Owners, record::Record, trouble::Trouble,
+    },
     routing::RoleLabelUse,
 };
 
@@ -198,10 +200,15 @@ impl IndexedGroup {
     }
 
     /// The world as the election sees it, with the standings as they were last weighed.
-    pub(super) fn world(&self, lock_away: bool) -> World {
+    pub(super) fn world(&self, lock_away: bool, leaving: &LeavingNodes) -> World {
         let spec = &self.record.object.spec;
+        let hands_over = spec.election.on_cordon == OnCordon::Handover;
+        let member = |pod: &TrackedPod| {
+            let leaving = hands_over && leaving.contains(pod.node());
+            Member { leaving, ..pod.member().clone() }
+        };
         World {
-            members: self.pods.values().map(|pod| pod.member().clone()).collect(),
+            members: self.pods.values().map(member).collect(),
             policy: Policy {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,

@@ -11,6 +11,7 @@ mod evidence;
 mod group;
 mod groups;
 mod lock;
+mod nodes;
 mod opinion;
 mod pod;
 mod pods;
@@ -32,6 +33,7 @@ pub(super) use request::{Event, Notice, Request};
 use super::{
     connectivity::{Connectivity, Lag},
     lock_view::LockView,
+    nodes::LeavingNodes,
     object::GroupName,
     outage::{Hindrance, OUTAGE_PATIENCE, Outage},
     probing::Probing,
@@ -56,6 +58,7 @@ pub(super) struct Index {
     /// The group that each pod belongs to.
     group_of_pod: HashMap<Arc<str>, GroupName>,
     leases: NodeLeases,
+    leaving: LeavingNodes,
     /// When a node lease last arrived.
     lease_seen: Duration,
     lock: LockView,
@@ -86,6 +89,7 @@ impl Index {
             selection: Selection::default(),
             group_of_pod: HashMap::new(),
             leases: NodeLeases::default(),
+            leaving: LeavingNodes::default(),
             lease_seen: Duration::ZERO,
             lock: LockView::default(),
             connectivity: Connectivity::default(),
@@ -111,6 +115,7 @@ impl Index {
             Event::Group(scope, event) => self.group_event(&scope, event, now, &mut requests),
             Event::Pod(scope, event) => self.pod_event(&scope, event, now, &mut requests),
             Event::NodeLease(event) => self.lease_event(event, now, &mut requests),
+            Event::Node(event) => self.node_event(event, &mut requests),
             Event::WatchFailed(watched, scope, problem) => {
                 self.watch_failed(watched, &scope, &problem, now, &mut requests);
             }
@@ -180,7 +185,7 @@ impl Index {
         group.assess(&self.leases, now);
         self.timers.set(name, group.next_deadline(&self.leases, now));
         self.dirty.remove(name);
-        Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE))
+        Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE, &self.leaving))
     }
 
     /// What to probe at each pod of a group; `None` for a pod that must not be probed.

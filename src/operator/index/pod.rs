@@ -119,6 +119,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         role,
         stamp: stamp.as_ref().map(|stamp| stamp.token),
         stamped_by_us: stamp.is_some_and(|stamp| *stamp.group == *record.uid),
+        leaving: false,
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         standing: election::Standing::Unproven,
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),

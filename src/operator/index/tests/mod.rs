@@ -5,7 +5,10 @@ mod objects;
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 

@@ -211,3 +211,34 @@ fn a_group_that_cannot_be_decoded_is_passed_on_reported_once_and_left_when_it_ca
     case.group("web", "g1", "web", 0);
     assert_eq!(case.obstacle("web"), None);
 }
+
+#[test]
+fn the_pods_of_a_cordoned_node_leave_unless_the_group_ignores_it() {
+    let node = |name: &str, cordoned: bool| -> Node {
+        let node = json!({ "metadata": { "name": name }, "spec": { "unschedulable": cordoned } });
+        serde_json::from_value(node).expect("a node")
+    };
+    let leaving = |case: &mut Case| {
+        let world = case.index.world(&name("web"), None, case.now).expect("the group");
+        world.members.iter().filter(|member| member.leaving).count()
+    };
+    let mut case = Case::web();
+    case.apply(Event::Node(watcher::Event::Apply(node("node-2", true))));
+    case.apply(Event::Node(watcher::Event::Apply(node("node-1", false))));
+    assert!(case.dirty().is_empty(), "no pod of the group is concerned");
+    case.apply(Event::Node(watcher::Event::Apply(node("node-1", true))));
+    assert_eq!((case.dirty(), leaving(&mut case)), (vec!["web".to_owned()], 2));
+    let mut object = case.object("web", "g1", "web", 0);
+    object["spec"]["election"] = json!({ "onCordon": "Ignore" });
+    case.watch(object);
+    assert_eq!(leaving(&mut case), 0);
+    case.group("web", "g1", "web", 0);
+    assert_eq!(leaving(&mut case), 2);
+    // The watch was interrupted, and the node was deleted meanwhile.
+    for event in
+        [watcher::Event::Init, watcher::Event::InitApply(node("node-2", true)), watcher::Event::InitDone]
+    {
+        case.apply(Event::Node(event));
+    }
+    assert_eq!((case.dirty(), leaving(&mut case)), (vec!["web".to_owned()], 0));
+}

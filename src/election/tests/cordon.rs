@@ -1,0 +1,88 @@
+//! Changes of holder because a node is about to be emptied.
+
+use super::*;
+
+/// a is active with token 5; the nodes of these pods are cordoned.
+fn cordoned(pods: &[&str]) -> World {
+    let mut world = settled();
+    for member in &mut world.members {
+        member.leaving = pods.contains(&member.pod.name.as_str());
+    }
+    world
+}
+
+#[test]
+fn a_holder_that_works_hands_over_to_a_pod_whose_node_stays() {
+    for (nodes, next) in [(&["a"][..], "b"), (&["a", "b"], "c")] {
+        let grant = Case::stable(cordoned(nodes)).grant();
+        assert_eq!((grant.holder, grant.reason), (pod(next), Reason::NodeCordoned));
+    }
+    for nodes in [&[][..], &["b", "c"], &["a", "b", "c"]] {
+        assert!(Case::stable(cordoned(nodes)).asked.is_empty(), "{nodes:?}");
+    }
+}
+
+#[test]
+fn a_holder_stays_on_a_cordoned_node_if_no_other_pod_is_fit_or_the_group_is_paused() {
+    let mut unproven = cordoned(&["a"]);
+    unproven.members[1].standing = Standing::Unproven;
+    unproven.members[2].standing = Standing::Failing(Reason::PodNotReady);
+    let paused = World { policy: Policy { paused: true, ..Policy::default() }, ..cordoned(&["a"]) };
+    for world in [unproven, paused] {
+        let mut case = Case::stable(world);
+        case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
+        // As soon as it is possible, it is done.
+        case.world(cordoned(&["a"]));
+        assert_eq!(case.grant().reason, Reason::NodeCordoned);
+    }
+}
+
+#[test]
+fn a_failover_avoids_cordoned_nodes_if_it_can() {
+    let mut world = cordoned(&["b"]);
+    world.members[0].standing = Standing::Silent;
+    assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
+    world.members[2].standing = Standing::Unproven;
+    assert_eq!(Case::stable(world).grant().holder, pod("b"));
+}
+
+#[test]
+fn a_grant_that_fails_is_repeated_soon_and_one_that_was_in_vain_after_a_pause() {
+    let mut requested = settled();
+    requested.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: None });
+    for world in [cordoned(&["a"]), requested] {
+        let mut case = Case::stable(world.clone());
+        let read = Outcome::Read { row: Some(row(5, Some("a"), true)), declared: Some(world.declared) };
+        for pause in [50, 100, 200] {
+            assert_eq!(case.grant().holder, pod("b"));
+            case.answer(Outcome::Failed);
+            assert_eq!(case.group.wake(), Some(case.now + Duration::from_millis(pause)));
+            case.now += Duration::from_millis(pause);
+            case.step(Event::Tick);
+            assert_eq!(case.effect(), Effect::Read);
+            case.answer(read.clone());
+        }
+    }
+    let mut case = Case::stable(cordoned(&["a"]));
+    let mut alone = cordoned(&["a"]);
+    (alone.members[1].standing, alone.members[2].standing) = (Standing::Unproven, Standing::Unproven);
+    case.meanwhile(alone);
+    case.answer(Outcome::Granted { token: 6 });
+    assert_eq!(case.grant().holder, pod("a"), "the former holder stays");
+    assert!(case.group.leave_after >= NOW + Duration::from_secs(5));
+}
+
+#[test]
+fn the_grant_follows_a_dry_run_at_once() {
+    let mut requested = settled();
+    requested.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: None });
+    for mut world in [cordoned(&["a"]), requested] {
+        for member in &mut world.members[1..] {
+            member.stamped_by_us = false;
+        }
+        let mut case = Case::stable(world);
+        assert!(matches!(case.effect(), Effect::Try { pod: tried, .. } if tried == pod("b")));
+        case.answer(Outcome::Accepted);
+        assert_eq!((case.grant().holder, case.now), (pod("b"), NOW));
+    }
+}
