@@ -64,7 +64,7 @@ build-cluster: prerequisites e2e-build ## Build the test cluster's programs (onc
 
 .PHONY: build
 build: ## Build the operator
-	cargo build
+	cargo build --workspace --bins
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -115,7 +115,8 @@ chart: e2e-build ## Lint and test the chart
 
 .PHONY: crd
 crd: ## Generate the CRD from the types, here and in the chart
-	cargo run --quiet -- crd >"$(CRD).new"
+	cargo build --quiet --workspace --bins
+	"$(CARGO_TARGET_DIR)/debug/leadergroup" crd >"$(CRD).new"
 	mv "$(CRD).new" "$(CRD)"
 	cp "$(CRD)" "$(CHART)/crd-files/"
 

@@ -12,8 +12,8 @@ pub const STANDBY_VALUE: &str = "standby";
 pub const STAMP_ANNOTATION: &str = "leadergroup.dev/stamp";
 /// The annotation that carries a [`FencingToken`]. Only the active pod has it.
 pub const FENCING_ANNOTATION: &str = "leadergroup.dev/fencing-token";
-/// The annotation by which a `ReplicaSet` chooses the pods to delete when it is scaled down: those with the lowest value
-/// first, zero where there is none. In a group it belongs to the operator.
+/// The annotation by which a `ReplicaSet` chooses the pods to delete when it is scaled down: those with the lowest
+/// value first, zero where there is none. In a group it belongs to the operator.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// The deletion cost of the active pod, the largest that Kubernetes accepts. All other pods of the group have none.
 pub const ACTIVE_DELETION_COST: i32 = i32::MAX;

@@ -27,9 +27,9 @@ impl Group {
     /// - a pod with the stamp of the declared term, so that this was so lately,
     /// - the oldest.
     ///
-    /// The first four concern the service now or soon, so they come before the revision. The stamps come after it, because the
-    /// first new pod may have none yet when the rollout deletes the holder. No label is lost for that: a dry run shows
-    /// first whether such a pod can be changed ([`Self::needs_trial`]).
+    /// The first four concern the service now or soon, so they come before the revision. The stamps come after it,
+    /// because the first new pod may have none yet when the rollout deletes the holder. No label is lost for that: a
+    /// dry run shows first whether such a pod can be changed ([`Self::needs_trial`]).
     pub(super) fn best(&self, lost: Option<&PodRef>, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
         let lost = lost.and_then(|pod| self.member(&pod.uid));
         let lost_node =

@@ -95,7 +95,7 @@ impl IndexedGroup {
 
     /// How far the group's pods can be probed.
     pub(in crate::operator) fn coverage(&self) -> ProbeCoverage {
-        ProbeCoverage::of(self.pods.values().map(TrackedPod::facts))
+        ProbeCoverage::of(self.pods.values().map(|pod| pod.facts()))
     }
 
     /// An owner of the group's pods that sets the role label on them.
@@ -127,7 +127,7 @@ impl IndexedGroup {
         if let Some(known) = self.pods.get_mut(uid) {
             changed = known.update(pod, &self.record, now);
         } else {
-            self.pods.insert(uid.clone(), TrackedPod::new(pod, &self.record, now));
+            self.pods.insert(uid.clone(), Box::new(TrackedPod::new(pod, &self.record, now)));
         }
         if let Some(known) = self.pods.get_mut(uid) {
             changed |= known.assess(self.holder.as_deref(), leases, now);
@@ -208,7 +208,7 @@ impl IndexedGroup {
             Member { leaving, ..pod.member().clone() }
         };
         World {
-            members: self.pods.values().map(member).collect(),
+            members: self.pods.values().map(|pod| member(pod)).collect(),
             policy: Policy {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,

@@ -193,7 +193,7 @@ impl Index {
         let Some(group) = self.groups.get(name) else { return Vec::new() };
         let spec = &group.record().object.spec;
         let holder = group.declared_holder();
-        let target = |(uid, pod): (&Arc<str>, &pod::TrackedPod)| {
+        let target = |uid: &Arc<str>, pod: &pod::TrackedPod| {
             let is_holder = holder == Some(&**uid);
             let wanted = match probing {
                 Probing::All => true,
@@ -205,7 +205,7 @@ impl Index {
             let hold = if is_ours { spec.health.hold_connection } else { HoldConnection::Never };
             (uid.clone(), pod.target(spec, hold).filter(|_| wanted))
         };
-        group.pods.iter().map(target).collect()
+        group.pods.iter().map(|(uid, pod)| target(uid, pod)).collect()
     }
 
     /// What keeps this replica from working for any group of a namespace, once it is worth reporting. It is reported at

@@ -147,5 +147,5 @@ fn standing_of(verdict: Verdict) -> election::Standing {
     }
 }
 
-/// The pods of a group, by UID.
-pub(super) type Pods = std::collections::BTreeMap<Arc<str>, TrackedPod>;
+/// The pods of a group, by UID. Boxed: a node of the map has room for eleven entries, and most groups have three.
+pub(super) type Pods = std::collections::BTreeMap<Arc<str>, Box<TrackedPod>>;

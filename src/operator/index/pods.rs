@@ -21,7 +21,7 @@ impl Index {
     ) {
         let listing = (Watched::Pods, scope.clone());
         match event {
-            watcher::Event::Apply(pod) => self.pod_seen(pod, now, requests),
+            watcher::Event::Apply(pod) => self.pod_seen(&pod, now, requests),
             watcher::Event::Delete(pod) => {
                 if let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) {
                     self.pod_gone(&namespace, &uid.into(), requests);
@@ -34,7 +34,7 @@ impl Index {
                 if let (Some(seen), Some(uid)) = (self.listing.get_mut(&listing), pod.uid()) {
                     seen.insert(uid);
                 }
-                self.pod_seen(pod, now, requests);
+                self.pod_seen(&pod, now, requests);
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
@@ -54,18 +54,18 @@ impl Index {
         for mut pod in pods {
             if self.selection.contains_pod(&pod) {
                 trim(&mut pod);
-                self.pod_seen(pod, now, requests);
+                self.pod_seen(&pod, now, requests);
             }
         }
     }
 
-    fn pod_seen(&mut self, pod: Pod, now: Duration, requests: &mut Requests) {
-        let Some((before, selected, pod)) = self.selection.put_pod(pod) else { return };
+    fn pod_seen(&mut self, pod: &Pod, now: Duration, requests: &mut Requests) {
+        let Some((before, selected)) = self.selection.put_pod(pod) else { return };
         let uid: Arc<str> = pod.uid().unwrap_or_default().into();
         for name in before.iter().filter(|name| !selected.contains(name)) {
             self.leave(name, &uid, requests);
         }
-        self.assign(&pod, &selected, now, requests);
+        self.assign(pod, &selected, now, requests);
     }
 
     /// Gives a pod to the first of the groups that select it, and notes in the others that it is contested.

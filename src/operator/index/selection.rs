@@ -29,9 +29,28 @@ pub(super) struct Selection {
 
 type Label = (String, String);
 
+/// A pod as it was last seen. It is kept as JSON, because a decoded pod takes six times as much memory, and is decoded
+/// again only when the spec of a group changes.
+struct KeptPod {
+    labels: Labels,
+    version: u64,
+    json: Box<[u8]>,
+}
+
+impl KeptPod {
+    fn new(pod: &Pod) -> Self {
+        let json = serde_json::to_vec(pod).expect("a pod came from JSON and has only text as keys");
+        Self { labels: pod.labels().clone(), version: version(pod), json: json.into() }
+    }
+
+    fn pod(&self) -> Pod {
+        serde_json::from_slice(&self.json).expect("it was a pod when it was encoded")
+    }
+}
+
 #[derive(Default)]
 struct Namespace {
-    pods: BTreeMap<Arc<str>, Arc<Pod>>,
+    pods: BTreeMap<Arc<str>, KeptPod>,
     pods_by_label: HashMap<Label, BTreeSet<Arc<str>>>,
     /// The groups, each with the label under which it is found.
     groups: BTreeMap<GroupName, (Arc<Record>, Option<Label>)>,
@@ -67,19 +86,19 @@ impl Namespace {
         }
     }
 
-    fn put_pod(&mut self, uid: &Arc<str>, pod: Arc<Pod>) {
-        if self.pods.get(uid).is_none_or(|old| old.labels() != pod.labels()) {
+    fn put_pod(&mut self, uid: &Arc<str>, pod: &Pod) {
+        if self.pods.get(uid).is_none_or(|old| old.labels != *pod.labels()) {
             self.take_pod(uid);
             for label in pairs(pod.labels()) {
                 self.pods_by_label.entry(label).or_default().insert(uid.clone());
             }
         }
-        self.pods.insert(uid.clone(), pod);
+        self.pods.insert(uid.clone(), KeptPod::new(pod));
     }
 
-    fn take_pod(&mut self, uid: &str) -> Option<Arc<Pod>> {
+    fn take_pod(&mut self, uid: &str) -> Option<KeptPod> {
         let (uid, pod) = self.pods.remove_entry(uid)?;
-        for label in pairs(pod.labels()) {
+        for label in pairs(&pod.labels) {
             take(&mut self.pods_by_label, &label, &uid);
         }
         Some(pod)
@@ -108,10 +127,10 @@ impl Namespace {
     }
 
     /// The pods that this selector matches.
-    fn matching(&self, selector: &PodSelector) -> Vec<&Arc<Pod>> {
+    fn matching(&self, selector: &PodSelector) -> Vec<&KeptPod> {
         let demanded = pairs(&selector.match_labels).map(|label| self.pods_by_label.get(&label));
         let fewest = demanded.min_by_key(|uids| uids.map_or(0, BTreeSet::len));
-        let matches = |pod: &&Arc<Pod>| selector.matches(pod.labels());
+        let matches = |pod: &&KeptPod| selector.matches(&pod.labels);
         match fewest {
             // It demands no particular label.
             None => self.pods.values().filter(matches).collect(),
@@ -161,22 +180,21 @@ impl Selection {
 
     /// Takes a pod in, unless a newer version of it is known. Returns the groups that selected it before and those that
     /// do now.
-    pub(super) fn put_pod(&mut self, pod: Pod) -> Option<(Selected, Selected, Arc<Pod>)> {
+    pub(super) fn put_pod(&mut self, pod: &Pod) -> Option<(Selected, Selected)> {
         let uid: Arc<str> = pod.uid()?.into();
         let namespace = self.namespaces.entry(pod.namespace()?.into()).or_default();
         let old = namespace.pods.get(&uid);
-        if old.is_some_and(|old| version(&**old) != u64::MAX && version(&**old) > version(&pod)) {
+        if old.is_some_and(|old| old.version != u64::MAX && old.version > version(pod)) {
             return None;
         }
         let now = namespace.selected(pod.labels());
         let before = match old {
-            Some(old) if old.labels() == pod.labels() => now.clone(),
-            Some(old) => namespace.selected(old.labels()),
+            Some(old) if old.labels == *pod.labels() => now.clone(),
+            Some(old) => namespace.selected(&old.labels),
             None => Selected::new(),
         };
-        let pod = Arc::new(pod);
-        namespace.put_pod(&uid, pod.clone());
-        Some((before, now, pod))
+        namespace.put_pod(&uid, pod);
+        Some((before, now))
     }
 
     /// Whether the watch has shown the pod, and not yet that it is gone.
@@ -189,17 +207,17 @@ impl Selection {
     pub(super) fn take_pod(&mut self, name: &str, uid: &str) -> Selected {
         let Some(namespace) = self.namespaces.get_mut(name) else { return Selected::new() };
         let Some(pod) = namespace.take_pod(uid) else { return Selected::new() };
-        let selected = namespace.selected(pod.labels());
+        let selected = namespace.selected(&pod.labels);
         self.forget_if_empty(name);
         selected
     }
 
     /// The pods of a group's namespace that its selector matches, each with all the groups that select it.
-    pub(super) fn pods_of(&self, name: &GroupName) -> Vec<(Arc<Pod>, Selected)> {
+    pub(super) fn pods_of(&self, name: &GroupName) -> Vec<(Pod, Selected)> {
         let Some(namespace) = self.namespaces.get(&name.namespace) else { return Vec::new() };
         let Some((group, _)) = namespace.groups.get(name) else { return Vec::new() };
         let matching = namespace.matching(&group.object.spec.selector).into_iter();
-        matching.map(|pod| (pod.clone(), namespace.selected(pod.labels()))).collect()
+        matching.map(|pod| (pod.pod(), namespace.selected(&pod.labels))).collect()
     }
 
     /// The UIDs of all pods in the scope of a watch.
@@ -252,12 +270,13 @@ mod tests {
             selection.put_group(&name(index), record(index));
         }
         for index in 0..GROUPS {
-            let (before, now, _) = selection.put_pod(pod(index)).expect("it is new");
+            let (before, now) = selection.put_pod(&pod(index)).expect("it is new");
             assert_eq!((before, now), (vec![], vec![name(index)]));
             let namespace = &selection.namespaces["shop"];
             let searched = namespace.candidates(pod(index).labels()).count();
             assert!(searched <= 2, "{searched} groups");
-            assert_eq!(selection.pods_of(&name(index)).len(), 1);
+            let pods: Vec<Pod> = selection.pods_of(&name(index)).into_iter().map(|(pod, _)| pod).collect();
+            assert_eq!(pods, [pod(index)]);
         }
         for index in 0..GROUPS {
             assert_eq!(selection.take_pod("shop", &format!("p{index}")), [name(index)]);
