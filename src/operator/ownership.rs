@@ -152,10 +152,12 @@ impl Claims {
         std::mem::take(&mut self.given)
     }
 
-    /// Takes the answer to a claim in. Returns whether this replica owns the group now, or what to report.
+    /// Takes the answer to a claim in, given the living sessions. Returns whether this replica owns the group now, or what
+    /// to report.
     pub(super) fn answered(
         &mut self,
         answer: Result<Answer, Trouble>,
+        living: &[SessionId],
         now: Duration,
     ) -> Result<bool, Trouble> {
         self.last = Ownership::Unowned;
@@ -177,8 +179,12 @@ impl Claims {
                 self.offered_until = Duration::ZERO;
                 return Ok(true);
             }
-            // If it is not a replica that shares groups with this one, it is not asked at each heartbeat.
-            Claimed::By { session } => (self.last, self.after) = (Ownership::Other(session), now + RECLAIM),
+            // If it is not a replica that shares groups with this one, it is not asked at each heartbeat. One that is may
+            // be about to end: then the group is claimed at once.
+            Claimed::By { session } => {
+                self.last = Ownership::Other(session);
+                self.after = if living.contains(&session) { Duration::ZERO } else { now + RECLAIM };
+            }
             Claimed::Foreign { group } => {
                 self.last = Ownership::Foreign(group.into());
                 self.after = now + RECLAIM;
@@ -221,7 +227,7 @@ mod tests {
         claims.begin();
         assert!(!due_at(&mut claims, 102_000), "a claim is on its way");
         let by = Claimed::By { session: chosen };
-        assert_eq!(claims.answered(Ok(Answer::Lock(Box::new(by))), now), Ok(false));
+        assert_eq!(claims.answered(Ok(Answer::Lock(Box::new(by))), &living, now), Ok(false));
         assert!(!due_at(&mut claims, 102_000), "it has an owner");
         // The owner may have given it up: it is asked for again, with the same patience.
         claims.doubt();
@@ -244,5 +250,21 @@ mod tests {
         assert!(given.take_given() && !given.take_given());
         // Its session is gone.
         assert!(claims.due(&key, other, &[other], PATIENCE, Duration::from_secs(106)));
+    }
+
+    #[test]
+    fn a_group_of_a_replica_that_ends_right_after_the_answer_is_claimed_at_once() {
+        let key = Key::new("web").expect("a key");
+        let (own, peer) = (SessionId::new(), SessionId::new());
+        let now = Duration::from_secs(100);
+        for (living, again_at) in [(&[own, peer][..], now), (&[own], now + RECLAIM)] {
+            let mut claims = Claims::default();
+            claims.begin();
+            let by = Ok(Answer::Lock(Box::new(Claimed::By { session: peer })));
+            assert_eq!(claims.answered(by, living, now), Ok(false));
+            let mut due = |at| claims.due(&key, own, &[own], PATIENCE, at);
+            assert!(again_at == now || !due(now), "it is a replica that shares no groups with this one");
+            assert!(due(again_at));
+        }
     }
 }

@@ -91,6 +91,7 @@ impl Controller {
         }
         self.index.touch(&name);
         let current = self.index.lock().own() == Some(session);
+        let living = self.index.lock().living().to_vec();
         let draining = self.draining;
         let Some(group) = self.sync(&name) else { return };
         let answer = match answer {
@@ -113,7 +114,7 @@ impl Controller {
         let buried = matches!(&answer, Ok(Answer::Buried));
         group.report.spoken &= answer.is_err();
         let given = group.claims.take_given();
-        match group.claims.answered(answer, now) {
+        match group.claims.answered(answer, &living, now) {
             Ok(true) => {
                 group.trouble = None;
                 group.owned_since = now;
