@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, rc::Rc, time::Duration};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Namespace, Pod, Service},
+    core::v1::{Namespace, Node, Pod, Service},
 };
 use kube::{
     Api,
@@ -266,11 +266,19 @@ impl Scenario {
         Ok(())
     }
 
-    /// Requests a switchover, to this pod or to any.
-    pub async fn request_switchover(&self, request: &str, to: Option<&str>) -> Result<()> {
+    /// Requests a switchover of a group, to this pod or to any.
+    pub async fn request_switchover(&self, group: &str, request: &str, to: Option<&str>) -> Result<()> {
         let annotations = json!({ SWITCHOVER_ANNOTATION: request, SWITCHOVER_TO_ANNOTATION: to });
         let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-        self.groups().patch(&self.workload.name, &PatchParams::default(), &patch).await?;
+        self.groups().patch(group, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Cordons a node, or no longer.
+    pub async fn cordon(&self, node: &str, cordoned: bool) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.stage.kube.clone());
+        let patch = Patch::Merge(json!({ "spec": { "unschedulable": cordoned.then_some(true) } }));
+        nodes.patch(node, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         .await?;
         let drained = drain(s, &before).await;
         // Other scenarios need the node, whatever happened.
-        s.stage.run_kubectl(&["uncordon", &before.node]).await?;
+        s.cordon(&before.node, false).await?;
         let after = drained?;
         let settled = s.settled(STARTED).await?;
         ensure!(settled == after, "{} followed {}", settled.pod, after.pod);

@@ -1,5 +1,5 @@
 //! Random faults, two at a time, over several groups: of nodes, networks, pods, PostgreSQL, the API server and the
-//! operator. After each pair everything is mended, and all groups must be served again. The history checker then finds
+//! operator; cordoned nodes and requested switchovers are among them. After each pair everything is mended, and all groups must be served again. The history checker then finds
 //! out whether an invariant was broken at any revision.
 //!
 //! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::ownership::node_of;
 
-const DELETED_WITHIN: Duration = Duration::from_secs(10);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// The bound for all groups together, on a machine of two cores that also starts nodes again.
 const SERVED_WITHIN: Duration = Duration::from_mins(3);
 
@@ -47,6 +47,7 @@ kinds! {
     NodeFromApiServer,
     NodeFromDatabase,
     NodeFromNode,
+    NodeCordoned,
     PodFrozen,
     PodPaused,
     PodKilled,
@@ -63,6 +64,7 @@ kinds! {
     ReplicaKilled,
     ReplicaPaused,
     ReplicaDeleted,
+    SwitchoverRequested,
 }
 
 #[allow(clippy::enum_glob_use, reason = "each is used by its name below")]
@@ -98,10 +100,20 @@ impl Random {
 /// What there is to disturb, as listed before the faults: afterwards the API server may be away.
 struct Targets {
     nodes: Vec<String>,
-    /// The groups' pods: UID, name, node, whether it is active.
-    pods: Vec<(String, String, String, bool)>,
+    /// The groups' pods.
+    pods: Vec<Target>,
     /// The operator's replicas: UID and name.
     replicas: Vec<(String, String)>,
+}
+
+/// A pod of a group.
+#[derive(Clone)]
+struct Target {
+    uid: String,
+    name: String,
+    node: String,
+    group: String,
+    active: bool,
 }
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
@@ -158,6 +170,9 @@ async fn round(s: &mut Scenario, random: &mut Random, groups: u64) -> Result<Dur
     }
     undo(cluster, &paused).await;
     cluster.heal(STARTED).await.context("mending everything")?;
+    for node in &targets.nodes {
+        eventually("the node to be uncordoned", STARTED, async || s.cordon(node, false).await).await?;
+    }
     let mended = Moment::now();
     served(s, groups).await?;
     let took = Moment::now().since(mended);
@@ -176,7 +191,8 @@ async fn targets(s: &Scenario) -> Result<Targets> {
     let pods = s.pods().list(&ListParams::default()).await?.items;
     let pods = pods.iter().filter_map(|pod| {
         let (uid, name) = id(pod)?;
-        Some((uid, name, node_of(pod)?, active(pod)))
+        let group = pod.metadata.labels.as_ref()?.get("app")?.clone();
+        Some(Target { uid, name, node: node_of(pod)?, group, active: active(pod) })
     });
     Ok(Targets {
         nodes: s.stage.own()?.nodes().iter().map(|node| node.name.clone()).collect(),
@@ -198,16 +214,21 @@ async fn begin(
     let other =
         random.pick(&targets.nodes.iter().filter(|one| **one != node).cloned().collect::<Vec<_>>())?;
     // Mostly an active pod.
-    let actives: Vec<_> = targets.pods.iter().filter(|pod| pod.3).cloned().collect();
+    let actives: Vec<_> = targets.pods.iter().filter(|pod| pod.active).cloned().collect();
     let among = if random.below(4) > 0 { &actives } else { &targets.pods };
-    let (uid, pod, ..) = random.pick(among)?;
+    let Target { uid, name: pod, group, .. } = random.pick(among)?;
     let (replica_uid, replica) = random.pick(&targets.replicas)?;
-    let on = |nodes: &[&String]| {
-        targets.pods.iter().filter(|pod| nodes.contains(&&pod.2)).map(|pod| pod.0.clone()).collect()
+    let those = |concerned: &dyn Fn(&Target) -> bool| {
+        targets.pods.iter().filter(|pod| concerned(pod)).map(|pod| pod.uid.clone()).collect()
     };
+    let on = |nodes: &[&String]| those(&|pod| nodes.contains(&&pod.node));
     let failing: Vec<String> = match kind {
-        NodePowerOff | NodeCutOff | NodeFrozen | NodeFromApiServer | NodeFromDatabase => on(&[&node]),
+        NodePowerOff | NodeCutOff | NodeFrozen | NodeFromApiServer | NodeFromDatabase | NodeCordoned => {
+            on(&[&node])
+        }
         NodeFromNode => on(&[&node, &other]),
+        // By the time of the request another pod may be active.
+        SwitchoverRequested => those(&|pod| pod.group == group),
         PodFrozen | PodPaused | PodKilled | PodDeleted | PodDeletedByForce => vec![uid.clone()],
         _ => Vec::new(),
     };
@@ -221,6 +242,7 @@ async fn begin(
         NodeFromApiServer => cluster.cut_path(&node, network::CONTROL).await?,
         NodeFromDatabase => cluster.cut_path(&node, network::DATABASE).await?,
         NodeFromNode => cluster.cut_path(&node, &other).await?,
+        NodeCordoned => in_time(s.cordon(&node, true)).await?,
         PodFrozen => drop(cluster.freeze_pod(&uid).await?),
         PodPaused => {
             paused.push(uid.clone());
@@ -243,22 +265,27 @@ async fn begin(
             cluster.pause(paused.last().context("it was just added")?)?;
         }
         ReplicaDeleted => delete_pod(&s.stage.operator.pods(), &replica, delete).await?,
+        SwitchoverRequested => {
+            in_time(s.request_switchover(&group, &random.below(usize::MAX).to_string(), None)).await?;
+        }
     }
     Ok(match kind {
         NodeFromNode => format!("{node} and {other}"),
-        NodePowerOff | NodeCutOff | NodeFrozen | NodeFromApiServer | NodeFromDatabase => node,
+        NodePowerOff | NodeCutOff | NodeFrozen | NodeFromApiServer | NodeFromDatabase | NodeCordoned => node,
+        SwitchoverRequested => group,
         PodFrozen | PodPaused | PodKilled | PodDeleted | PodDeletedByForce => pod,
         ReplicaKilled | ReplicaPaused | ReplicaDeleted => replica,
         _ => String::new(),
     })
 }
 
-/// The other fault may have stopped the API server, which then does not answer.
 async fn delete_pod(pods: &Api<Pod>, name: &str, options: DeleteParams) -> Result<()> {
-    timeout(DELETED_WITHIN, pods.delete(name, &options))
-        .await
-        .context("the API server does not answer")??;
-    Ok(())
+    in_time(async { pods.delete(name, &options).await.map(drop).map_err(Into::into) }).await
+}
+
+/// The other fault may have stopped the API server, which then does not answer.
+async fn in_time(call: impl Future<Output = Result<()>>) -> Result<()> {
+    timeout(ANSWERED_WITHIN, call).await.context("the API server does not answer")?
 }
 
 /// Resumes stopped processes. What did not run, or no longer exists, needs nothing.

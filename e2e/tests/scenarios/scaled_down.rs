@@ -18,7 +18,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let all = names(s).await?;
         let youngest = all.iter().find(|name| !known.contains(name)).context("no pod is new")?;
         let at = Moment::now();
-        s.request_switchover("youngest", Some(youngest)).await?;
+        s.request_switchover(&s.workload.name, "youngest", Some(youngest)).await?;
         let active = s.failover("requested", &first, at, Some(&client), &["Switchover"]).await?;
         ensure!(active.pod == *youngest, "{} is active, not {youngest}", active.pod);
         s.scale(1).await?;

@@ -20,7 +20,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
                 .await?;
             let at = Moment::now();
-            s.request_switchover(request, to).await?;
+            s.request_switchover(&s.workload.name, request, to).await?;
             let after = s.failover("requested", &active, at, Some(&client), &["Switchover"]).await?;
             ensure!(to.is_none_or(|to| to == after.pod), "{} is active, not {to:?}", after.pod);
             eventually("the result", STARTED, async || {
