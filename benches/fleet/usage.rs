@@ -4,15 +4,19 @@ use std::{
     collections::{BTreeMap, HashSet},
     fs,
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use tokio::time::interval;
 
 /// The unit of times in `/proc/*/stat`; Linux gives it to programs as a hundredth of a second on all common platforms.
 const TICK: Duration = Duration::from_millis(10);
 const MEGABYTE: f64 = 1e6;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Connections are counted this seldom, in samples: the kernel's table also has each probe's connection of the last
+/// minute, two hundred thousand lines.
+const CONNECTIONS_EVERY: u32 = 20;
 
 /// The CPU time of a process so far, all threads together.
 pub(crate) fn cpu(pid: u32) -> Result<Duration> {
@@ -63,7 +67,7 @@ pub(crate) struct Sample {
     pub(crate) cores: f64,
     /// Megabytes.
     pub(crate) memory: f64,
-    /// To the API server.
+    /// To the API server; 0 if they were not counted.
     pub(crate) connections: usize,
 }
 
@@ -81,7 +85,9 @@ impl Record {
     pub(crate) fn start(port: u16) -> Self {
         let recorded = Recorded { processes: BTreeMap::new(), samples: BTreeMap::new() };
         let record = Self(Arc::new(Mutex::new(recorded)));
-        tokio::spawn(record.clone().run(port));
+        let task = record.clone();
+        // Not on the runtime: it reads files.
+        thread::spawn(move || task.run(port));
         record
     }
 
@@ -95,27 +101,25 @@ impl Record {
         recorded.samples.get(name).cloned().unwrap_or_default()
     }
 
-    async fn run(self, port: u16) {
+    fn run(self, port: u16) {
         let begin = Instant::now();
         let mut before: BTreeMap<&'static str, (u32, Instant, Duration)> = BTreeMap::new();
-        let mut beat = interval(Duration::from_secs(1));
-        loop {
-            beat.tick().await;
-            let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            for (name, pid) in recorded.processes.clone() {
+        for number in 0.. {
+            thread::sleep(INTERVAL);
+            let processes = self.0.lock().unwrap_or_else(PoisonError::into_inner).processes.clone();
+            for (name, pid) in processes {
                 let now = Instant::now();
                 // The process may have just ended.
-                let (Ok(cpu), Ok((memory, _)), Ok(connections)) =
-                    (cpu(pid), memory(pid), connections(pid, port))
-                else {
-                    continue;
-                };
+                let (Ok(cpu), Ok((memory, _))) = (cpu(pid), memory(pid)) else { continue };
+                let is_counted = number % CONNECTIONS_EVERY == 0;
+                let connections = if is_counted { connections(pid, port).unwrap_or_default() } else { 0 };
                 if let Some((same, then, used)) = before.insert(name, (pid, now, cpu))
                     && same == pid
                 {
                     let cores = cpu.saturating_sub(used).as_secs_f64() / (now - then).as_secs_f64();
                     let at = begin.elapsed().as_secs_f64();
                     let sample = Sample { at, cores, memory, connections };
+                    let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                     recorded.samples.entry(name).or_default().push(sample);
                 }
             }
