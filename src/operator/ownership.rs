@@ -152,8 +152,8 @@ impl Claims {
         std::mem::take(&mut self.given)
     }
 
-    /// Takes the answer to a claim in, given the living sessions. Returns whether this replica owns the group now, or what
-    /// to report.
+    /// Takes the answer to a claim in, given the living sessions. Returns whether this replica owns the group now, or
+    /// what to report.
     pub(super) fn answered(
         &mut self,
         answer: Result<Answer, Trouble>,
@@ -179,8 +179,8 @@ impl Claims {
                 self.offered_until = Duration::ZERO;
                 return Ok(true);
             }
-            // If it is not a replica that shares groups with this one, it is not asked at each heartbeat. One that is may
-            // be about to end: then the group is claimed at once.
+            // If it is not a replica that shares groups with this one, it is not asked at each heartbeat. One that is
+            // may be about to end: then the group is claimed at once.
             Claimed::By { session } => {
                 self.last = Ownership::Other(session);
                 self.after = if living.contains(&session) { Duration::ZERO } else { now + RECLAIM };

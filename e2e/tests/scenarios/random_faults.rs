@@ -1,6 +1,6 @@
 //! Random faults, two at a time, over several groups: of nodes, networks, pods, PostgreSQL, the API server and the
-//! operator; cordoned nodes and requested switchovers are among them. After each pair everything is mended, and all groups must be served again. The history checker then finds
-//! out whether an invariant was broken at any revision.
+//! operator; cordoned nodes and requested switchovers are among them. After each pair everything is mended, and all
+//! groups must be served again. The history checker then finds out whether an invariant was broken at any revision.
 //!
 //! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
 //! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
