@@ -179,8 +179,8 @@ impl Claims {
                 self.offered_until = Duration::ZERO;
                 return Ok(true);
             }
-            // If it is not a replica that shares groups with this one, it is not asked at each heartbeat. One that is
-            // may be about to end: then the group is claimed at once.
+            // A session that shares no groups with this one is not asked about at each heartbeat. One that does may be
+            // about to end, and then the group is claimed at once.
             Claimed::By { session } => {
                 self.last = Ownership::Other(session);
                 self.after = if living.contains(&session) { Duration::ZERO } else { now + RECLAIM };
