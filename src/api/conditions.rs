@@ -119,6 +119,11 @@ impl Reason {
         Self::NodeCordoned,
     ];
 
+    /// Whether a change for this reason is planned: the former holder works.
+    pub fn is_planned(self) -> bool {
+        matches!(self, Self::Switchover | Self::NodeCordoned)
+    }
+
     /// The reason of a change of holder that reads so.
     pub fn of_change(text: &str) -> Option<Self> {
         Self::OF_CHANGES.into_iter().find(|reason| reason.to_string() == text)

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     event::Outcome,
     group::{Change, Group},
+    request::LEAVE_PAUSE,
     step::Effects,
     world::{Member, Standing},
 };
@@ -119,14 +120,22 @@ impl Group {
     /// needs no dry run takes its place, if there is still a reason to change the holder.
     pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         let fails = |holder: &PodRef| self.case_against(holder).is_some();
+        let leaves = change.reason == Reason::NodeCordoned && self.is_finished();
         let goes_on = !self.is_finished()
+            || leaves
             || change.reason == Reason::LabelLost
             || self.row.holder.as_ref().is_none_or(fails);
         let next = self.best(change.from.as_ref(), |member| {
-            member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
+            let stays = !leaves || (!member.leaving && Some(&member.pod) != change.from.as_ref());
+            stays && member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
         });
         match next.filter(|_| goes_on && self.may_begin()) {
             Some(holder) => self.begin(Change { holder, ..change }, effects),
+            // The holder works. Its group stays ready for a failover meanwhile.
+            None if leaves => {
+                self.leave_after = now + LEAVE_PAUSE;
+                self.settle(now);
+            }
             None => self.back_off(now),
         }
     }

@@ -11,6 +11,8 @@ pub enum SwitchoverRefusal {
     NoSuchPod(String),
     /// This pod is active already.
     AlreadyActive(String),
+    /// The node of this pod is about to be emptied, so that the group would leave it at once.
+    NodeCordoned(String),
     /// There is no fresh proof that this pod works, or the API server refuses to change it.
     NotEligible(String),
     /// No other pod could become active.
@@ -27,6 +29,10 @@ impl fmt::Display for SwitchoverRefusal {
             Self::Paused => f.write_str("the group is paused; set spec.paused to false first"),
             Self::NoSuchPod(pod) => write!(f, "the group has no pod named {pod}"),
             Self::AlreadyActive(pod) => write!(f, "{pod} is active already"),
+            Self::NodeCordoned(pod) => write!(
+                f,
+                "the node of {pod} is cordoned, or about to be removed; uncordon it first, or choose another pod"
+            ),
             Self::NotEligible(pod) => {
                 write!(f, "{pod} could not become active now: check that it is ready and answers its probe")
             }
@@ -44,6 +50,9 @@ impl fmt::Display for SwitchoverRefusal {
 /// The least time between two terms that are granted to leave a node: the next holder may be unfit by the time of the
 /// grant, again and again.
 pub(super) const LEAVE_PAUSE: Duration = Duration::from_secs(5);
+/// The least time that a pod on such a node stays active if it followed a pod that failed. That one may be well again,
+/// and fail as soon as it is active.
+pub(super) const STAY: Duration = Duration::from_mins(1);
 
 /// What became of the last request.
 #[derive(Clone, Debug, Default)]

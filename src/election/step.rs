@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
-    request::{LEAVE_PAUSE, LastRequest},
+    request::{LEAVE_PAUSE, LastRequest, STAY},
     world::{Member, Row},
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason, Role};
@@ -389,6 +389,9 @@ impl Group {
         self.unused.forget();
         self.lost_since = None;
         self.stamp_after = now;
+        if !change.reason.is_planned() {
+            self.leave_after = now + STAY;
+        }
         let finished = Finished {
             token: self.row.token,
             from: change.from,

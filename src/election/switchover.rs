@@ -9,7 +9,7 @@ use super::{
     group::Group,
     request::SwitchoverRefusal,
     step::Effects,
-    world::{Member, Standing, SwitchoverRequest},
+    world::{Standing, SwitchoverRequest},
 };
 use crate::api::{PodRef, Reason};
 
@@ -82,8 +82,7 @@ impl Group {
         if self.world.policy.paused || !self.member(&holder.uid).is_some_and(|member| member.leaving) {
             return false;
         }
-        let stays = |member: &Member| member.pod != *holder && !member.leaving;
-        let Some(successor) = self.best(Some(holder), |member| stays(member)) else { return false };
+        let Some(successor) = self.successor_that_stays(holder) else { return false };
         if now < self.leave_after {
             self.wake_at(self.leave_after);
             return false;
@@ -110,13 +109,18 @@ impl Group {
         })
     }
 
+    /// The best pod to take over from a holder that works: not one that would have to hand over itself.
+    fn successor_that_stays(&self, holder: &PodRef) -> Option<PodRef> {
+        self.best(Some(holder), |member| member.pod != *holder && !member.leaving)
+    }
+
     fn target(&self, request: &SwitchoverRequest, holder: &PodRef) -> Result<PodRef, SwitchoverRefusal> {
         use SwitchoverRefusal as R;
         if self.world.policy.paused {
             return Err(R::Paused);
         }
         let Some(name) = &request.to else {
-            return self.successor(Some(holder)).ok_or(R::NoCandidate);
+            return self.successor_that_stays(holder).ok_or(R::NoCandidate);
         };
         let named = self.world.members.iter().filter(|member| member.pod.name == *name);
         // While a pod is being replaced by one of the same name, the newer one is meant.
@@ -125,6 +129,7 @@ impl Group {
         match member {
             None => Err(R::NoSuchPod(name.clone())),
             Some(member) if member.pod.uid == holder.uid => Err(R::AlreadyActive(name.clone())),
+            Some(member) if member.leaving => Err(R::NodeCordoned(name.clone())),
             Some(member) if !self.is_candidate(member) => Err(R::NotEligible(name.clone())),
             Some(member) => Ok(member.pod.clone()),
         }

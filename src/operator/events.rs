@@ -126,10 +126,8 @@ fn change_of_holder(finished: &Finished) -> News {
         }
     };
     News {
-        is_normal: matches!(
-            finished.reason,
-            Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed | Reason::Switchover
-        ),
+        is_normal: finished.reason.is_planned()
+            || matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed),
         reason: finished.reason.to_string(),
         action,
         note,
@@ -186,10 +184,8 @@ fn event(group: &LeaderGroup, news: News, replica: &str) -> Event {
 fn is_failover(finished: &Finished) -> bool {
     let another = matches!((&finished.from, &finished.to), (Some(from), Some(to)) if from.uid != to.uid);
     another
-        && !matches!(
-            finished.reason,
-            Reason::FirstHolder | Reason::Resumed | Reason::LostCommits | Reason::Switchover
-        )
+        && !finished.reason.is_planned()
+        && !matches!(finished.reason, Reason::FirstHolder | Reason::Resumed | Reason::LostCommits)
 }
 
 async fn send(client: Client, mut queue: mpsc::Receiver<Event>, metrics: Arc<Metrics>) {

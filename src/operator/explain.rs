@@ -200,8 +200,11 @@ impl Observer {
         }
         self.apply(Event::Pod(None, watcher::Event::InitDone)).await;
         let nodes: Api<Node> = Api::all(self.client.clone());
-        for node in call("the nodes", || nodes.list(&every)).await?.items {
-            self.apply(Event::Node(watcher::Event::Apply(node))).await;
+        // As in the operator, all else works without the right to them.
+        if let Ok(nodes) = call("the nodes", || nodes.list(&every)).await {
+            for node in nodes.items {
+                self.apply(Event::Node(watcher::Event::Apply(node))).await;
+            }
         }
         Ok(())
     }

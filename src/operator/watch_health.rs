@@ -24,7 +24,7 @@ pub(super) enum Watched {
     Groups,
     Pods,
     NodeLeases,
-    /// Without this one no pod hands over because its node is cordoned. All else works.
+    /// While this one fails, what was last seen of the nodes counts. All else works.
     Nodes,
 }
 

@@ -86,3 +86,62 @@ fn the_grant_follows_a_dry_run_at_once() {
         assert_eq!((case.grant().holder, case.now), (pod("b"), NOW));
     }
 }
+
+#[test]
+fn another_pod_follows_if_the_dry_run_of_the_first_gets_no_answer() {
+    let mut world = cordoned(&["a"]);
+    world.members[1].revision = Some("2".into());
+    world.members[2].revision = Some("1".into());
+    (world.members[1].created, world.members[1].stamped_by_us) = (9, false);
+    let tried = |world: &World| {
+        let mut case = Case::stable(world.clone());
+        assert!(matches!(case.effect(), Effect::Try { pod: tried, .. } if tried == pod("b")));
+        case.answer(Outcome::Failed);
+        case
+    };
+    assert_eq!(tried(&world).grant().holder, pod("c"));
+    // Without another one, the group is at rest, so that a failover does not have to wait.
+    world.members[2].standing = Standing::Unproven;
+    let case = tried(&world);
+    assert_eq!((case.group.phase(), case.group.wake()), (&Phase::Stable, Some(NOW + Duration::from_secs(5))));
+}
+
+#[test]
+fn a_pod_that_followed_a_failed_one_stays_for_a_while() {
+    // b is on a cordoned node, and c is not fit when a fails.
+    let mut world = cordoned(&["b"]);
+    world.members[0].standing = Standing::Silent;
+    world.members[2].standing = Standing::Unproven;
+    let mut case = Case::stable(world);
+    assert_eq!(case.grant().holder, pod("b"));
+    case.answer(Outcome::Granted { token: 6 });
+    case.answer(Outcome::Declared);
+    case.answer(Outcome::Stripped);
+    case.answer(Outcome::Promoted);
+    // a is well again.
+    let mut world = World { declared: case.group.declared().clone(), ..cordoned(&["b"]) };
+    for member in &mut world.members {
+        member.role = if member.pod == pod("b") { Role::Active } else { Role::Standby };
+        member.stamp = Some(6);
+    }
+    case.meanwhile(world);
+    case.answer(Outcome::Confirmed);
+    assert!(matches!(case.effect(), Effect::Finished(_)));
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_mins(1)));
+    case.now += Duration::from_mins(1);
+    case.step(Event::Tick);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::NodeCordoned));
+}
+
+#[test]
+fn nobody_is_switched_to_a_cordoned_node() {
+    for (to, why) in
+        [(Some("b"), SwitchoverRefusal::NodeCordoned("b".to_owned())), (None, SwitchoverRefusal::NoCandidate)]
+    {
+        let to = to.map(str::to_owned);
+        let switchover = Some(SwitchoverRequest { id: "one".to_owned(), to });
+        let mut case = Case::stable(World { switchover, ..cordoned(&["b", "c"]) });
+        case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
+        assert_eq!(case.group.refused_switchover().map(|(_, refused)| refused.clone()), Some(why));
+    }
+}
