@@ -38,7 +38,7 @@ pub(super) struct Group {
     pub(super) report: Report,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
-    /// When this replica last gave the group to one that hears the holder, or offered to take it for that reason.
+    /// When this replica last gave the group to one that hears the holder, or took it for that reason.
     pub(super) moved_at: Option<Duration>,
 }
 

@@ -99,7 +99,7 @@ impl Claims {
             return false;
         }
         let open_since = *self.open_since.get_or_insert(now);
-        now < self.offered_until || falls_to(key, living.iter()) == Some(own) || now >= open_since + patience
+        self.is_offered(now) || falls_to(key, living.iter()) == Some(own) || now >= open_since + patience
     }
 
     /// A claim is sent.
@@ -144,6 +144,11 @@ impl Claims {
     /// This replica offers to take the group over.
     pub(super) fn offer(&mut self, until: Duration) {
         self.offered_until = until;
+    }
+
+    /// Whether this replica offers to take the group over.
+    pub(super) fn is_offered(&self, now: Duration) -> bool {
+        now < self.offered_until
     }
 
     /// Whether the answer to a claim, which is being taken in, ends the time in which it was not known who took a group

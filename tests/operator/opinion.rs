@@ -71,7 +71,12 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     let other = 1 - first;
 
     web[held].cut(replicas[first].pid());
-    eventually("the other replica to own the group", async || owner().await == Some(other)).await;
+    eventually("the other replica to own the group", async || {
+        // Without an answer of the other one in time the pod would be replaced, and the group stay.
+        assert_eq!(token().await, before, "{}\n{}", replicas[first].log(), replicas[other].log());
+        owner().await == Some(other)
+    })
+    .await;
     // It stays there, although it falls to the first one.
     later(20).await;
     assert_eq!(owner().await, Some(other));

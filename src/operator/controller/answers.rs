@@ -114,10 +114,14 @@ impl Controller {
         let buried = matches!(&answer, Ok(Answer::Buried));
         group.report.spoken &= answer.is_err();
         let given = group.claims.take_given();
+        let offered = group.claims.is_offered(now);
         match group.claims.answered(answer, &living, now) {
             Ok(true) => {
                 group.trouble = None;
                 group.owned_since = now;
+                if offered {
+                    group.moved_at = Some(now);
+                }
                 if given {
                     self.came_back_at = now;
                 }

@@ -30,7 +30,6 @@ impl Controller {
         }
         let Some(group) = self.groups.get_mut(name) else { return };
         if !group.is_owned() {
-            group.moved_at = Some(now);
             group.claims.offer(now + group.record().object.spec.lock.ttl.0 * 2);
         }
         self.untold.vouch(pod);
