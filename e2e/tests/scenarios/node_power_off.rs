@@ -4,7 +4,6 @@
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use kube::api::DeleteParams;
 use leadergroup_e2e::{
     moment::Moment,
     scenario::{STARTED, Scenario, Stage, Workload},
@@ -15,14 +14,16 @@ use crate::ownership::{move_ownership, node_of, node_with_a_replica};
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-power-off", Workload::default(), async |s| {
         let off = node_with_a_replica(s).await?;
-        // The oldest pod becomes active first.
-        for pod in s.pods_ready().await? {
-            if node_of(&pod).as_ref() != Some(&off) {
-                let name = pod.metadata.name.context("a pod without a name")?;
-                s.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
-            }
+        let mut before = s.elect().await?;
+        if before.node != off {
+            let pods = s.pods_ready().await?;
+            let there = pods.into_iter().find(|pod| node_of(pod).as_ref() == Some(&off));
+            let there = there.and_then(|pod| pod.metadata.name).context("no pod on the replica's node")?;
+            let at = Moment::now();
+            s.request_switchover(&s.workload.name, "there", Some(&there)).await?;
+            s.failover("requested", &before, at, None, &["Switchover"]).await?;
+            before = s.settled(STARTED).await?;
         }
-        let before = s.elect().await?;
         ensure!(before.node == off, "{} is active on {}, not on {off}", before.pod, before.node);
         move_ownership(s, &off, true).await?;
         let node = s.another_node(&before.node)?;

@@ -50,7 +50,8 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
         beats(&database, "one").await >= before.0 + 20 && beats(&database, "two").await >= before.1 + 20
     })
     .await;
-    assert!(!held.is_lost() && waiters().await == 2);
+    assert!(!held.is_lost());
+    assert_eq!(waiters().await, 2);
     assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
 
     assert!(matches!(held.transfer_to(Successor::Name("three")).await.unwrap(), Transferred::Done));
