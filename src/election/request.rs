@@ -50,8 +50,8 @@ impl fmt::Display for SwitchoverRefusal {
 /// The least time between two terms that are granted to leave a node: the next holder may be unfit by the time of the
 /// grant, again and again.
 pub(super) const LEAVE_PAUSE: Duration = Duration::from_secs(5);
-/// The least time that a pod on such a node stays active if it followed a pod that failed. That one may be well again,
-/// and fail as soon as it is active.
+/// The least time that a pod stays active if its node was such a node already when it followed a pod that failed. That
+/// one may be well again, and fail as soon as it is active.
 pub(super) const STAY: Duration = Duration::from_mins(1);
 
 /// What became of the last request.

@@ -389,7 +389,7 @@ impl Group {
         self.unused.forget();
         self.lost_since = None;
         self.stamp_after = now;
-        if !change.reason.is_planned() {
+        if !change.reason.is_planned() && self.member(&change.holder.uid).is_some_and(|it| it.leaving) {
             self.leave_after = now + STAY;
         }
         let finished = Finished {
