@@ -1,7 +1,5 @@
 //! `leadergroup explain`, beside a replica and without one.
 
-use std::process::Command;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -11,21 +9,12 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
+    cli::run,
     kubelet::{active, keep_lease, report, run_pod},
     objects::{condition, group, groups},
     postgres::{self, eventually},
     replica::Operator,
 };
-
-/// Runs the command. Returns whether it succeeded, and what it printed.
-async fn run(server: &ApiServer, url: &str, args: &[&str]) -> (bool, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
-    command.env_clear().env("KUBECONFIG", server.kubeconfig()).env("LEADERGROUP_DATABASE_URL", url);
-    command.arg("explain").args(args);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-    (output.status.success(), text)
-}
 
 #[tokio::test]
 async fn it_shows_the_evidence_and_the_next_steps_and_changes_nothing() {
@@ -45,7 +34,7 @@ async fn it_shows_the_evidence_and_the_next_steps_and_changes_nothing() {
     let url = database.url();
     let name = format!("{namespace}/web");
     let explained = async || -> Value {
-        let (ok, text) = run(server, &url, &[&name, "--output", "json"]).await;
+        let (ok, text) = run(server, Some(&url), &["explain", &name, "--output", "json"]).await;
         assert!(ok, "{text}");
         serde_json::from_str(&text).unwrap()
     };
@@ -66,7 +55,7 @@ async fn it_shows_the_evidence_and_the_next_steps_and_changes_nothing() {
     eventually("the holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
     assert_eq!(active(&pods).await, ["web-0"]);
     eventually("the confirmation", async || explained().await["lock"]["confirmed"] == true).await;
-    let (_, text) = run(server, &url, &[&name]).await;
+    let (_, text) = run(server, Some(&url), &["explain", &name]).await;
     for words in ["owner:        ", "token 1, held by web-0", "web-1", "next: nothing. The holder works"] {
         assert!(text.contains(words), "no {words:?} in:\n{text}");
     }
@@ -90,13 +79,13 @@ async fn it_says_what_it_could_not_read() {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("unexplained").await;
     let missing = format!("{namespace}/missing");
-    let (ok, text) = run(server, "postgres://nobody@127.0.0.1:1/none", &[&missing]).await;
+    let (ok, text) = run(server, Some("postgres://nobody@127.0.0.1:1/none"), &["explain", &missing]).await;
     assert!(!ok && text.contains(&format!("there is no LeaderGroup {missing}")), "{text}");
 
     let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
     let groups = groups(server.client().await, &namespace);
     groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
     let web = format!("{namespace}/web");
-    let (ok, text) = run(server, "postgres://nobody@127.0.0.1:1/none", &[&web]).await;
+    let (ok, text) = run(server, Some("postgres://nobody@127.0.0.1:1/none"), &["explain", &web]).await;
     assert!(ok && text.contains("lock:         not read: ") && text.contains("next: unknown"), "{text}");
 }

@@ -10,6 +10,7 @@ mod apiserver;
 mod audit;
 mod balance;
 mod claims;
+mod cli;
 mod connections;
 mod database;
 mod events;

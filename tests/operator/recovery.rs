@@ -1,8 +1,6 @@
 //! The drills of docs/operations.md: a cluster is lost, and its groups come back in another one, with the old database
 //! or with an empty one. Two API servers are two clusters.
 
-use std::process::Command;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
@@ -13,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
+    cli,
     kubelet::{active, keep_lease, report, run_pod},
     objects::{condition, group, groups},
     postgres::{self, Database, eventually},
@@ -79,15 +78,9 @@ impl Site {
 
     /// Runs the command. Returns its exit status and what it printed.
     async fn reassign(&self, database: &Database, args: &[&str]) -> (bool, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
-        command.env_clear().env("KUBECONFIG", self.server.kubeconfig());
-        command.env("LEADERGROUP_DATABASE_URL", database.url());
-        command
-            .args(["lock", "reassign", "--replica", "test", &format!("{}/web", self.namespace())])
-            .args(args);
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-        (output.status.success(), text)
+        let group = format!("{}/web", self.namespace());
+        let all = [&["lock", "reassign", "--replica", "test", &group], args].concat();
+        cli::run(&self.server, Some(&database.url()), &all).await
     }
 }
 

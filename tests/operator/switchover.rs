@@ -1,7 +1,5 @@
 //! Requested switchovers: the annotation, the command, and what the status and the Events say of them.
 
-use std::process::Command;
-
 use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
 use kube::{
     Api,
@@ -11,20 +9,12 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
+    cli::run,
     kubelet::{active, keep_lease, later, report, run_pod},
     objects::{group, groups},
     postgres::{self, eventually},
     replica::Operator,
 };
-
-/// Runs the command. Returns whether it succeeded, and what it printed.
-async fn run(server: &ApiServer, args: &[&str]) -> (bool, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
-    command.env_clear().env("KUBECONFIG", server.kubeconfig()).arg("switchover").args(args);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-    (output.status.success(), text)
-}
 
 #[tokio::test]
 async fn a_request_is_carried_out_once_and_answered_in_the_status() {
@@ -71,17 +61,17 @@ async fn a_request_is_carried_out_once_and_answered_in_the_status() {
 
     // The command.
     let name = format!("{namespace}/web");
-    let (ok, text) = run(server, &[&name, "--to", &first, "--wait"]).await;
+    let (ok, text) = run(server, None, &["switchover", &name, "--to", &first, "--wait"]).await;
     assert!(ok && text.starts_with(&format!("{first} is active with token 3")), "{text}");
     assert_eq!(active(&pods).await, [first.as_str()]);
     for (to, why) in [("web-7", "the group has no pod named web-7"), (&first, "is active already")] {
-        let (ok, text) = run(server, &[&name, "--to", to, "--wait"]).await;
+        let (ok, text) = run(server, None, &["switchover", &name, "--to", to, "--wait"]).await;
         assert!(!ok && text.contains("is refused") && text.contains(why), "{text}");
         assert_eq!(status().await["switchover"]["result"], "Refused");
     }
     report(&pods, second, "False").await;
     eventually("the other pod is not eligible", async || status().await["eligible"] == 1).await;
-    let (ok, text) = run(server, &["web", "--namespace", &namespace, "--wait"]).await;
+    let (ok, text) = run(server, None, &["switchover", "web", "--namespace", &namespace, "--wait"]).await;
     assert!(!ok && text.contains("no other pod could become active now"), "{text}");
     report(&pods, second, "True").await;
     eventually("the other pod is eligible", async || status().await["eligible"] == 2).await;
@@ -95,7 +85,7 @@ async fn a_request_is_carried_out_once_and_answered_in_the_status() {
         (count("Switchover"), count("SwitchoverRefused")) == (2, 3)
     })
     .await;
-    let (ok, text) = run(server, &[&format!("{namespace}/none")]).await;
+    let (ok, text) = run(server, None, &["switchover", &format!("{namespace}/none")]).await;
     assert!(!ok && text.contains("could not be requested"), "{text}");
     assert!(operator.end().await.0.success(), "{}", operator.log());
     kubelet.abort();

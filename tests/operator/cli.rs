@@ -1,0 +1,15 @@
+//! Commands of the program, run as a user does.
+
+use std::process::Command;
+
+use crate::apiserver::ApiServer;
+
+/// Runs a command, with the URL of the database if it needs one. Returns whether it succeeded, and what it printed.
+pub(crate) async fn run(server: &ApiServer, url: Option<&str>, args: &[&str]) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    command.env_clear().env("KUBECONFIG", server.kubeconfig());
+    command.envs(url.map(|url| ("LEADERGROUP_DATABASE_URL", url))).args(args);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (output.status.success(), text)
+}
