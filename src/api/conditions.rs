@@ -88,6 +88,12 @@ pub enum Reason {
     InvalidSpec,
     /// A write to the API server was refused.
     WriteRefused,
+    /// The operator is to manage endpoints, and was not set up for it.
+    EndpointsNotManaged,
+    /// No Service has the label that names the group.
+    NoService,
+    /// The endpoints of a Service cannot be managed as it is.
+    ServiceUnusable,
     /// The pods' owner selects by the role label, so it would orphan the active pod.
     RoleLabelInOwnerSelector,
     /// The template of the pods sets the role label, so each new pod comes with a role that nobody gave it.

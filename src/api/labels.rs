@@ -22,6 +22,11 @@ pub const ACTIVE_DELETION_COST: i32 = i32::MAX;
 pub const SWITCHOVER_ANNOTATION: &str = "leadergroup.dev/switchover";
 /// The annotation with the name of the pod that a requested switchover makes active.
 pub const SWITCHOVER_TO_ANNOTATION: &str = "leadergroup.dev/switchover-to";
+/// The label of a Service that names the `LeaderGroup` whose active pod it routes to, where the operator manages the
+/// endpoints. The Service's EndpointSlices carry it, too.
+pub const GROUP_LABEL: &str = "leadergroup.dev/group";
+/// The value of the label `endpointslice.kubernetes.io/managed-by` on the EndpointSlices that the operator writes.
+pub const SLICE_MANAGER: &str = "leadergroup.dev";
 /// Stamps above this are ignored. JSON readers distinguish integers only up to 2^53, twice this value, and the tokens
 /// after a stamp must stay below that.
 pub const LARGEST_TOKEN: i64 = 1 << 52;

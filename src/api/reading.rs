@@ -360,6 +360,7 @@ mod tests {
                 role_label: label.to_owned(),
                 active_value: active.to_owned(),
                 standby_value: standby.to_owned(),
+                ..RoutingSpec::default()
             };
             assert_eq!(remains.spec.routing, routing, "{spec}");
             assert_eq!(remains.spec.lock.key.as_deref().unwrap_or_default(), key, "{spec}");

@@ -269,6 +269,23 @@ pub struct RoutingSpec {
     /// standbyValue is the value of the role label on every other pod of the group. Immutable. Defaults to standby.
     #[schemars(extend("maxLength" = 63))]
     pub standby_value: String,
+    /// endpoints is who keeps the EndpointSlices of the group's Services. With Selector, Kubernetes does: a Service
+    /// selects the role label. With Managed, the operator writes the slices of each Service with the label
+    /// `leadergroup.dev/group: <name of this LeaderGroup>` and replaces the former active pod by the new one in one
+    /// update, which kube-proxy applies sooner than two. Such a Service has no selector, or one that demands a value of
+    /// the role label that no pod has, such as `managed`. Managed requires the chart's value
+    /// `managedEndpoints.enabled`. Defaults to Selector.
+    pub endpoints: Endpoints,
+}
+
+/// Who keeps the EndpointSlices of a group's Services.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub enum Endpoints {
+    /// Kubernetes, by a selector of the Service that contains the role label.
+    #[default]
+    Selector,
+    /// The operator.
+    Managed,
 }
 
 impl Default for RoutingSpec {
@@ -277,6 +294,7 @@ impl Default for RoutingSpec {
             role_label: ROLE_LABEL.to_owned(),
             active_value: ACTIVE_VALUE.to_owned(),
             standby_value: STANDBY_VALUE.to_owned(),
+            endpoints: Endpoints::default(),
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Settings {
     pub fence: FencePolicy,
     /// The namespaces to watch, sorted; all of them if empty.
     pub namespaces: Vec<String>,
+    /// Whether EndpointSlices are written for the groups that ask for it.
+    pub managed_endpoints: bool,
     /// The name of this replica.
     pub replica: String,
     /// The node that this replica runs on, if it is known.
@@ -63,6 +65,7 @@ impl Settings {
             database: DatabaseConfig { url: Secret::new(""), ..DatabaseConfig::default() },
             fence: FencePolicy::default(),
             namespaces: Vec::new(),
+            managed_endpoints: false,
             replica: String::new(),
             node: None,
             listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),

@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 19] = [
+pub(super) static ALL: [Setting; 20] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -218,6 +218,16 @@ pub(super) static ALL: [Setting; 19] = [
         list: true,
         read: |s, text| set(&mut s.namespaces, namespaces(text)),
         show: |s| format!("[{}]", s.namespaces.join(", ")),
+        ..BASIC
+    },
+    Setting {
+        key: "managedEndpoints",
+        flag: "managed-endpoints",
+        value_name: "true|false",
+        help: "Whether to write the EndpointSlices of Services for groups with routing.endpoints: Managed; needs rights \
+               to Services and EndpointSlices",
+        read: |s, text| set(&mut s.managed_endpoints, one_of_two(text, [("true", true), ("false", false)])),
+        show: |s| s.managed_endpoints.to_string(),
         ..BASIC
     },
     Setting {

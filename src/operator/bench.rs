@@ -71,6 +71,7 @@ impl Bench {
             prober: Prober::new(probes, PROBES).expect("a thread"),
             events: Events::new(client.clone(), "bench", metrics.clone()),
             context: Context {
+                manages_endpoints: false,
                 router: Router::new(client, CALL_TIMEOUT),
                 store: store.expect("the URL is one"),
                 metrics,

@@ -214,6 +214,10 @@ fn routed(view: View) -> Finding {
         Some(Trouble::Unreachable(text)) => return finding(Routed, false, Reason::Changing, text.clone()),
         _ => {}
     }
+    let endpoints = &view.group.publishing.report;
+    if let Some(problem) = &endpoints.problem {
+        return finding(Routed, false, problem.reason, problem.message.clone());
+    }
     let settled = match view.group.election().phase() {
         Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
         // The step that failed may have been a read.
@@ -223,7 +227,12 @@ fn routed(view: View) -> Finding {
     let strays =
         view.group.election().world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
     if settled && !strays {
-        finding(Routed, true, Reason::AsExpected, "the pods' labels are what was declared")
+        let mut message = "the pods' labels are what was declared".to_owned();
+        if !endpoints.services.is_empty() {
+            message +=
+                &format!(", and the operator writes the endpoints of {}", endpoints.services.join(", "));
+        }
+        finding(Routed, true, Reason::AsExpected, message)
     } else {
         finding(Routed, false, Reason::Changing, "labels are being changed")
     }

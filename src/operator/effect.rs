@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
-    api::{OnDelete, PodAt, PodRef, Reason, Sighting},
+    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
@@ -146,7 +146,7 @@ impl Call<'_> {
                 Stripped::Outdated => Outcome::Rejected(Rejection::Outdated),
                 Stripped::Done(pods, changed) => {
                     (learned.pods, learned.stripped) = (pods, changed);
-                    if changed {
+                    if changed && self.record.object.spec.routing.endpoints == Endpoints::Selector {
                         sleep(SETTLE).await;
                     }
                     Outcome::Stripped
@@ -199,8 +199,14 @@ impl Call<'_> {
     }
 
     async fn clear(&self, on_delete: OnDelete, pods: &[PodAt]) -> Result<Outcome, Failure> {
-        let cleared = self.context.router.clear(&self.record.reference, on_delete, pods).await;
-        cleared.map_err(|error| {
+        let (router, group) = (&self.context.router, &self.record.reference);
+        let cleared = async {
+            if self.context.manages_endpoints && on_delete == OnDelete::Strip {
+                router.withdraw(group).await?;
+            }
+            router.clear(group, on_delete, pods).await
+        };
+        cleared.await.map_err(|error| {
             let trouble = Trouble::from(&error);
             if error.is_refusal() { Failure::Uncleared(trouble) } else { Failure::Trouble(trouble) }
         })?;

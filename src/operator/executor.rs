@@ -27,6 +27,8 @@ pub(super) struct Context {
     pub(super) metrics: Arc<Metrics>,
     /// The controller's own queue.
     pub(super) messages: mpsc::Sender<Message>,
+    /// Whether `EndpointSlices` are written for the groups that ask for it.
+    pub(super) manages_endpoints: bool,
 }
 
 /// Starts the controller's tasks. Each task makes its calls and sends at most one message.
@@ -43,6 +45,11 @@ impl Executor {
 
     pub(super) fn metrics(&self) -> &Metrics {
         &self.context.metrics
+    }
+
+    /// Whether `EndpointSlices` are written for the groups that ask for it.
+    pub(super) fn manages_endpoints(&self) -> bool {
+        self.context.manages_endpoints
     }
 
     /// Starts a task that sends what `call` returns to the controller, as soon as there is a place.

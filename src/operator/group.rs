@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
+    endpoints::Publishing,
     history::History,
     ownership::{Claims, Ownership},
     record::Record,
@@ -36,6 +37,7 @@ pub(super) struct Group {
     /// The refusals that an Event reported, by the pod's UID.
     reported_refusals: BTreeMap<String, String>,
     pub(super) report: Report,
+    pub(super) publishing: Publishing,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
     /// When this replica last gave the group to one that hears the holder, or took it for that reason.
@@ -54,6 +56,7 @@ impl Group {
             stamp_trouble: None,
             reported_refusals: BTreeMap::new(),
             report: Report::default(),
+            publishing: Publishing::default(),
             owned_since: Duration::ZERO,
             moved_at: None,
         };
@@ -162,6 +165,6 @@ impl Group {
             self.election.phase(),
             Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
         );
-        self.report.writing || self.report.queued || (self.is_owned() && !at_rest)
+        self.report.writing || self.report.queued || self.publishing.writing || (self.is_owned() && !at_rest)
     }
 }

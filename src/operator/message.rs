@@ -5,7 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{Node, Pod},
+        core::v1::{Node, Pod, Service},
+        discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
@@ -13,6 +14,7 @@ use kube::runtime::watcher;
 
 use super::{
     claim::Answered,
+    endpoints::EndpointsProblem,
     lock_view::LockNews,
     object::GroupName,
     resync::Rows,
@@ -56,6 +58,10 @@ pub(super) enum Message {
     NodeLease(watcher::Event<Lease>),
     /// The watch of nodes.
     Node(watcher::Event<Node>),
+    /// A watch of Services.
+    Service(Scope, watcher::Event<Service>),
+    /// A watch of EndpointSlices.
+    Slice(Scope, watcher::Event<EndpointSlice>),
     /// A watch failed, with this problem.
     WatchFailed(Watched, Scope, String),
     /// The session with the lock, or the database.
@@ -71,6 +77,8 @@ pub(super) enum Message {
     /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because
     /// the group had changed.
     Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },
+    /// Writes of a group's EndpointSlices ended.
+    Published { group: GroupName, uid: Arc<str>, result: Result<(), EndpointsProblem> },
     /// An owner of pods was read: how it uses the group's role label.
     Owner {
         group: GroupName,

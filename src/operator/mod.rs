@@ -9,7 +9,7 @@
 //! | what comes in | `watch`, `lock_keeper`, `message` |
 //! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owners`, `coverage` |
 //! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
-//! | what goes out | `queue`, `executor`, `effect`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
+//! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
 //! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report` |
 //!
@@ -27,6 +27,7 @@ mod connectivity;
 mod controller;
 mod coverage;
 mod effect;
+mod endpoints;
 mod events;
 mod executor;
 mod explain;
@@ -165,7 +166,13 @@ impl Replica<'_> {
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         let (namespaces, messages_of_watches) = (settings.namespaces.clone(), messages.clone());
-        watch::Watches { client: api.watches, namespaces, messages: messages_of_watches }.start();
+        let watches = watch::Watches {
+            client: api.watches,
+            namespaces,
+            endpoints: settings.managed_endpoints,
+            messages: messages_of_watches,
+        };
+        watches.start();
         let patience = settings.ttl * 2;
         let ping = watch::ping(api.changes.clone(), settings.retry_interval, patience, fit, messages.clone());
         let ping = tokio::spawn(ping);
@@ -200,6 +207,7 @@ impl Replica<'_> {
                 store,
                 metrics,
                 messages,
+                manages_endpoints: settings.managed_endpoints,
             },
             health,
         };

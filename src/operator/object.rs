@@ -51,8 +51,24 @@ pub(super) fn trim(pod: &mut Pod) {
             readiness_probe: container.readiness_probe,
             ..Container::default()
         });
-        let (containers, node_name) = (containers.collect(), spec.node_name);
-        pod.spec = Some(PodSpec { containers, node_name, ..PodSpec::default() });
+        // The ports of sidecars, for the endpoints of Services.
+        let sidecars = spec.init_containers.into_iter().flatten();
+        let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+        let sidecars = sidecars.map(|container| Container {
+            name: container.name,
+            ports: container.ports,
+            restart_policy: container.restart_policy,
+            ..Container::default()
+        });
+        let sidecars: Vec<_> = sidecars.filter(|container| container.ports.is_some()).collect();
+        pod.spec = Some(PodSpec {
+            containers: containers.collect(),
+            init_containers: (!sidecars.is_empty()).then_some(sidecars),
+            node_name: spec.node_name,
+            hostname: spec.hostname,
+            subdomain: spec.subdomain,
+            ..PodSpec::default()
+        });
     }
     if let Some(status) = &mut pod.status {
         status.init_container_statuses = None;

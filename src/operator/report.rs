@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    coverage::ProbeCoverage, outage::Hindrance, ownership::Ownership, record::Record, trouble::Trouble,
+    coverage::ProbeCoverage, endpoints::EndpointsReport, outage::Hindrance, ownership::Ownership,
+    record::Record, trouble::Trouble,
 };
 use crate::{api::LeaderGroupStatus, routing::RoleLabelUse};
 
@@ -68,6 +69,8 @@ pub(super) struct Inputs {
     pub(super) role_label_use: Option<RoleLabelUse>,
     /// How far the pods can be probed.
     pub(super) coverage: ProbeCoverage,
+    /// The Services whose endpoints are managed.
+    pub(super) endpoints: EndpointsReport,
     /// Whether pods without evidence are not yet counted as such.
     pub(super) settles: bool,
 }
@@ -79,7 +82,7 @@ impl PartialEq for Inputs {
             && self.ownership == other.ownership
             && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
             && (&self.older_groups, &self.role_label_use) == (&other.older_groups, &other.role_label_use)
-            && self.coverage == other.coverage
+            && (&self.coverage, &self.endpoints) == (&other.coverage, &other.endpoints)
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Namespace, Node, Pod},
+    core::v1::{Namespace, Node, Pod, Service},
+    discovery::v1::EndpointSlice,
 };
 use kube::{
     Api, Client, Resource,
@@ -23,7 +24,10 @@ use super::{
     object::trim,
     watch_health::{Scope, WATCH_SECONDS, Watched},
 };
-use crate::{api::Sighting, health::Monotonic};
+use crate::{
+    api::{GROUP_LABEL, Sighting},
+    health::Monotonic,
+};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -70,22 +74,47 @@ pub(super) struct Watches {
     pub(super) client: Client,
     /// Empty: all namespaces.
     pub(super) namespaces: Vec<String>,
+    /// Whether Services and `EndpointSlices` are watched.
+    pub(super) endpoints: bool,
     pub(super) messages: mpsc::Sender<Message>,
 }
 
 impl Watches {
     /// Starts the watches. They end when the controller no longer reads the messages.
     pub(super) fn start(&self) {
+        let all = watcher::Config::default();
         for (scope, groups) in self.scopes::<Sighting>() {
-            self.forward(groups, Watched::Groups, scope, Message::Group, |_| {});
+            self.forward(groups, all.clone(), Watched::Groups, scope, Message::Group, |_| {});
         }
         for (scope, pods) in self.scopes::<Pod>() {
-            self.forward(pods, Watched::Pods, scope, Message::Pod, trim);
+            self.forward(pods, all.clone(), Watched::Pods, scope, Message::Pod, trim);
+        }
+        if self.endpoints {
+            self.start_endpoints();
         }
         let leases = Api::<Lease>::namespaced(self.client.clone(), "kube-node-lease");
-        self.forward(leases, Watched::NodeLeases, None, |_, event| Message::NodeLease(event), |_| {});
-        let all = Api::<Node>::all(self.client.clone());
-        self.forward(all, Watched::Nodes, None, |_, event| Message::Node(event), nodes::trim);
+        self.forward(
+            leases,
+            all.clone(),
+            Watched::NodeLeases,
+            None,
+            |_, event| Message::NodeLease(event),
+            |_| {},
+        );
+        let nodes = Api::<Node>::all(self.client.clone());
+        self.forward(nodes, all, Watched::Nodes, None, |_, event| Message::Node(event), nodes::trim);
+    }
+
+    /// The Services that name a group, and their slices.
+    fn start_endpoints(&self) {
+        let named = watcher::Config::default().labels(GROUP_LABEL);
+        for (scope, services) in self.scopes::<Service>() {
+            let trim = |service: &mut Service| service.status = None;
+            self.forward(services, named.clone(), Watched::Services, scope, Message::Service, trim);
+        }
+        for (scope, slices) in self.scopes::<EndpointSlice>() {
+            self.forward(slices, named.clone(), Watched::EndpointSlices, scope, Message::Slice, |_| {});
+        }
     }
 
     fn scopes<K>(&self) -> Vec<(Scope, Api<K>)>
@@ -102,6 +131,7 @@ impl Watches {
     fn forward<K>(
         &self,
         api: Api<K>,
+        config: watcher::Config,
         watched: Watched,
         scope: Scope,
         wrap: fn(Scope, watcher::Event<K>) -> Message,
@@ -109,8 +139,7 @@ impl Watches {
     ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
-        let config = watcher::Config::default().timeout(WATCH_SECONDS);
-        let stream = watcher(api, config).modify(move |object| {
+        let stream = watcher(api, config.timeout(WATCH_SECONDS)).modify(move |object| {
             object.meta_mut().managed_fields = None;
             trim(object);
         });

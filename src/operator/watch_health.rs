@@ -26,6 +26,10 @@ pub(super) enum Watched {
     NodeLeases,
     /// While this one fails, what was last seen of the nodes counts. All else works.
     Nodes,
+    /// Only where endpoints are managed.
+    Services,
+    /// The same.
+    EndpointSlices,
 }
 
 /// A watch that has not failed for this long, while the API server answers, works: a failed watch is tried again more
@@ -105,6 +109,21 @@ impl WatchHealth {
         let scope = self.scope_of(namespace);
         let without_pods = || deleting && self.blindness(namespace).is_some_and(|outage| outage.lasts(now));
         self.is_synced(Watched::Groups, &scope) && (self.is_synced(Watched::Pods, &scope) || without_pods())
+    }
+
+    /// Whether the pods of a namespace, its Services and their slices have been listed; if not, why they cannot be
+    /// watched. Before the pods are listed, the one that is routed to would seem to be gone.
+    pub(super) fn shows_endpoints(&self, namespace: &Arc<str>) -> Result<bool, &str> {
+        let scope = self.scope_of(namespace);
+        let mut all = true;
+        for watched in [Watched::Pods, Watched::Services, Watched::EndpointSlices] {
+            let listed = self.is_synced(watched, &scope);
+            if let Some((outage, _)) = self.failing.get(&(watched, scope.clone())).filter(|_| !listed) {
+                return Err(&outage.problem);
+            }
+            all &= listed;
+        }
+        Ok(all)
     }
 
     pub(super) fn sight(&self) -> Sight {

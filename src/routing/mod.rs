@@ -1,10 +1,12 @@
-//! Carries out the decisions of the election: declarations, labels, finalizers.
+//! Carries out the decisions of the election: declarations, labels, finalizers. And writes the endpoints that follow from
+//! the labels.
 //!
 //! This module owns every write to the API server that moves traffic, and the preconditions that make late writes
 //! harmless. etcd is the fence: the active label is written only on condition of a resourceVersion of the pod that
 //! was read before the term's declaration was made or re-checked, and the declaration itself is a compare-and-set.
 //! This module makes no decisions.
 
+mod endpoints;
 mod error;
 mod group;
 mod marks;
@@ -12,6 +14,7 @@ mod owners;
 mod pods;
 mod shared_list;
 
+pub use endpoints::{Published, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, slices};
 pub use error::RoutingError;
 pub(crate) use error::words;
 pub use group::{Declared, Reported};
@@ -67,8 +70,8 @@ impl Router {
         Self { client: self.background.clone(), ..self.clone() }
     }
 
-    /// Sets a function to call after every write. The kind is `active`, `standby` or `clear` for a pod, and
-    /// `declaration`, `status` or `finalizer` for a group.
+    /// Sets a function to call after every write. The kind is `active`, `standby` or `clear` for a pod,
+    /// `declaration`, `status` or `finalizer` for a group, and `endpoints` for an EndpointSlice.
     #[must_use]
     pub fn observed(mut self, on_write: OnWrite) -> Self {
         self.on_write = Some(on_write);

@@ -13,6 +13,7 @@ mod claims;
 mod cli;
 mod connections;
 mod database;
+mod endpoints;
 mod events;
 mod explain;
 mod failover;

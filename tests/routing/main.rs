@@ -5,6 +5,7 @@
 
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
+mod endpoints;
 mod groups;
 mod history;
 mod owners;

@@ -76,7 +76,7 @@ impl Controller {
         }
     }
 
-    fn is_current(&self, name: &GroupName, uid: &str) -> bool {
+    pub(super) fn is_current(&self, name: &GroupName, uid: &str) -> bool {
         self.index.group(name).is_some_and(|group| *group.record().uid == *uid)
     }
 

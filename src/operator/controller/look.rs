@@ -86,6 +86,7 @@ impl Controller {
         }
         let deadline = self.groups.get(name).and_then(|group| group.next_look(now));
         self.timers.set(name, deadline);
+        self.publish(name, now);
         self.report(name, now);
     }
 

@@ -7,6 +7,7 @@
 mod answers;
 mod balance;
 mod claims;
+mod endpoints;
 mod gauges;
 mod look;
 mod opinions;
@@ -199,6 +200,8 @@ impl Controller {
             Message::Pod(scope, event) => self.apply(index::Event::Pod(scope, event), now),
             Message::NodeLease(event) => self.apply(index::Event::NodeLease(event), now),
             Message::Node(event) => self.apply(index::Event::Node(event), now),
+            Message::Service(scope, event) => self.apply(index::Event::Service(scope, event), now),
+            Message::Slice(scope, event) => self.apply(index::Event::Slice(scope, event), now),
             Message::WatchFailed(watched, scope, problem) => {
                 self.apply(index::Event::WatchFailed(watched, scope, problem), now);
             }
@@ -220,6 +223,7 @@ impl Controller {
                 self.apply(index::Event::OwnerRead { group, uid, owner, found }, now);
             }
             Message::Rows(rows) => self.compare(rows, now),
+            Message::Published { group, uid, result } => self.published(&group, &uid, result),
             Message::Reported { group, uid, reported } => self.reported(&group, &uid, reported, now),
             Message::ApiServer { reachable } => {
                 if !reachable {

@@ -51,6 +51,7 @@ impl Controller {
             older_groups: seen.older_groups().into_iter().map(str::to_owned).collect(),
             role_label_use: seen.role_label_use().cloned(),
             coverage: seen.coverage(),
+            endpoints: group.publishing.report.clone(),
             settles: group.settles(now),
         };
         if group.report.rendered.as_ref() == Some(&inputs) {

@@ -17,6 +17,7 @@ mod pod;
 mod pods;
 mod request;
 mod selection;
+mod services;
 #[cfg(test)]
 mod tests;
 mod watches;
@@ -25,6 +26,11 @@ use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
+};
+
+use k8s_openapi::api::{
+    core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
 };
 
 pub(super) use group::IndexedGroup;
@@ -46,6 +52,7 @@ use crate::{
     health::{NodeLeases, Reach, Target},
 };
 use selection::Selection;
+use services::OfGroups;
 
 /// Everything that this replica sees.
 pub(super) struct Index {
@@ -59,6 +66,9 @@ pub(super) struct Index {
     group_of_pod: HashMap<Arc<str>, GroupName>,
     leases: NodeLeases,
     leaving: LeavingNodes,
+    /// The Services whose endpoints the operator may manage, and their slices.
+    services: OfGroups<Service>,
+    slices: OfGroups<EndpointSlice>,
     /// When a node lease last arrived.
     lease_seen: Duration,
     lock: LockView,
@@ -90,6 +100,8 @@ impl Index {
             group_of_pod: HashMap::new(),
             leases: NodeLeases::default(),
             leaving: LeavingNodes::default(),
+            services: OfGroups::default(),
+            slices: OfGroups::default(),
             lease_seen: Duration::ZERO,
             lock: LockView::default(),
             connectivity: Connectivity::default(),
@@ -116,6 +128,8 @@ impl Index {
             Event::Pod(scope, event) => self.pod_event(&scope, event, now, &mut requests),
             Event::NodeLease(event) => self.lease_event(event, now, &mut requests),
             Event::Node(event) => self.node_event(event, &mut requests),
+            Event::Service(scope, event) => self.service_event(&scope, event, &mut requests),
+            Event::Slice(scope, event) => self.slice_event(&scope, event, &mut requests),
             Event::WatchFailed(watched, scope, problem) => {
                 self.watch_failed(watched, &scope, &problem, now, &mut requests);
             }
@@ -221,6 +235,21 @@ impl Index {
         let watch = self.watches.blindness(namespace).filter(worth_reporting);
         lock.map(|outage| Hindrance::Lock(outage.problem.clone()))
             .or_else(|| watch.map(|outage| Hindrance::Pods(outage.problem.clone())))
+    }
+
+    /// The Services that name a group, and the slices of these and of former ones.
+    pub(super) fn services(&self, name: &GroupName) -> (Vec<&Service>, Vec<&EndpointSlice>) {
+        (self.services.of(name), self.slices.of(name))
+    }
+
+    /// Whether the pods of a namespace, its Services and their slices have been listed; if not, why they cannot be watched.
+    pub(super) fn shows_endpoints(&self, namespace: &Arc<str>) -> Result<bool, &str> {
+        self.watches.shows_endpoints(namespace)
+    }
+
+    /// A pod as it was last seen.
+    pub(super) fn pod(&self, namespace: &str, uid: &str) -> Option<Pod> {
+        self.selection.pod(namespace, uid)
     }
 
     /// Whether the replica sees what it needs for its work.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{Node, Pod},
+        core::v1::{Node, Pod, Service},
+        discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
@@ -38,6 +39,10 @@ pub(in crate::operator) enum Event {
     NodeLease(watcher::Event<Lease>),
     /// The watch of nodes.
     Node(watcher::Event<Node>),
+    /// A watch of Services.
+    Service(Scope, watcher::Event<Service>),
+    /// A watch of EndpointSlices.
+    Slice(Scope, watcher::Event<EndpointSlice>),
     /// A watch failed, with this problem.
     WatchFailed(Watched, Scope, String),
     /// A probe was sent or ended.

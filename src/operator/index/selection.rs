@@ -203,6 +203,11 @@ impl Selection {
         self.namespaces.get(&*namespace).is_some_and(|namespace| namespace.pods.contains_key(&*uid))
     }
 
+    /// A pod as it was last seen.
+    pub(super) fn pod(&self, namespace: &str, uid: &str) -> Option<Pod> {
+        self.namespaces.get(namespace)?.pods.get(uid).map(KeptPod::pod)
+    }
+
     /// Forgets a pod. Returns the groups that selected it.
     pub(super) fn take_pod(&mut self, name: &str, uid: &str) -> Selected {
         let Some(namespace) = self.namespaces.get_mut(name) else { return Selected::new() };

@@ -1,0 +1,435 @@
+//! The `EndpointSlices` that the operator writes for the Services of a group with `routing.endpoints: Managed`.
+//!
+//! A Service that selects the role label changes its endpoint in two updates: the strip takes the old one away, and the
+//! promotion adds the new one. kube-proxy applies the first and puts the second off by its `minSyncPeriod`, a second by
+//! default. Here one update replaces the one by the other.
+//!
+//! The endpoint follows the active label. A slice carries the stamp of the term that it was written for, and each write
+//! is bound to the version of the slice that was seen. So a write of an earlier term that arrives late is refused. Each
+//! Service has one slice for each address family, whose name is derived from the Service's, so that it has at most one
+//! endpoint in each family at every revision.
+
+use std::net::IpAddr;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Container, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+        util::intstr::IntOrString,
+    },
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
+};
+
+use super::{GroupRef, Router, RoutingError, stamp_of};
+use crate::api::{FIELD_MANAGER, GROUP_LABEL, SLICE_MANAGER, STAMP_ANNOTATION};
+
+/// The label of a slice that names its Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// The label of a slice that names the program that writes it.
+const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
+/// The label of the slices of a Service without a cluster address.
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+
+/// The kind of these writes, for the metrics.
+const KIND: &str = "endpoints";
+
+/// One slice to create, replace or delete.
+#[derive(Clone, Debug)]
+pub struct SliceChange {
+    /// The Service of the slice.
+    pub service: String,
+    /// Whether that Service has a selector.
+    pub selects: bool,
+    /// The slice as it was seen, if there is one.
+    pub seen: Option<EndpointSlice>,
+    /// The slice as it should be, if there should be one.
+    pub wanted: Option<EndpointSlice>,
+}
+
+/// What became of a change of a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// It was made.
+    Done,
+    /// The slice or the group has changed since it was seen. The watches show how.
+    Outdated,
+    /// Other slices of the Service, with these names, list endpoints. A second list would route to two pods.
+    Occupied(Vec<String>),
+}
+
+/// Whether the operator writes this slice.
+pub fn is_managed(slice: &EndpointSlice) -> bool {
+    slice.labels().get(MANAGED_BY_LABEL).is_some_and(|by| by == SLICE_MANAGER)
+}
+
+/// The slices of a Service that routes to this pod, or to none: one for each of the Service's address families.
+pub fn slices(service: &Service, group: &GroupRef, token: i64, pod: Option<&Pod>) -> Vec<EndpointSlice> {
+    let default = ServiceSpec::default();
+    let spec = service.spec.as_ref().unwrap_or(&default);
+    let families = spec.ip_families.iter().flatten();
+    families.map(|family| slice(service, spec, family, group, token, pod)).collect()
+}
+
+fn slice(
+    service: &Service,
+    spec: &ServiceSpec,
+    family: &str,
+    group: &GroupRef,
+    token: i64,
+    pod: Option<&Pod>,
+) -> EndpointSlice {
+    let name = service.name_any();
+    // As Kubernetes' own controller does, with all labels of the Service.
+    let mut labels = service.labels().clone();
+    labels.insert(SERVICE_NAME_LABEL.to_owned(), name.clone());
+    labels.insert(MANAGED_BY_LABEL.to_owned(), SLICE_MANAGER.to_owned());
+    labels.insert(GROUP_LABEL.to_owned(), group.name.clone());
+    if spec.cluster_ip.as_deref() == Some("None") {
+        labels.insert(HEADLESS_LABEL.to_owned(), String::new());
+    } else {
+        labels.remove(HEADLESS_LABEL);
+    }
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Service".to_owned(),
+        name: name.clone(),
+        uid: service.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let routed = pod.and_then(|pod| Some((pod, endpoint(&name, spec, pod, address(pod, family)?))));
+    let ports = routed.as_ref().map(|(pod, _)| spec.ports.iter().flatten().filter_map(|it| port(it, pod)));
+    EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}-leadergroup-{}", family.to_lowercase())),
+            namespace: service.namespace(),
+            labels: Some(labels),
+            annotations: Some([(STAMP_ANNOTATION.to_owned(), group.stamp(token).to_string())].into()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        address_type: family.to_owned(),
+        ports: Some(ports.into_iter().flatten().collect()),
+        endpoints: routed.into_iter().map(|(_, endpoint)| endpoint).collect(),
+    }
+}
+
+/// The pod's address of a family, unless the pod has ended.
+fn address<'a>(pod: &'a Pod, family: &str) -> Option<&'a str> {
+    let status = pod.status.as_ref()?;
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        return None;
+    }
+    let of_family = |text: &&str| match text.parse() {
+        Ok(IpAddr::V4(_)) => family == "IPv4",
+        Ok(IpAddr::V6(_)) => family == "IPv6",
+        Err(_) => false,
+    };
+    status.pod_ips.iter().flatten().map(|it| it.ip.as_str()).find(of_family)
+}
+
+/// The endpoint, with its conditions as Kubernetes' own controller sets them.
+fn endpoint(service: &str, spec: &ServiceSpec, pod: &Pod, address: &str) -> Endpoint {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let serving = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");
+    let terminating = pod.metadata.deletion_timestamp.is_some();
+    let ready = spec.publish_not_ready_addresses == Some(true) || (serving && !terminating);
+    let (node, hostname) = match &pod.spec {
+        Some(found) if found.subdomain.as_deref() == Some(service) => {
+            (found.node_name.clone(), found.hostname.clone())
+        }
+        found => (found.as_ref().and_then(|found| found.node_name.clone()), None),
+    };
+    Endpoint {
+        addresses: vec![address.to_owned()],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hostname,
+        node_name: node,
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: pod.namespace(),
+            name: pod.metadata.name.clone(),
+            uid: pod.uid(),
+            ..ObjectReference::default()
+        }),
+        ..Endpoint::default()
+    }
+}
+
+/// The port of the pod behind a port of the Service; `None` if the pod has no port of that name.
+fn port(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
+    let protocol = port.protocol.as_deref().unwrap_or("TCP");
+    let number = match &port.target_port {
+        None | Some(IntOrString::Int(0)) => port.port,
+        Some(IntOrString::Int(number)) => *number,
+        Some(IntOrString::String(name)) => named_port(pod, name, protocol)?,
+    };
+    Some(EndpointPort {
+        name: Some(port.name.clone().unwrap_or_default()),
+        port: Some(number),
+        protocol: Some(protocol.to_owned()),
+        app_protocol: port.app_protocol.clone(),
+    })
+}
+
+fn named_port(pod: &Pod, name: &str, protocol: &str) -> Option<i32> {
+    let spec = pod.spec.as_ref()?;
+    let is_sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(is_sidecar));
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let found = ports.find(|port| {
+        port.name.as_deref() == Some(name) && port.protocol.as_deref().unwrap_or("TCP") == protocol
+    });
+    found.map(|port| port.container_port)
+}
+
+/// Whether a slice is as it should be. What the API server adds to it does not count.
+pub fn is_as_wanted(seen: &EndpointSlice, wanted: &EndpointSlice) -> bool {
+    let owner = |slice: &EndpointSlice| slice.owner_references().first().map(|owner| owner.uid.clone());
+    let ports = |slice: &EndpointSlice| slice.ports.clone().unwrap_or_default();
+    seen.labels() == wanted.labels()
+        && stamp_of(seen) == stamp_of(wanted)
+        && owner(seen) == owner(wanted)
+        && seen.endpoints == wanted.endpoints
+        && ports(seen) == ports(wanted)
+}
+
+impl Router {
+    fn slices(&self, group: &GroupRef) -> Api<EndpointSlice> {
+        Api::namespaced(self.client.clone(), &group.namespace)
+    }
+
+    /// Makes one change of a slice, if the slice is still as it was seen.
+    pub async fn publish(&self, group: &GroupRef, change: &SliceChange) -> Result<Published, RoutingError> {
+        let api = self.slices(group);
+        let published = match (&change.seen, &change.wanted) {
+            (None, None) => Ok(()),
+            (Some(seen), Some(wanted)) => return self.replace(&api, group, seen, wanted).await,
+            (Some(seen), None) => {
+                let preconditions =
+                    Preconditions { resource_version: seen.resource_version(), uid: seen.uid() };
+                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                let name = seen.name_any();
+                self.send(KIND, "delete an EndpointSlice", api.delete(&name, &params)).await.map(drop)
+            }
+            (None, Some(wanted)) => {
+                let others = self.others(&api, change, wanted).await?;
+                if !others.is_empty() {
+                    return Ok(Published::Occupied(others));
+                }
+                let params = as_writer();
+                let created = self.send(KIND, "create an EndpointSlice", api.create(&params, wanted)).await;
+                match created.map(drop) {
+                    // Another replica created it, or somebody took away the label by which it is watched.
+                    Err(refused) if refused.code() == Some(409) => {
+                        let found = self.get("read an EndpointSlice", &api, &wanted.name_any()).await?;
+                        let Some(found) = found else { return Ok(Published::Outdated) };
+                        return self.replace(&api, group, &found, wanted).await;
+                    }
+                    created => created,
+                }
+            }
+        };
+        outcome(published)
+    }
+
+    async fn replace(
+        &self,
+        api: &Api<EndpointSlice>,
+        group: &GroupRef,
+        seen: &EndpointSlice,
+        wanted: &EndpointSlice,
+    ) -> Result<Published, RoutingError> {
+        let stamped = stamp_of(seen).filter(|stamp| stamp.group == group.uid);
+        let token = stamp_of(wanted).map_or(0, |stamp| stamp.token);
+        // Either a later term was declared, or the operator did not write the stamp.
+        if stamped.is_some_and(|stamped| stamped.token > token) && self.declared_above(group, token).await? {
+            return Ok(Published::Outdated);
+        }
+        // For the API server an empty or zero version means "unconditional", which must never happen here.
+        let version = seen.resource_version().filter(|version| !version.is_empty() && version != "0");
+        let Some(version) = version else { return Ok(Published::Outdated) };
+        let mut wanted = wanted.clone();
+        wanted.metadata.resource_version = Some(version);
+        let params = as_writer();
+        let replaced = api.replace(seen.metadata.name.as_deref().unwrap_or_default(), &params, &wanted);
+        outcome(self.send(KIND, "write an EndpointSlice", replaced).await.map(drop))
+    }
+
+    /// The other slices of the Service that list endpoints. Kubernetes leaves them behind when a Service loses its
+    /// selector. If the Service has one that selects no pod, Kubernetes is about to empty them, and they may list the
+    /// pod that is routed to anyway.
+    async fn others(
+        &self,
+        api: &Api<EndpointSlice>,
+        change: &SliceChange,
+        wanted: &EndpointSlice,
+    ) -> Result<Vec<String>, RoutingError> {
+        let params = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={}", change.service));
+        let found = self.call("list the EndpointSlices of a Service", api.list(&params)).await?;
+        let pod = |endpoint: &Endpoint| endpoint.target_ref.as_ref().and_then(|pod| pod.uid.clone());
+        let routed = wanted.endpoints.first().and_then(pod);
+        let is_harmless = |endpoint: &Endpoint| change.selects && routed.is_some() && pod(endpoint) == routed;
+        let others = found.items.iter().filter(|slice| !is_managed(slice));
+        let serving = others.filter(|slice| !slice.endpoints.iter().all(is_harmless));
+        Ok(serving.map(ResourceExt::name_any).collect())
+    }
+
+    /// Deletes the slices that the operator wrote for a group.
+    pub async fn withdraw(&self, group: &GroupRef) -> Result<(), RoutingError> {
+        let this = self.in_background();
+        let api = this.slices(group);
+        let params = ListParams::default()
+            .labels(&format!("{GROUP_LABEL}={},{MANAGED_BY_LABEL}={SLICE_MANAGER}", group.name));
+        let found = this.call("list the EndpointSlices of a LeaderGroup", api.list_metadata(&params)).await?;
+        for slice in found.items {
+            let name = slice.name_any();
+            let params = DeleteParams::default();
+            match this.send(KIND, "delete an EndpointSlice", api.delete(&name, &params)).await {
+                Err(refused) if refused.code() == Some(404) => {}
+                answer => drop(answer?),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn as_writer() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn outcome(written: Result<(), RoutingError>) -> Result<Published, RoutingError> {
+    match written {
+        Ok(()) => Ok(Published::Done),
+        Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(Published::Outdated),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{api::RoutingSpec, routing::Marks};
+
+    fn group() -> GroupRef {
+        let marks = Marks::from(&RoutingSpec::default());
+        GroupRef { namespace: "shop".into(), name: "web".into(), uid: "g1".into(), marks }
+    }
+
+    fn service(spec: &Value) -> Service {
+        let metadata = json!({ "name": "front", "namespace": "shop", "uid": "s1",
+            "labels": { "leadergroup.dev/group": "web", "team": "shop" } });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).expect("a Service")
+    }
+
+    /// A pod with other values at these places of its JSON.
+    fn pod(changes: &[(&str, Value)]) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "web-0", "namespace": "shop", "uid": "p0", "deletionTimestamp": null },
+            "spec": {
+                "nodeName": "n1", "hostname": "web-0", "subdomain": "front",
+                "containers": [{ "name": "main", "ports": [{ "name": "http", "containerPort": 8080 }] }],
+                "initContainers": [
+                    { "name": "once", "ports": [{ "name": "metrics", "containerPort": 1 }] },
+                    { "name": "mesh", "restartPolicy": "Always", "ports": [{ "name": "metrics", "containerPort": 9090 }] }
+                ]
+            },
+            "status": {
+                "phase": "Running",
+                "podIPs": [{ "ip": "198.18.0.7" }, { "ip": "fd00::7" }],
+                "conditions": [{ "type": "Ready", "status": "True" }]
+            }
+        });
+        for (place, value) in changes {
+            *pod.pointer_mut(place).expect("the place is there") = value.clone();
+        }
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn first(spec: &Value, pod: Option<&Pod>) -> EndpointSlice {
+        slices(&service(spec), &group(), 7, pod).remove(0)
+    }
+
+    #[test]
+    fn a_slice_lists_the_pod_with_the_ports_that_the_service_leads_to() {
+        let ports = json!([
+            { "name": "web", "port": 80, "targetPort": "http", "appProtocol": "h2c" },
+            { "name": "plain", "port": 81 },
+            { "name": "number", "port": 82, "targetPort": 8082, "protocol": "UDP" },
+            { "name": "sidecar", "port": 83, "targetPort": "metrics" },
+            { "name": "unknown", "port": 84, "targetPort": "none" }
+        ]);
+        let spec = json!({ "clusterIP": "198.19.0.9", "ipFamilies": ["IPv4", "IPv6"], "ports": ports });
+        let both = slices(&service(&spec), &group(), 7, Some(&pod(&[])));
+        let names: Vec<_> = both.iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names, ["front-leadergroup-ipv4", "front-leadergroup-ipv6"]);
+        let addresses: Vec<_> = both.iter().map(|slice| slice.endpoints[0].addresses.clone()).collect();
+        assert_eq!(addresses, [["198.18.0.7"], ["fd00::7"]]);
+        let found = serde_json::to_value(&both[0]).expect("it is JSON");
+        assert_eq!(found["metadata"]["labels"]["kubernetes.io/service-name"], "front");
+        assert_eq!(found["metadata"]["labels"]["team"], "shop");
+        assert_eq!(found["metadata"]["annotations"]["leadergroup.dev/stamp"], "g1/7");
+        assert_eq!(found["metadata"]["ownerReferences"][0]["uid"], "s1");
+        assert_eq!(
+            found["ports"],
+            json!([
+                { "name": "web", "port": 8080, "protocol": "TCP", "appProtocol": "h2c" },
+                { "name": "plain", "port": 81, "protocol": "TCP" },
+                { "name": "number", "port": 8082, "protocol": "UDP" },
+                { "name": "sidecar", "port": 9090, "protocol": "TCP" }
+            ])
+        );
+        assert_eq!(found["endpoints"][0]["targetRef"]["uid"], "p0");
+        assert_eq!(
+            (&found["endpoints"][0]["hostname"], &found["endpoints"][0]["nodeName"]),
+            (&json!("web-0"), &json!("n1"))
+        );
+        assert!(
+            is_managed(&both[0]) && is_as_wanted(&both[0], &both[0]) && !is_as_wanted(&both[0], &both[1])
+        );
+    }
+
+    #[test]
+    fn the_conditions_are_those_that_kubernetes_sets() {
+        let plain = json!({ "ipFamilies": ["IPv4"], "ports": [{ "port": 80 }] });
+        let all =
+            json!({ "ipFamilies": ["IPv4"], "ports": [{ "port": 80 }], "publishNotReadyAddresses": true });
+        let unready = [("/status/conditions/0/status", json!("False"))];
+        let leaving = [("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))];
+        let conditions = |spec: &Value, changes: &[(&str, Value)]| {
+            let found =
+                first(spec, Some(&pod(changes))).endpoints.remove(0).conditions.expect("they are set");
+            [found.ready, found.serving, found.terminating].map(|it| it.expect("it is set"))
+        };
+        assert_eq!(conditions(&plain, &[]), [true, true, false]);
+        assert_eq!(conditions(&plain, &unready), [false, false, false]);
+        assert_eq!(conditions(&plain, &leaving), [false, true, true]);
+        assert_eq!(conditions(&all, &unready), [true, false, false]);
+        assert_eq!(conditions(&all, &leaving), [true, true, true]);
+    }
+
+    #[test]
+    fn a_slice_is_empty_without_a_pod_that_runs_and_has_an_address_of_its_family() {
+        let spec =
+            |family: &str| json!({ "clusterIP": "None", "ipFamilies": [family], "ports": [{ "port": 80 }] });
+        let ended = pod(&[("/status/phase", json!("Failed"))]);
+        let one_family = pod(&[("/status/podIPs", json!([{ "ip": "198.18.0.7" }]))]);
+        for (family, pod) in [("IPv4", None), ("IPv4", Some(&ended)), ("IPv6", Some(&one_family))] {
+            let slice = first(&spec(family), pod);
+            assert_eq!((slice.endpoints.len(), slice.ports.as_ref().map(Vec::len)), (0, Some(0)));
+            assert_eq!(slice.labels()["service.kubernetes.io/headless"], "");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Groups with `routing.endpoints: Managed`, whose Services get their endpoints from the operator.
+
+use std::sync::{Arc, Mutex};
+
+use futures::TryStreamExt as _;
+use k8s_openapi::api::{
+    core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use leadergroup::api::STAMP_ANNOTATION;
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::ApiServer,
+    kubelet::{active, keep_lease, report, run_pod},
+    objects::{condition, group, groups},
+    postgres::{self, eventually},
+    replica::Operator,
+};
+
+const SLICE: &str = "front-leadergroup-ipv4";
+const SWITCHED_ON: (&str, &str) = ("LEADERGROUP_MANAGED_ENDPOINTS", "true");
+
+fn pods_of(slice: &EndpointSlice) -> Vec<String> {
+    slice.endpoints.iter().filter_map(|endpoint| endpoint.target_ref.as_ref()?.name.clone()).collect()
+}
+
+/// The slices of a namespace.
+#[derive(Clone)]
+struct Slices(Api<EndpointSlice>);
+
+impl Slices {
+    /// The pods that a slice lists; `None` if there is no such slice.
+    async fn pods(&self, name: &str) -> Option<Vec<String>> {
+        self.0.get_opt(name).await.unwrap().map(|slice| pods_of(&slice))
+    }
+
+    async fn until(&self, name: &str, pods: Option<&[&str]>) {
+        let wanted = pods.map(|pods| pods.iter().map(|&pod| pod.to_owned()).collect::<Vec<_>>());
+        eventually(&format!("{name} to list {pods:?}"), async || self.pods(name).await == wanted).await;
+    }
+
+    /// Collects the pods of each version of each slice.
+    fn observe(&self) -> Arc<Mutex<Vec<Vec<String>>>> {
+        let versions = Arc::new(Mutex::new(Vec::new()));
+        let (slices, seen) = (self.0.clone(), versions.clone());
+        tokio::spawn(async move {
+            let stream = watcher(slices, watcher::Config::default()).default_backoff().applied_objects();
+            let take = |slice: EndpointSlice| {
+                seen.lock().unwrap().push(pods_of(&slice));
+                async { Ok(()) }
+            };
+            stream.try_for_each(take).await
+        });
+        versions
+    }
+}
+
+async fn give_address(pods: &Api<Pod>, name: &str, address: &str) {
+    let status = Patch::Merge(json!({ "status": { "podIP": address, "podIPs": [{ "ip": address }] } }));
+    pods.patch_status(name, &PatchParams::default(), &status).await.unwrap();
+}
+
+async fn create_service(client: &Client, namespace: &str, name: &str) {
+    let service = json!({
+        "metadata": { "name": name, "labels": { "leadergroup.dev/group": "web" } },
+        "spec": { "ports": [{ "port": 80, "targetPort": 8080 }] }
+    });
+    let services = Api::<Service>::namespaced(client.clone(), namespace);
+    services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("endpoints").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let services = Api::<Service>::namespaced(client.clone(), &namespace);
+    let slices = Slices(Api::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-endpoints").await;
+    for (name, address) in [("web-0", "198.18.9.1"), ("web-1", "198.18.9.2")] {
+        run_pod(&pods, name, "node-of-endpoints").await;
+        give_address(&pods, name, address).await;
+    }
+    let spec =
+        json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let routed = async |reason: &str| {
+        eventually(&format!("Routed to say {reason}"), async || {
+            condition(&groups, "web", "Routed").await.1 == reason
+        })
+        .await;
+    };
+    // Without the setting it needs no rights, and says what is missing.
+    let mut operator = Operator::start(server, &namespace, &url);
+    routed("EndpointsNotManaged").await;
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
+    let mut operator = Operator::start_with(server, &namespace, &variables);
+    routed("NoService").await;
+    create_service(&client, &namespace, "front").await;
+    routed("AsExpected").await;
+    let first = active(&pods).await.remove(0);
+    let second = if first == "web-0" { "web-1" } else { "web-0" };
+    slices.until(SLICE, Some(&[&first])).await;
+
+    // One update replaces the one pod by the other.
+    let versions = slices.observe();
+    eventually("the observer", async || !versions.lock().unwrap().is_empty()).await;
+    let switch = |request: &str| {
+        Patch::Merge(json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": request } } }))
+    };
+    groups.patch("web", &PatchParams::default(), &switch("1")).await.unwrap();
+    slices.until(SLICE, Some(&[second])).await;
+    assert_eq!(active(&pods).await, [second]);
+    let seen = async |count: usize| {
+        eventually("the versions", async || versions.lock().unwrap().len() >= count).await;
+        versions.lock().unwrap().clone()
+    };
+    assert_eq!(seen(2).await, [vec![first.clone()], vec![second.to_owned()]]);
+    let slice = slices.0.get(SLICE).await.unwrap();
+    assert!(slice.annotations()[STAMP_ANNOTATION].ends_with("/2"), "{:?}", slice.annotations());
+    let owner = services.get("front").await.unwrap().uid();
+    assert_eq!(Some(&slice.owner_references()[0].uid), owner.as_ref(), "it is deleted with its Service");
+
+    // Neither pod is ready any more: the active one stays, and is not served.
+    for pod in [&first, second] {
+        report(&pods, pod, "False").await;
+    }
+    let ready = async || {
+        let slice = slices.0.get(SLICE).await.unwrap();
+        slice.endpoints[0].conditions.as_ref().and_then(|conditions| conditions.ready)
+    };
+    eventually("the endpoint not to be ready", async || ready().await == Some(false)).await;
+    for pod in [second, &first] {
+        report(&pods, pod, "True").await;
+    }
+    eventually("the endpoint to be ready again", async || ready().await == Some(true)).await;
+    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    let now = active(&pods).await;
+    let now: Vec<&str> = now.iter().map(String::as_str).collect();
+
+    // Slices that others change or delete are put right.
+    let edit = async |change: Value| {
+        slices.0.patch(SLICE, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    edit(json!({ "endpoints": [] })).await;
+    slices.until(SLICE, Some(&now)).await;
+    edit(json!({ "metadata": { "labels": { "kubernetes.io/service-name": "other" } } })).await;
+    let service_of =
+        async || slices.0.get(SLICE).await.unwrap().labels()["kubernetes.io/service-name"].clone();
+    eventually("its label", async || service_of().await == "front").await;
+    slices.0.delete(SLICE, &DeleteParams::default()).await.unwrap();
+    slices.until(SLICE, Some(&now)).await;
+
+    // A Service that selects pods is left to Kubernetes.
+    let select = async |role: &str| {
+        let selector = json!({ "spec": { "selector": { "app": "web", "leadergroup.dev/role": role } } });
+        services.patch("front", &PatchParams::default(), &Patch::Merge(selector)).await.unwrap();
+    };
+    select("active").await;
+    slices.until(SLICE, None).await;
+    routed("ServiceUnusable").await;
+    select("managed").await;
+    slices.until(SLICE, Some(&now)).await;
+    routed("AsExpected").await;
+    assert!(condition(&groups, "web", "Routed").await.2.contains("the endpoints of front"));
+
+    // Several Services; one that loses its label; and the way back.
+    create_service(&client, &namespace, "back").await;
+    slices.until("back-leadergroup-ipv4", Some(&now)).await;
+    let forget = Patch::Merge(json!({ "metadata": { "labels": { "leadergroup.dev/group": null } } }));
+    services.patch("back", &PatchParams::default(), &forget).await.unwrap();
+    slices.until("back-leadergroup-ipv4", None).await;
+    let change = async |endpoints: &str| {
+        let patch = Patch::Merge(json!({ "spec": { "routing": { "endpoints": endpoints } } }));
+        groups.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    };
+    change("Selector").await;
+    slices.until(SLICE, None).await;
+    change("Managed").await;
+    slices.until(SLICE, Some(&now)).await;
+
+    // The deletion of the group ends it.
+    assert!(versions.lock().unwrap().iter().all(|pods| pods.len() <= 1));
+    groups.delete("web", &DeleteParams::default()).await.unwrap();
+    slices.until(SLICE, None).await;
+    assert!(slices.0.list(&ListParams::default()).await.unwrap().items.is_empty());
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    kubelet.abort();
+}
+
+#[tokio::test]
+async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("endpoints-kept").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let slices = Slices(Api::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-kept-endpoints").await;
+    for (name, address) in [("web-0", "198.18.9.3"), ("web-1", "198.18.9.4")] {
+        run_pod(&pods, name, "node-of-kept-endpoints").await;
+        give_address(&pods, name, address).await;
+    }
+    let spec =
+        json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    create_service(&client, &namespace, "front").await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
+    let mut operator = Operator::start_with(server, &namespace, &variables);
+    eventually("an endpoint", async || slices.pods(SLICE).await.is_some()).await;
+    let holder = slices.pods(SLICE).await.unwrap().remove(0);
+    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    operator.kill();
+    drop(database);
+
+    // A replica that never reached the database.
+    let mut operator = Operator::start_with(server, &namespace, &variables);
+    report(&pods, &holder, "False").await;
+    let ready = async || {
+        let slice = slices.0.get(SLICE).await.unwrap();
+        slice.endpoints[0].conditions.as_ref().and_then(|conditions| conditions.ready)
+    };
+    eventually("the endpoint not to be ready", async || ready().await == Some(false)).await;
+    assert_eq!(slices.pods(SLICE).await.unwrap(), [&*holder]);
+    // Its address may soon belong to another pod.
+    pods.delete(&holder, &DeleteParams::default().grace_period(0)).await.unwrap();
+    slices.until(SLICE, Some(&[])).await;
+    assert_eq!(active(&pods).await, Vec::<String>::new());
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    kubelet.abort();
+}
