@@ -143,7 +143,10 @@ async fn the_stored_object_shows_every_default() {
             "lock": { "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" },
             "health": { "failureThreshold": 2, "holdConnection": "WhenKeptAlive" },
             "election": { "onCordon": "Handover" },
-            "routing": { "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby" },
+            "routing": {
+                "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby",
+                "endpoints": "Selector"
+            },
             "onDelete": "Strip",
             "paused": false
         })

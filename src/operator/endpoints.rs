@@ -1,6 +1,9 @@
 //! Which `EndpointSlices` the Services of a group need, and how they differ from those that are there.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use futures::future::join_all;
 use k8s_openapi::api::{
@@ -9,13 +12,18 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt as _;
 
-use super::{group::Group, object::version, ownership::Ownership, record::Record};
+use super::{
+    group::Group,
+    object::version,
+    ownership::Ownership,
+    publishing::{EndpointsProblem, EndpointsReport},
+    record::Record,
+};
 use crate::{
     api::{Endpoints, Reason, Role},
     election::Phase,
     routing::{
-        Marks, Published, Router, RoutingError, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed,
-        slices, stamp_of,
+        Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, slices, stamp_of,
     },
 };
 use leadergroup_lock::SessionId;
@@ -60,48 +68,6 @@ impl Route {
             (None, _) => Self::AsBefore,
         })
     }
-}
-
-/// Why the endpoints of a group's Services are not what they should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct EndpointsProblem {
-    pub(super) reason: Reason,
-    pub(super) message: String,
-}
-
-impl EndpointsProblem {
-    pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
-    }
-}
-
-impl From<RoutingError> for EndpointsProblem {
-    fn from(error: RoutingError) -> Self {
-        let reason = if error.is_refusal() { Reason::WriteRefused } else { Reason::Changing };
-        Self::new(reason, error.to_string())
-    }
-}
-
-/// What the status says of a group's Services.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct EndpointsReport {
-    /// The Services whose endpoints are managed.
-    pub(super) services: Vec<String>,
-    pub(super) problem: Option<EndpointsProblem>,
-}
-
-/// The state of the writes of a group's slices.
-#[derive(Debug, Default)]
-pub(super) struct Publishing {
-    /// Writes are under way.
-    pub(super) writing: bool,
-    /// The versions that were seen when the last writes began.
-    pub(super) seen: Vec<u64>,
-    /// Until then nothing is written again unless other versions are seen.
-    pub(super) after: Duration,
-    /// Why the last writes failed.
-    pub(super) failed: Option<EndpointsProblem>,
-    pub(super) report: EndpointsReport,
 }
 
 /// What is to be written for a group, and what is to be reported.
@@ -189,7 +155,7 @@ impl Seen<'_> {
 }
 
 /// The selector of a Service, if it has one.
-fn selector(service: &Service) -> Option<&std::collections::BTreeMap<String, String>> {
+fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
     service.spec.as_ref()?.selector.as_ref().filter(|selector| !selector.is_empty())
 }
 

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    endpoints::Publishing,
     history::History,
     ownership::{Claims, Ownership},
+    publishing::Publishing,
     record::Record,
     report::Report,
     trouble::Trouble,

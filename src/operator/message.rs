@@ -14,9 +14,9 @@ use kube::runtime::watcher;
 
 use super::{
     claim::Answered,
-    endpoints::EndpointsProblem,
     lock_view::LockNews,
     object::GroupName,
+    publishing::EndpointsProblem,
     resync::Rows,
     trouble::Trouble,
     watch_health::{Scope, Watched},

@@ -11,7 +11,7 @@
 //! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
 //! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
-//! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report` |
+//! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report`, `publishing` |
 //!
 //! This is the only room that uses all the others.
 
@@ -45,6 +45,7 @@ mod outage;
 mod owners;
 mod ownership;
 mod probing;
+mod publishing;
 mod queue;
 mod record;
 mod report;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    coverage::ProbeCoverage, endpoints::EndpointsReport, outage::Hindrance, ownership::Ownership,
+    coverage::ProbeCoverage, outage::Hindrance, ownership::Ownership, publishing::EndpointsReport,
     record::Record, trouble::Trouble,
 };
 use crate::{api::LeaderGroupStatus, routing::RoleLabelUse};

@@ -20,11 +20,15 @@ pub fn check(history: &History) -> Checked {
     }
     checker.check_terms();
     checker.out.violations.extend(super::fencing::violations(history));
+    checker.out.violations.extend(super::endpoints::violations(history));
     super::evidence::check(history, &mut checker.out);
     let after = history.changes.iter().filter(|c| c.revision > history.baseline);
     checker.out.revisions = after.map(|c| c.revision).collect::<BTreeSet<_>>().len();
     checker.out
 }
+
+/// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
+const NO_ROLE: &str = "managed";
 
 type Name = (String, String);
 
@@ -168,7 +172,7 @@ impl<'a> Checker<'a> {
         let namespace = &change.id.namespace;
         let Some((view, true)) = self.services.get(&(namespace.clone(), service.clone())) else { return };
         if slice.service_uid.as_ref().is_some_and(|uid| *uid != view.uid)
-            || !self.selects_active(namespace, view)
+            || !self.routes_to_active(namespace, view)
         {
             return;
         }
@@ -191,11 +195,15 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn selects_active(&self, namespace: &str, service: &ServiceView) -> bool {
-        let has = |key: &str, value: &str| service.selector.get(key).is_some_and(|v| v == value);
-        let mut groups = self.groups.values().filter(|group| group.namespace == namespace);
-        has(ROLE_LABEL, ACTIVE_VALUE)
-            || groups.any(|g| has(&g.view.routing.role_label, &g.view.routing.active_value))
+    /// Whether a Service selects active pods, or names a group and leaves its endpoints to the operator.
+    fn routes_to_active(&self, namespace: &str, service: &ServiceView) -> bool {
+        let groups = self.groups.values().filter(|group| group.namespace == namespace);
+        let mut routings = groups.map(|group| &group.view.routing);
+        let role = |label: &str| service.selector.get(label).map(String::as_str);
+        let is_left = service.selector.is_empty() || role(ROLE_LABEL).is_some_and(|role| role == NO_ROLE);
+        role(ROLE_LABEL) == Some(ACTIVE_VALUE)
+            || (service.group.is_some() && is_left)
+            || routings.any(|it| role(&it.role_label) == Some(&it.active_value))
     }
 
     // ---- I2, I3, I4: what a promotion needs ----

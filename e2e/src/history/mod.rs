@@ -7,6 +7,7 @@
 
 mod api_watch;
 mod check;
+mod endpoints;
 mod etcd;
 mod evidence;
 mod fencing;

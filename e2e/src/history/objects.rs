@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use leadergroup::api::{
-    Declaration, FENCING_ANNOTATION, LabelSelectorOperator, LeaderGroup, PodSelector, RoutingSpec,
-    STAMP_ANNOTATION,
+    Declaration, FENCING_ANNOTATION, GROUP_LABEL, LabelSelectorOperator, LeaderGroup, PodSelector,
+    RoutingSpec, SLICE_MANAGER, STAMP_ANNOTATION,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -75,6 +75,8 @@ pub struct ServiceView {
     pub uid: String,
     /// Its selector.
     pub selector: BTreeMap<String, String>,
+    /// The group that its label names.
+    pub group: Option<String>,
 }
 
 /// The relevant fields of an EndpointSlice.
@@ -88,6 +90,12 @@ pub struct SliceView {
     pub family: String,
     /// The endpoints that are ready or serving: the pod's UID, or the addresses of an endpoint without a pod.
     pub serving: Vec<String>,
+    /// All endpoints, named in the same way.
+    pub endpoints: Vec<String>,
+    /// The operator writes it.
+    pub managed: bool,
+    /// Its stamp, unparsed.
+    pub stamp: Option<String>,
 }
 
 /// The relevant fields of a `LeaderGroup`.
@@ -138,6 +146,7 @@ impl Object {
             Kind::Service => Self::Service(ServiceView {
                 uid: uid(json)?,
                 selector: strings(json.pointer("/spec/selector")),
+                group: strings(json.pointer("/metadata/labels")).remove(GROUP_LABEL),
             }),
             Kind::EndpointSlice => Self::Slice(slice(json)),
             Kind::LeaderGroup => {
@@ -195,13 +204,17 @@ fn slice(json: &Value) -> SliceView {
         .filter(|owner| owner.get("kind").and_then(Value::as_str) == Some("Service"))
         .find_map(|owner| owner.get("uid").and_then(Value::as_str))
         .map(str::to_owned);
-    let endpoints = json.get("endpoints").and_then(Value::as_array).into_iter().flatten();
-    let serving = endpoints.filter(|endpoint| serves(endpoint)).map(endpoint_name).collect();
+    let endpoints = || json.get("endpoints").and_then(Value::as_array).into_iter().flatten();
+    let mut labels = strings(json.pointer("/metadata/labels"));
+    let by = labels.remove("endpointslice.kubernetes.io/managed-by");
     SliceView {
-        service: strings(json.pointer("/metadata/labels")).remove("kubernetes.io/service-name"),
+        service: labels.remove("kubernetes.io/service-name"),
         service_uid,
         family: json.get("addressType").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        serving,
+        serving: endpoints().filter(|endpoint| serves(endpoint)).map(endpoint_name).collect(),
+        endpoints: endpoints().map(endpoint_name).collect(),
+        managed: by.is_some_and(|by| by == SLICE_MANAGER),
+        stamp: annotation(json, STAMP_ANNOTATION),
     }
 }
 

@@ -125,6 +125,30 @@ impl Tape {
         self.push(Kind::EndpointSlice, name, Some(&json))
     }
 
+    /// A Service whose endpoints the operator writes.
+    fn managed_service(&mut self) -> i64 {
+        let json = json!({ "metadata": { "name": "web", "uid": "s", "labels": { "leadergroup.dev/group": "web" } } });
+        self.push(Kind::Service, "web", Some(&json))
+    }
+
+    fn managed_slice(&mut self, token: i64, pods: &[&str]) -> i64 {
+        let endpoints: Vec<Value> =
+            pods.iter().map(|pod| json!({ "targetRef": { "uid": pod }, "conditions": ready() })).collect();
+        let json = json!({
+            "metadata": {
+                "name": "web-leadergroup-ipv4", "uid": "m",
+                "labels": {
+                    "kubernetes.io/service-name": "web",
+                    "endpointslice.kubernetes.io/managed-by": "leadergroup.dev",
+                },
+                "annotations": { "leadergroup.dev/stamp": format!("g/{token}") },
+                "ownerReferences": [{ "kind": "Service", "name": "web", "uid": "s" }],
+            },
+            "addressType": "IPv4", "endpoints": endpoints,
+        });
+        self.push(Kind::EndpointSlice, "web-leadergroup-ipv4", Some(&json))
+    }
+
     /// One complete change of holder: grant, declare, strip, promote, and the resulting slice.
     fn change_holder(&mut self, token: i64, from: Option<&str>, to: &str) {
         self.grant(token, to);
@@ -318,6 +342,36 @@ fn i1_a_service_that_always_selected_the_role_is_held_to_it_after_it_was_made_an
     tape.service(&json!({ "app": "web", "leadergroup.dev/role": "active" }));
     tape.slice("web-1", "IPv4", &[("a", ready()), ("b", ready())]);
     assert_eq!(tape.violated(), [Invariant::OneActive]);
+}
+
+#[test]
+fn the_slices_that_the_operator_writes_follow_the_active_pod() {
+    let written = |rules: &[(i64, &[&str])]| {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.managed_service();
+        tape.change_holder(1, None, "a");
+        tape.change_holder(2, Some("a"), "b");
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        for (token, pods) in rules {
+            tape.managed_slice(*token, pods);
+        }
+        tape.violated()
+    };
+    assert_eq!(written(&[(1, &["a"]), (2, &["b"]), (2, &[])]), []);
+    assert_eq!(written(&[(2, &["b"]), (1, &["a"])]), [Invariant::NoLateWrites]);
+    assert_eq!(written(&[(1, &["b"])]), [Invariant::GrantedAndDeclared]);
+    assert_eq!(written(&[(3, &["b"])]), [Invariant::GrantedAndDeclared]);
+    assert_eq!(written(&[(2, &["b", "a"])]), [Invariant::OneActive]);
+
+    let mut tape = Tape::new();
+    tape.group(0, None);
+    tape.managed_service();
+    tape.change_holder(1, None, "a");
+    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    tape.managed_slice(1, &["a"]);
+    tape.slice("left-behind", "IPv4", &[("b", ready())]);
+    assert_eq!(tape.violated(), [Invariant::OneActive], "a slice of somebody else for the same Service");
 }
 
 #[test]

@@ -56,12 +56,13 @@ impl Operator {
         Ok(Self { helm, kubeconfig: provider.kubeconfig(), kube: provider.client().await?, authority })
     }
 
-    /// Values for an existing database, with TLS. The certificate is verified if we have that of the CA.
+    /// Values with managed endpoints for an existing database, with TLS. The certificate is verified if we have that of the CA.
     pub fn with_database(&self, url: &str) -> Value {
         let secret = self.authority.as_ref().map_or("", |_| AUTHORITY);
         json!({
             "postgresql": { "enabled": false },
             "database": { "url": url, "caSecret": { "name": secret } },
+            "managedEndpoints": { "enabled": true },
         })
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
-use leadergroup::api::{LeaderGroup, ROLE_LABEL};
+use leadergroup::api::{Endpoints, GROUP_LABEL, LeaderGroup, ROLE_LABEL};
 use serde_json::{Value, json};
 
 /// The image of all test pods.
@@ -42,6 +42,8 @@ pub struct Workload {
     pub retry_interval: &'static str,
     /// The role label of the Service and the group.
     pub role_label: &'static str,
+    /// Whether the operator writes the Service's endpoints.
+    pub managed: bool,
     /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a
     /// port `http`.
     pub deployment: Option<Box<Deployment>>,
@@ -55,6 +57,7 @@ impl Default for Workload {
             ttl: "5s",
             retry_interval: "1s",
             role_label: ROLE_LABEL,
+            managed: false,
             deployment: None,
         }
     }
@@ -109,12 +112,14 @@ impl Workload {
         }))?)
     }
 
-    /// The Service, which selects only the active pod.
+    /// The Service: it selects only the active pod, or no pod if the operator writes its endpoints.
     pub fn service(&self) -> Result<Service> {
+        let labels = self.managed.then(|| json!({ GROUP_LABEL: self.name }));
+        let role = if self.managed { "managed" } else { "active" };
         Ok(serde_json::from_value(json!({
-            "metadata": { "name": self.name },
+            "metadata": { "name": self.name, "labels": labels },
             "spec": {
-                "selector": { "app": self.name, self.role_label: "active" },
+                "selector": { "app": self.name, self.role_label: role },
                 "ports": [{ "port": PORT, "targetPort": "http" }],
             },
         }))?)
@@ -131,7 +136,10 @@ impl Workload {
                 "lock": { "ttl": self.ttl, "retryInterval": self.retry_interval },
                 // busybox closes the connection of each probe, but serves many at a time.
                 "health": { "holdConnection": "Always" },
-                "routing": { "roleLabel": self.role_label },
+                "routing": {
+                    "roleLabel": self.role_label,
+                    "endpoints": if self.managed { Endpoints::Managed } else { Endpoints::Selector },
+                },
             },
         }))?)
     }

@@ -75,7 +75,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 }
 
 /// Runs kubectl in the scenario's namespace: the API server must refuse, and say why.
-async fn refused(s: &Scenario, args: &[&str], why: &str) -> Result<()> {
+pub(crate) async fn refused(s: &Scenario, args: &[&str], why: &str) -> Result<()> {
     let command = args.join(" ");
     match s.stage.run_kubectl(&[&["--namespace", s.namespace.as_str()], args].concat()).await {
         Ok(_) => bail!("kubectl {command} was not refused"),

@@ -6,9 +6,10 @@ use super::Controller;
 use crate::{
     api::{Endpoints, Reason},
     operator::{
-        endpoints::{EndpointsProblem, EndpointsReport, Route, Seen, publish},
+        endpoints::{Route, Seen, publish},
         message::Message,
         object::GroupName,
+        publishing::{EndpointsProblem, EndpointsReport},
         queue::Urgency,
     },
 };

@@ -12,6 +12,7 @@ mod group;
 mod groups;
 mod lock;
 mod nodes;
+mod of_groups;
 mod opinion;
 mod pod;
 mod pods;
@@ -51,8 +52,8 @@ use crate::{
     election::World,
     health::{NodeLeases, Reach, Target},
 };
+use of_groups::OfGroups;
 use selection::Selection;
-use services::OfGroups;
 
 /// Everything that this replica sees.
 pub(super) struct Index {
