@@ -1,5 +1,5 @@
-//! Carries out the decisions of the election: declarations, labels, finalizers. And writes the endpoints that follow from
-//! the labels.
+//! Carries out the decisions of the election: declarations, labels, finalizers. Writes the endpoints of Services that
+//! follow from them.
 //!
 //! This module owns every write to the API server that moves traffic, and the preconditions that make late writes
 //! harmless. etcd is the fence: the active label is written only on condition of a resourceVersion of the pod that

@@ -1,5 +1,5 @@
-//! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that was active under the token
-//! of the slice's stamp, and stamps that only grow.
+//! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that was active under the
+//! token of the slice's stamp, and stamps that only grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 

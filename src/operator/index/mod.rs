@@ -243,7 +243,8 @@ impl Index {
         (self.services.of(name), self.slices.of(name))
     }
 
-    /// Whether the pods of a namespace, its Services and their slices have been listed; if not, why they cannot be watched.
+    /// Whether the pods of a namespace, its Services and their slices have been listed; if not, why they cannot be
+    /// watched.
     pub(super) fn shows_endpoints(&self, namespace: &Arc<str>) -> Result<bool, &str> {
         self.watches.shows_endpoints(namespace)
     }
