@@ -56,8 +56,8 @@ impl Operator {
         Ok(Self { helm, kubeconfig: provider.kubeconfig(), kube: provider.client().await?, authority })
     }
 
-    /// Values for an existing database, with TLS, and with managed endpoints. The certificate is verified if we have that
-    /// of the CA.
+    /// Values for an existing database, with TLS, and for managed endpoints. The certificate is verified if we have
+    /// that of the CA.
     pub fn with_database(&self, url: &str) -> Value {
         let secret = self.authority.as_ref().map_or("", |_| AUTHORITY);
         json!({
