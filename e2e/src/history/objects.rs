@@ -119,7 +119,8 @@ pub struct GroupView {
     pub token: i64,
     /// The UID of the pod that the status calls active.
     pub active: Option<String>,
-    /// The reasons of the last changes of holder, by token.
+    /// The reasons of the last changes to another holder, by token. A change to none has the token of the term that it
+    /// ended.
     pub reasons: Vec<(i64, String)>,
 }
 
@@ -166,7 +167,12 @@ impl Object {
                     declaration: status.declaration,
                     token: status.token,
                     active: status.active.map(|active| active.uid),
-                    reasons: status.history.into_iter().map(|entry| (entry.token, entry.reason)).collect(),
+                    reasons: status
+                        .history
+                        .into_iter()
+                        .filter(|entry| entry.to.is_some())
+                        .map(|entry| (entry.token, entry.reason))
+                        .collect(),
                 }))
             }
         })

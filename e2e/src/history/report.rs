@@ -38,7 +38,7 @@ impl Checked {
 }
 
 impl History {
-    /// Writes the history as one JSON object per line: the changes in order, then the terms.
+    /// Writes the history as one JSON object per line: the changes in order, then the terms and the faults.
     pub fn dump(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -55,6 +55,9 @@ impl History {
         }
         for term in self.terms.iter().flatten() {
             writeln!(out, "{}", json!({ "term": term }))?;
+        }
+        for fault in self.faults.iter().flatten() {
+            writeln!(out, "{}", json!({ "fault": fault }))?;
         }
         out.flush().with_context(|| format!("writing {}", path.display()))
     }

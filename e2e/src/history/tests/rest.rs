@@ -30,6 +30,11 @@ impl Tape {
 
     /// The group as it is after a change of holder, with the reason in its history.
     fn explained(&mut self, token: i64, holder: &str, reason: &str) -> i64 {
+        let entry = json!({ "token": token, "to": holder, "reason": reason, "at": at(2).to_string(), "duration": "100ms" });
+        self.with_history(token, holder, &json!([entry]))
+    }
+
+    fn with_history(&mut self, token: i64, holder: &str, history: &Value) -> i64 {
         let json = json!({
             "apiVersion": "leadergroup.dev/v1alpha1", "kind": "LeaderGroup",
             "metadata": { "name": "web", "namespace": "ns", "uid": "g", "creationTimestamp": at(1).to_string() },
@@ -37,8 +42,7 @@ impl Tape {
             "status": {
                 "observedGeneration": 1, "token": token,
                 "declaration": { "token": token, "holder": { "name": holder, "uid": holder } },
-                "history": [{ "token": token, "to": holder, "reason": reason, "at": at(2).to_string(),
-                    "duration": "100ms" }],
+                "history": history,
             },
         });
         self.push(Kind::LeaderGroup, "web", Some(&json))
@@ -111,6 +115,21 @@ fn i5_a_change_without_evidence() {
         assert_eq!(replaced(None, reason, Some(none)).violated(), [Invariant::Evidence], "{reason}");
     }
     assert_eq!(replaced(None, "Silent", Some(&["b"])).violated(), [Invariant::Evidence], "of another pod");
+}
+
+#[test]
+fn i5_the_reason_of_a_release_is_not_that_of_the_change_before() {
+    let mut tape = replaced(None, "Silent", Some(&["a"]));
+    // b is deleted without a successor. Its term ends, and the token stays.
+    let entry = |reason: &str, to: Option<&str>| {
+        let mut entry = json!({ "token": 2, "reason": reason, "at": at(2).to_string(), "duration": "100ms" });
+        if let Some(to) = to {
+            entry["to"] = to.into();
+        }
+        entry
+    };
+    tape.with_history(2, "b", &json!([entry("PodDeleted", None), entry("Silent", Some("b"))]));
+    assert_eq!(tape.violated(), []);
 }
 
 #[test]
