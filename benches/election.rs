@@ -32,6 +32,7 @@ fn member(name: &str, role: Role) -> Member {
         stamp: Some(5),
         stamped_by_us: true,
         leaving: false,
+        priority: 0,
         fencing_fits: true,
         standing: Standing::Eligible,
         created: 0,

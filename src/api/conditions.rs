@@ -54,6 +54,8 @@ pub enum Reason {
     Switchover,
     /// The pod's node is cordoned, or about to be removed by an autoscaler.
     NodeCordoned,
+    /// A pod of a higher priority could be active again.
+    Failback,
     /// A change that was interrupted by a fault was completed; why it was begun is not known.
     Resumed,
     /// The database lost commits; the active pod keeps its role under a larger token.
@@ -108,7 +110,7 @@ impl fmt::Display for ConditionType {
 
 impl Reason {
     /// The reasons for which holders change. The lock's row keeps them as text.
-    pub const OF_CHANGES: [Self; 14] = [
+    pub const OF_CHANGES: [Self; 15] = [
         Self::FirstHolder,
         Self::PodDeleted,
         Self::PodFinished,
@@ -123,11 +125,24 @@ impl Reason {
         Self::LabelLost,
         Self::Switchover,
         Self::NodeCordoned,
+        Self::Failback,
     ];
 
     /// Whether a change for this reason is planned: the former holder works.
     pub fn is_planned(self) -> bool {
-        matches!(self, Self::Switchover | Self::NodeCordoned)
+        matches!(self, Self::Switchover | Self::NodeCordoned | Self::Failback)
+    }
+
+    /// Whether a change for this reason means that the former holder did not work, although it had not ended for good.
+    pub fn is_failure(self) -> bool {
+        matches!(
+            self,
+            Self::ContainerTerminated
+                | Self::ContainerRestarted
+                | Self::PodNotReady
+                | Self::ProbeRefused
+                | Self::Silent
+        )
     }
 
     /// The reason of a change of holder that reads so.

@@ -22,6 +22,8 @@ pub const ACTIVE_DELETION_COST: i32 = i32::MAX;
 pub const SWITCHOVER_ANNOTATION: &str = "leadergroup.dev/switchover";
 /// The annotation with the name of the pod that a requested switchover makes active.
 pub const SWITCHOVER_TO_ANNOTATION: &str = "leadergroup.dev/switchover-to";
+/// The value of the role label that no pod ever has. A Service that selects it has no endpoints by Kubernetes.
+pub const NO_ROLE: &str = "managed";
 /// The label of a Service that names the `LeaderGroup` whose active pod it routes to, where the operator manages the
 /// endpoints. The Service's EndpointSlices carry it, too.
 pub const GROUP_LABEL: &str = "leadergroup.dev/group";

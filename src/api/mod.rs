@@ -20,14 +20,14 @@ pub use conditions::{ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
     ACTIVE_DELETION_COST, ACTIVE_VALUE, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, FIELD_MANAGER,
-    FINALIZER, FencingToken, GROUP_LABEL, LARGEST_TOKEN, ParseStampError, ROLE_LABEL, Role, SLICE_MANAGER,
-    STAMP_ANNOTATION, STANDBY_VALUE, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION, Stamp,
+    FINALIZER, FencingToken, GROUP_LABEL, LARGEST_TOKEN, NO_ROLE, ParseStampError, ROLE_LABEL, Role,
+    SLICE_MANAGER, STAMP_ANNOTATION, STANDBY_VALUE, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION, Stamp,
 };
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
-    ElectionSpec, Endpoints, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup,
-    LeaderGroupSpec, LockSpec, OnCordon, OnDelete, ProbePort, ProbeScheme, ProbeSpec, RoutingSpec,
+    ElectionSpec, Endpoints, Failback, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup,
+    LeaderGroupSpec, LockSpec, OnCordon, OnDelete, Priority, ProbePort, ProbeScheme, ProbeSpec, RoutingSpec,
     TcpSocketProbe,
 };
 pub use status::{

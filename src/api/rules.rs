@@ -11,7 +11,7 @@ use schemars::Schema;
 use serde_json::Value;
 
 use super::{
-    duration, schema,
+    NO_ROLE, duration, schema,
     syntax::{CONTROLLERS_LABELS, LABEL_KEY, LABEL_VALUE},
 };
 
@@ -152,6 +152,25 @@ pub(super) fn lock(schema: &mut Schema) {
     );
 }
 
+pub(super) fn election(schema: &mut Schema) {
+    schema::settle(schema);
+    on(schema, "failbackDelay", within("failbackDelay", LOCK_DELAY, "from 0s to 1h"));
+}
+
+pub(super) fn priority(schema: &mut Schema) {
+    on(schema, "weight", Rule::new("self >= 1 && self <= 100").message("weight must be from 1 to 100"));
+    add(
+        schema,
+        Rule::new(
+            "(has(self.nodeLabels) && size(self.nodeLabels) > 0) || (has(self.podLabels) && size(self.podLabels) > 0)",
+        )
+        .message(
+            "a priority without labels would match every pod: write nodeLabels, such as topology.kubernetes.io/zone: a, \
+             or podLabels",
+        ),
+    );
+}
+
 pub(super) fn health(schema: &mut Schema) {
     on(schema, "timeout", within("timeout", TIMEOUT, "from 1ms to lock.ttl"));
     on(
@@ -228,6 +247,16 @@ pub(super) fn routing(schema: &mut Schema) {
             Rule::new(format!("self.matches('{LABEL_VALUE}')")).message(format!(
                 "{value} must be a label value: 1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit at both ends"
             ).as_str()),
+        );
+        on(
+            schema,
+            value,
+            Rule::new(format!("self != '{NO_ROLE}'")).message(
+                format!(
+                    "{value} must not be {NO_ROLE}, by which Services select no pod: write another value"
+                )
+                .as_str(),
+            ),
         );
         // If the two values could be exchanged, the Service would route to every standby until it is labelled again.
         on(schema, value, immutable(value, "create another LeaderGroup for another value"));

@@ -1,6 +1,6 @@
 //! The spec of a `LeaderGroup`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -233,14 +233,66 @@ pub enum ProbeScheme {
 }
 
 /// Configuration of when a pod that works hands its role over.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(transform = schema::settle)]
+#[schemars(transform = rules::election)]
 pub struct ElectionSpec {
     /// onCordon is what happens when the active pod's node is cordoned, for example by `kubectl drain`, or when an
     /// autoscaler is about to remove it. Handover makes an eligible pod on another node active while the present one
     /// still works. Ignore waits until the pod is deleted. Defaults to Handover.
     pub on_cordon: OnCordon,
+    /// priorities prefer some pods to others when a holder is chosen. A pod has the sum of the weights of all entries
+    /// that match it. Pods that fit equally well are compared: health, cordoned nodes and rollouts come first. At most
+    /// 16.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 16, "x-kubernetes-list-type" = "atomic"))]
+    pub priorities: Vec<Priority>,
+    /// failback is what happens when a pod of a higher priority than the active one could be active again. `Never`
+    /// leaves the role where it is until it changes for another reason. `WhenReady` makes that pod active after
+    /// `failbackDelay`. Defaults to Never.
+    pub failback: Failback,
+    /// failbackDelay is how long a pod of a higher priority must have been fit, without a break, before the role goes
+    /// back to it. From 0s to 1h. Defaults to 1m.
+    pub failback_delay: HumanDuration,
+}
+
+impl Default for ElectionSpec {
+    fn default() -> Self {
+        Self {
+            on_cordon: OnCordon::default(),
+            priorities: Vec::new(),
+            failback: Failback::default(),
+            failback_delay: HumanDuration::from_secs(60),
+        }
+    }
+}
+
+/// The weight of some pods. A pod matches if its node has all of `nodeLabels`, and it has all of `podLabels` itself. At
+/// least one label must be given.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = rules::priority)]
+pub struct Priority {
+    /// weight is added to the priority of each pod that matches. From 1 to 100.
+    pub weight: u32,
+    /// nodeLabels are labels of the pod's node, such as `topology.kubernetes.io/zone: a`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 8))]
+    pub node_labels: BTreeMap<String, String>,
+    /// podLabels are labels of the pod, such as `apps.kubernetes.io/pod-index: "0"`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 8))]
+    pub pod_labels: BTreeMap<String, String>,
+}
+
+/// What happens when a pod of a higher priority could be active again.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub enum Failback {
+    /// Nothing, until the role changes for another reason.
+    #[default]
+    Never,
+    /// That pod becomes active.
+    WhenReady,
 }
 
 /// What happens when the node of the active pod is cordoned.

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use super::{
-    labels::{ACTIVE_VALUE, STANDBY_VALUE},
+    labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
-    spec::{LeaderGroupSpec, LockSpec, ProbePort, ProbeSpec, RoutingSpec},
+    spec::{ElectionSpec, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
     syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
@@ -48,6 +48,12 @@ pub enum InvalidSpec {
         "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
     )]
     FailureThreshold,
+    /// A priority that matches every pod, or whose weight is out of range, or too many of them.
+    #[error(
+        "spec.election.priorities must be at most 16, each with a weight from 1 to 100 and with nodeLabels or podLabels: \
+         write them like {{weight: 10, nodeLabels: {{topology.kubernetes.io/zone: a}}}}"
+    )]
+    Priority,
     /// No kind of probe, or more than one.
     #[error("spec.health.probe must be of exactly one kind: write one of httpGet, tcpSocket and grpc")]
     ProbeKind,
@@ -96,6 +102,7 @@ impl LeaderGroupSpec {
             return Err(InvalidSpec::SelectorContainsRole(self.routing.role_label.clone()));
         }
         self.lock.validate()?;
+        self.election.validate()?;
         if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
             return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
         }
@@ -107,6 +114,21 @@ impl LeaderGroupSpec {
             return Err(InvalidSpec::Container);
         }
         self.health.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
+    }
+}
+
+impl ElectionSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        if self.failback_delay.0 > LONGEST {
+            return Err(InvalidSpec::OutOfRange { field: "election.failbackDelay", range: "from 0s to 1h" });
+        }
+        let is_wrong = |it: &Priority| {
+            !(1..=100).contains(&it.weight) || (it.node_labels.is_empty() && it.pod_labels.is_empty())
+        };
+        if self.priorities.len() > 16 || self.priorities.iter().any(is_wrong) {
+            return Err(InvalidSpec::Priority);
+        }
+        Ok(())
     }
 }
 
@@ -139,9 +161,8 @@ impl RoutingSpec {
         {
             return Err(InvalidSpec::RoleLabel(self.role_label.clone()));
         }
-        if let Some(wrong) =
-            [&self.active_value, &self.standby_value].into_iter().find(|value| !is_label_name(value))
-        {
+        let values = [&self.active_value, &self.standby_value];
+        if let Some(wrong) = values.into_iter().find(|value| !is_label_name(value) || *value == NO_ROLE) {
             return Err(InvalidSpec::RoleLabel(wrong.clone()));
         }
         if self.active_value == self.standby_value { Err(InvalidSpec::SameValues) } else { Ok(()) }

@@ -1,11 +1,11 @@
 //! Which pod becomes the next holder, and what happens if it cannot.
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use super::{
     event::Outcome,
     group::{Change, Group},
-    request::LEAVE_PAUSE,
+    request::MOVE_PAUSE,
     step::Effects,
     world::{Member, Standing},
 };
@@ -23,12 +23,14 @@ impl Group {
     /// - a pod on another node than a silent holder,
     /// - a pod whose writes were not refused,
     /// - a pod whose node is not about to be emptied,
+    /// - a pod that has not failed lately,
     /// - a pod of the newest revision: a rollout deletes all others, so this one costs a single change of holder,
+    /// - a pod of the highest priority,
     /// - a pod that the operator has stamped before: the API server lets it be changed,
     /// - a pod with the stamp of the declared term, so that this was so lately,
     /// - the oldest.
     ///
-    /// The first four concern the service now or soon, so they come before the revision. The stamps come after it,
+    /// The first five concern the service now or soon, so they come before the revision. The stamps come after it,
     /// because the first new pod may have none yet when the rollout deletes the holder. No label is lost for that: a
     /// dry run shows first whether such a pod can be changed ([`Self::needs_trial`]).
     pub(super) fn best(&self, lost: Option<&PodRef>, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
@@ -44,8 +46,9 @@ impl Group {
             let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
             let age = (member.created, member.pod.uid.clone());
-            let standing = (member.role != Role::Active, on_lost_node, refused, member.leaving);
-            (standing, outdated, unknown, behind, age)
+            let lapsed = self.lapses.has(&member.pod.uid);
+            let standing = (member.role != Role::Active, on_lost_node, refused, member.leaving, lapsed);
+            (standing, outdated, Reverse(member.priority), unknown, behind, age)
         };
         let candidates = self.world.members.iter().filter(|member| self.is_candidate(member) && may(member));
         candidates.min_by_key(rank).map(|member| member.pod.clone())
@@ -54,7 +57,7 @@ impl Group {
     /// The revision that a rollout leads to: that of the youngest pod. None if `lost` is of this revision and does not
     /// work: other pods of it may fail in the same way, and keep the rollout from going on, while those of an older one
     /// still work.
-    fn newest_revision(&self, lost: Option<&Member>) -> Option<&Arc<str>> {
+    pub(super) fn newest_revision(&self, lost: Option<&Member>) -> Option<&Arc<str>> {
         let controlled = self.world.members.iter().filter(|member| member.revision.is_some());
         let youngest = controlled.max_by_key(|member| (member.created, &member.pod.uid))?;
         let failed = lost.is_some_and(|lost| {
@@ -120,6 +123,11 @@ impl Group {
     /// needs no dry run takes its place, if there is still a reason to change the holder.
     pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         let fails = |holder: &PodRef| self.case_against(holder).is_some();
+        if change.reason == Reason::Failback && self.is_finished() {
+            // The holder works, and only this pod is preferred to it.
+            self.move_after = now + MOVE_PAUSE;
+            return self.settle(now);
+        }
         let leaves = change.reason == Reason::NodeCordoned && self.is_finished();
         let goes_on = !self.is_finished()
             || leaves
@@ -133,7 +141,7 @@ impl Group {
             Some(holder) => self.begin(Change { holder, ..change }, effects),
             // The holder works. Its group stays ready for a failover meanwhile.
             None if leaves => {
-                self.leave_after = now + LEAVE_PAUSE;
+                self.move_after = now + MOVE_PAUSE;
                 self.settle(now);
             }
             None => self.back_off(now),

@@ -76,7 +76,9 @@ impl Group {
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
         if self.keeps_its_label() || self.world.policy.paused || !self.works(holder) {
             let hands_over = self.keeps_its_label()
-                && (self.switch_over(holder, now, effects) || self.leave_node(holder, now, effects));
+                && (self.switch_over(holder, now, effects)
+                    || self.leave_node(holder, now, effects)
+                    || self.fail_back(holder, now, effects));
             if !hands_over {
                 self.failures = 0;
                 self.stamp_standbys(&holder.uid, now, effects);
@@ -155,6 +157,7 @@ impl Group {
     pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
         self.refusals.refresh(&self.world.members);
+        self.lapses.refresh(&self.world.members);
         let against = self.row.holder.as_ref().and_then(|holder| self.case_against(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {
             *certain |= against.is_some_and(is_certain);

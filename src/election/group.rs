@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::{
     event::{GrantRequest, Ticket},
+    lapses::Lapses,
     refusal::{Refusals, Refused},
     request::LastRequest,
     unused::UnusedTerms,
@@ -127,8 +128,12 @@ pub struct Group {
     pub(super) accepted: Option<String>,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
-    /// The earliest time of the next attempt to leave a node that is about to be emptied.
-    pub(super) leave_after: Duration,
+    /// The pods that failed lately.
+    pub(super) lapses: Lapses,
+    /// The earliest time of the next change that nobody requested and no failure calls for.
+    pub(super) move_after: Duration,
+    /// The pod that the role would go back to, and since when it could have.
+    pub(super) preferred: Option<(String, Duration)>,
     /// The terms under which no pod can have become active.
     pub(super) unused: UnusedTerms,
     /// The earliest time at which a lost label may be restored again.
@@ -179,7 +184,9 @@ impl Group {
             retried: None,
             accepted: None,
             last_request: LastRequest::default(),
-            leave_after: Duration::ZERO,
+            lapses: Lapses::default(),
+            move_after: Duration::ZERO,
+            preferred: None,
             unused: UnusedTerms::default(),
             relabel_after: Duration::ZERO,
             regain_after: Duration::ZERO,

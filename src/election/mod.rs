@@ -16,6 +16,7 @@ mod evaluate;
 mod event;
 mod fence;
 mod group;
+mod lapses;
 mod plan;
 mod refusal;
 mod request;

@@ -47,12 +47,9 @@ impl fmt::Display for SwitchoverRefusal {
     }
 }
 
-/// The least time between two terms that are granted to leave a node: the next holder may be unfit by the time of the
-/// grant, again and again.
-pub(super) const LEAVE_PAUSE: Duration = Duration::from_secs(5);
-/// The least time that a pod stays active if its node was such a node already when it followed a pod that failed. That
-/// one may be well again, and fail as soon as it is active.
-pub(super) const STAY: Duration = Duration::from_mins(1);
+/// The least time between two terms that are granted although nobody requested a change and no failure calls for one:
+/// the next holder may be unfit by the time of the grant, again and again.
+pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What became of the last request.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
-    request::{LEAVE_PAUSE, LastRequest, STAY},
+    request::{LastRequest, MOVE_PAUSE},
     world::{Member, Row},
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason, Role};
@@ -31,6 +31,7 @@ impl Group {
         let mut effects = Effects::new();
         self.wake = None;
         self.refusals.set_time(now);
+        self.lapses.set_time(now);
         match event {
             Event::World(world) => self.refresh(world),
             Event::Owned { seed, row, world } => {
@@ -290,7 +291,7 @@ impl Group {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         match change.reason {
             Reason::Switchover => self.last_request.grants += 1,
-            Reason::NodeCordoned => self.leave_after = now + LEAVE_PAUSE,
+            Reason::NodeCordoned | Reason::Failback => self.move_after = now + MOVE_PAUSE,
             _ => {}
         }
         // With two databases the declaration may be of another term that has the same token. The row of a free lock has
@@ -389,8 +390,8 @@ impl Group {
         self.unused.forget();
         self.lost_since = None;
         self.stamp_after = now;
-        if !change.reason.is_planned() && self.member(&change.holder.uid).is_some_and(|it| it.leaving) {
-            self.leave_after = now + STAY;
+        if let Some(former) = change.from.as_ref().filter(|_| change.reason.is_failure()) {
+            self.lapses.add(&former.uid);
         }
         let finished = Finished {
             token: self.row.token,

@@ -1,4 +1,4 @@
-//! Planned changes of holder: on request, and before the holder's node is emptied.
+//! Planned changes of holder: on request, before the holder's node is emptied, and back to a preferred pod.
 //!
 //! A request is carried out once: the declaration of the term that carries it out names it. It is fulfilled by any
 //! change of holder to a pod that it allows, so that a failover in between is not followed by another change.
@@ -9,7 +9,7 @@ use super::{
     group::Group,
     request::SwitchoverRefusal,
     step::Effects,
-    world::{Standing, SwitchoverRequest},
+    world::{Member, Standing, SwitchoverRequest},
 };
 use crate::api::{PodRef, Reason};
 
@@ -82,12 +82,39 @@ impl Group {
         if self.world.policy.paused || !self.member(&holder.uid).is_some_and(|member| member.leaving) {
             return false;
         }
-        let Some(successor) = self.successor_that_stays(holder) else { return false };
-        if now < self.leave_after {
-            self.wake_at(self.leave_after);
+        self.wake_after_lapses();
+        let Some(successor) = self.sound_successor(holder, |_| true) else { return false };
+        if now < self.move_after {
+            self.wake_at(self.move_after);
             return false;
         }
         self.change(successor, Reason::NodeCordoned, now, effects);
+        true
+    }
+
+    /// Begins to give the role back to a pod of a higher priority than the holder's, once that pod could have had it
+    /// for as long as the policy says. Returns whether it did. The holder works, so nothing is urgent: a pod of an
+    /// older revision, which a rollout is about to delete, is not worth a change.
+    pub(super) fn fail_back(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
+        let since = self.preferred.take();
+        let Some(delay) = self.world.policy.failback.filter(|_| !self.world.policy.paused) else {
+            return false;
+        };
+        self.wake_after_lapses();
+        let Some(present) = self.member(&holder.uid).filter(|_| self.works(holder)) else { return false };
+        let newest = self.newest_revision(None);
+        let outdated = |member: &Member| newest.is_some() && member.revision.as_ref() != newest;
+        let (priority, may_be_outdated) = (present.priority, outdated(present));
+        let better = |member: &Member| member.priority > priority && (may_be_outdated || !outdated(member));
+        let Some(next) = self.sound_successor(holder, better) else { return false };
+        let since = since.filter(|(uid, _)| *uid == next.uid).map_or(now, |(_, since)| since);
+        let at = (since + delay).max(self.move_after);
+        if now < at {
+            self.preferred = Some((next.uid, since));
+            self.wake_at(at);
+            return false;
+        }
+        self.change(next, Reason::Failback, now, effects);
         true
     }
 
@@ -112,6 +139,22 @@ impl Group {
     /// The best pod to take over from a holder that works: not one that would have to hand over itself.
     fn successor_that_stays(&self, holder: &PodRef) -> Option<PodRef> {
         self.best(Some(holder), |member| member.pod != *holder && !member.leaving)
+    }
+
+    /// A pod that failed lately may be chosen once that is long enough ago.
+    fn wake_after_lapses(&mut self) {
+        if let Some(at) = self.lapses.wake() {
+            self.wake_at(at);
+        }
+    }
+
+    /// The best of these pods to take over from a holder that works, although nobody requested a change: not one that
+    /// failed lately, and may fail again as soon as it is active.
+    fn sound_successor(&self, holder: &PodRef, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
+        self.best(Some(holder), |member| {
+            let fails = self.lapses.has(&member.pod.uid);
+            member.pod != *holder && !member.leaving && !fails && may(member)
+        })
     }
 
     fn target(&self, request: &SwitchoverRequest, holder: &PodRef) -> Result<PodRef, SwitchoverRefusal> {

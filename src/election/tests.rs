@@ -2,6 +2,7 @@
 
 mod candidates;
 mod cordon;
+mod failback;
 mod switchover;
 
 use std::time::Duration;
@@ -37,6 +38,7 @@ fn member(name: &str, role: Role, standing: Standing) -> Member {
         stamp: Some(5),
         stamped_by_us: true,
         leaving: false,
+        priority: 0,
         fencing_fits: true,
         standing,
         created: 0,

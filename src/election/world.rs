@@ -51,6 +51,8 @@ pub struct Member {
     pub stamped_by_us: bool,
     /// Whether its node is about to be emptied, so that it should hand the role over, and not get it.
     pub leaving: bool,
+    /// Pods of a higher priority are preferred.
+    pub priority: u32,
     /// Whether it has the fencing token that its role calls for: that of its stamp if it is active, otherwise none.
     pub fencing_fits: bool,
     /// The verdict on it.
@@ -97,6 +99,9 @@ pub struct Policy {
     pub lock_delay: Duration,
     /// No new change of holder.
     pub paused: bool,
+    /// How long a pod of a higher priority than the holder's must have been fit before it becomes the holder; none if
+    /// it never does so while the holder works.
+    pub failback: Option<Duration>,
     /// What happens to the labels when the group is deleted.
     pub on_delete: OnDelete,
 }

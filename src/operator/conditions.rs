@@ -292,6 +292,7 @@ mod tests {
             stamp: Some(5),
             stamped_by_us: true,
             leaving: false,
+            priority: 0,
             fencing_fits: true,
             standing: Standing::Unproven,
             created: 0,

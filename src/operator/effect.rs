@@ -146,7 +146,7 @@ impl Call<'_> {
                 Stripped::Outdated => Outcome::Rejected(Rejection::Outdated),
                 Stripped::Done(pods, changed) => {
                     (learned.pods, learned.stripped) = (pods, changed);
-                    if changed && self.record.object.spec.routing.endpoints == Endpoints::Selector {
+                    if changed {
                         sleep(SETTLE).await;
                     }
                     Outcome::Stripped
@@ -200,13 +200,12 @@ impl Call<'_> {
 
     async fn clear(&self, on_delete: OnDelete, pods: &[PodAt]) -> Result<Outcome, Failure> {
         let (router, group) = (&self.context.router, &self.record.reference);
-        let cleared = async {
-            if self.context.manages_endpoints && on_delete == OnDelete::Strip {
-                router.withdraw(group).await?;
-            }
-            router.clear(group, on_delete, pods).await
-        };
-        cleared.await.map_err(|error| {
+        let managed = self.record.object.spec.routing.endpoints == Endpoints::Managed;
+        let mut cleared = router.clear(group, on_delete, pods).await;
+        if self.context.manages_endpoints && managed && on_delete == OnDelete::Strip {
+            cleared = cleared.and(router.withdraw(group).await);
+        }
+        cleared.map_err(|error| {
             let trouble = Trouble::from(&error);
             if error.is_refusal() { Failure::Uncleared(trouble) } else { Failure::Trouble(trouble) }
         })?;

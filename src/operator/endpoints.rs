@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use futures::future::join_all;
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
     discovery::v1::EndpointSlice,
@@ -13,17 +12,16 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 
 use super::{
-    group::Group,
-    object::version,
     ownership::Ownership,
     publishing::{EndpointsProblem, EndpointsReport},
     record::Record,
 };
 use crate::{
-    api::{Endpoints, Reason, Role},
-    election::Phase,
+    api::{Endpoints, GROUP_LABEL, NO_ROLE, Reason, Role},
+    election::{self, Phase},
     routing::{
-        Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, slices, stamp_of,
+        Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, routed_to,
+        slices, stamp_of,
     },
 };
 use leadergroup_lock::SessionId;
@@ -35,37 +33,61 @@ pub(super) enum Route {
     To(Arc<str>, i64),
     /// To no pod: the term with this token has no active pod.
     Nowhere(i64),
-    /// To the pod to which they route now, while it exists: a change of holder is under way, or it is not known which
-    /// pod is the holder.
+    /// To the pod to which they route now, while it exists: the owner is changing the holder.
     AsBefore,
+    /// To the pod to which they route now, while it is labelled active: nobody decides about the holder.
+    WhileActive,
+}
+
+/// Who decides about a group's holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decider {
+    /// This replica.
+    This,
+    /// Another one.
+    Another,
+    /// No replica, as far as this one knows.
+    None,
+}
+
+impl Decider {
+    /// For a group with this owner, where these sessions are known to live.
+    pub(super) fn of(ownership: &Ownership, living: &[SessionId]) -> Self {
+        match ownership {
+            Ownership::Ours => Self::This,
+            Ownership::Other(session) if living.contains(session) => Self::Another,
+            // The group has no row of its own.
+            Ownership::Foreign(_) => Self::Another,
+            Ownership::Other(_) | Ownership::Unowned | Ownership::Claiming => Self::None,
+        }
+    }
 }
 
 impl Route {
-    /// Where this replica is to let the Services route to; `None` if that is for another one to do, or the group is
-    /// being deleted.
+    /// Where this replica lets the Services route to; `None` if that is for another one to do, or the group is being
+    /// deleted.
     ///
-    /// Without an owner, each replica keeps the endpoints up with their pods. Which pod is routed to does not change
-    /// by that, so it does no harm if several do.
-    pub(super) fn of(group: &Group, living: &[SessionId]) -> Option<Self> {
-        if group.record().is_deleting() {
-            return None;
-        }
-        match group.ownership() {
-            Ownership::Ours => {}
-            Ownership::Other(session) if living.contains(&session) => return None,
-            Ownership::Foreign(_) => return None,
-            _ => return Some(Self::AsBefore),
-        }
-        let election = group.election();
-        let declared = election.declared();
+    /// A declared holder with the active label and the stamp of its term is routed to by whoever sees it: the write
+    /// fails if a later term has written the slice. Only the owner can tell that a term has no active pod.
+    pub(super) fn of(election: &election::Group, decider: Decider) -> Option<Self> {
+        let world = election.world();
+        let declared = match decider {
+            _ if world.deleting => return None,
+            Decider::This => election.declared(),
+            Decider::None => &world.declared,
+            Decider::Another => return None,
+        };
         let holder = declared.holder.as_ref().and_then(|holder| election.member(&holder.uid));
-        let active = holder.filter(|member| {
-            member.role == Role::Active && member.stamped_by_us && member.stamp == Some(declared.token)
-        });
-        Some(match (active, election.phase()) {
-            (Some(member), _) => Self::To(member.pod.uid.as_str().into(), declared.token),
-            (None, Phase::Stable) => Self::Nowhere(declared.token),
-            (None, _) => Self::AsBefore,
+        let labelled = holder.filter(|member| member.role == Role::Active && member.stamped_by_us);
+        if let Some(active) = labelled.filter(|member| member.stamp == Some(declared.token)) {
+            return Some(Self::To(active.pod.uid.as_str().into(), declared.token));
+        }
+        Some(match election.phase() {
+            _ if decider == Decider::None => Self::WhileActive,
+            Phase::Stable if holder.is_none_or(|member| member.role != Role::Active) => {
+                Self::Nowhere(declared.token)
+            }
+            _ => Self::AsBefore,
         })
     }
 }
@@ -88,65 +110,67 @@ impl Seen<'_> {
         self.services.is_empty() && self.slices.is_empty()
     }
 
-    /// Their versions.
-    pub(super) fn versions(&self) -> Vec<u64> {
-        let services = self.services.iter().map(|service| version(*service));
-        services.chain(self.slices.iter().map(|slice| version(*slice))).collect()
-    }
-
     /// What has to be written so that the Services of the group route there.
-    pub(super) fn plan(&self, record: &Record, route: &Route, pod: impl Fn(&str) -> Option<Pod>) -> Plan {
-        let mut plan = Plan::default();
-        let mut kept = BTreeSet::new();
+    /// Only the owner deletes slices: it knows for certain that the group no longer asks for them.
+    pub(super) fn plan(
+        &self,
+        record: &Record,
+        (route, decider): (&Route, Decider),
+        pod: impl Fn(&str) -> Option<Pod>,
+    ) -> Plan {
+        let (group, mut plan, mut kept) = (&record.reference, Plan::default(), BTreeSet::new());
         let managed = record.object.spec.routing.endpoints == Endpoints::Managed;
+        let active = match route {
+            Route::To(uid, _) => pod(uid),
+            _ => None,
+        };
         for service in self.services.iter().filter(|_| managed) {
-            if let Err(problem) = usable(service, &record.reference.marks) {
+            if let Err(problem) = usable(service, &group.marks) {
                 plan.report.problem.get_or_insert(EndpointsProblem::new(Reason::ServiceUnusable, problem));
                 continue;
             }
             plan.report.services.push(service.name_any());
-            let target = |route: &Route, seen: Option<&EndpointSlice>| match route {
-                Route::To(uid, token) => Some((*token, pod(uid))),
-                Route::Nowhere(token) => Some((*token, None)),
-                Route::AsBefore => Some((stamp_of(seen?)?.token, routed(seen?).and_then(|uid| pod(&uid)))),
-            };
-            for family in slices(service, &record.reference, 0, None) {
-                let name = family.name_any();
+            for empty in slices(service, group, 0, None) {
+                let name = empty.name_any();
                 let seen = self.slices.iter().find(|slice| slice.name_any() == name).copied();
-                kept.insert(name);
-                let Some((token, pod)) = target(route, seen) else { continue };
-                let wanted = slices(service, &record.reference, token, pod.as_ref())
-                    .into_iter()
-                    .find(|wanted| wanted.metadata.name == family.metadata.name);
-                let Some(wanted) = wanted else { continue };
+                kept.insert(name.clone());
+                let stays = |keeps: &dyn Fn(&Pod) -> bool| {
+                    let stamp = stamp_of(seen?).filter(|stamp| stamp.group == group.uid)?;
+                    Some((stamp.token, routed_to(seen?).and_then(|it| pod(&it.uid)).filter(|pod| keeps(pod))))
+                };
+                let target = match route {
+                    Route::To(_, token) => Some((*token, active.clone())),
+                    Route::Nowhere(token) => Some((*token, None)),
+                    Route::AsBefore => stays(&|_| true),
+                    Route::WhileActive => stays(&|pod| group.marks.role(pod) == Role::Active),
+                };
+                let Some((token, pod)) = target else { continue };
+                let all = slices(service, group, token, pod.as_ref());
+                let Some(wanted) = all.into_iter().find(|wanted| wanted.name_any() == name) else { continue };
                 let is_settled = match seen {
                     Some(seen) => is_as_wanted(seen, &wanted),
                     None => wanted.endpoints.is_empty(),
                 };
                 if !is_settled {
-                    plan.changes.push(SliceChange {
-                        service: service.name_any(),
-                        selects: selector(service).is_some(),
-                        seen: seen.cloned(),
-                        wanted: Some(wanted),
-                    });
+                    let (service, seen) = (service.name_any(), seen.cloned());
+                    plan.changes.push(SliceChange { service, seen, wanted: Some(wanted) });
                 }
             }
         }
-        let ours = self.slices.iter().filter(|slice| is_managed(slice));
-        for slice in ours.filter(|slice| !kept.contains(&slice.name_any())) {
-            plan.changes.push(SliceChange {
+        if decider == Decider::This {
+            let left =
+                self.slices.iter().filter(|slice| is_managed(slice) && !kept.contains(&slice.name_any()));
+            plan.changes.extend(left.map(|slice| SliceChange {
                 service: slice.labels().get(SERVICE_NAME_LABEL).cloned().unwrap_or_default(),
-                selects: false,
                 seen: Some((*slice).clone()),
                 wanted: None,
-            });
+            }));
         }
         if managed && self.services.is_empty() {
             let message = format!(
-                "no Service in this namespace has the label leadergroup.dev/group: {}; add it to each Service that is to \
-                 route to the active pod",
-                record.reference.name
+                "no Service in this namespace has the label {GROUP_LABEL}: {}; add it to each Service that is to route \
+                 to the active pod",
+                group.name
             );
             plan.report.problem = Some(EndpointsProblem::new(Reason::NoService, message));
         }
@@ -167,53 +191,45 @@ fn usable(service: &Service, marks: &Marks) -> Result<(), String> {
         return Err(format!("Service {name} is of type ExternalName and has no endpoints; use another type"));
     }
     let Some(selector) = selector(service) else { return Ok(()) };
-    // No pod has such a role, and nobody but the operator can give a pod a role.
-    let selects_nothing =
-        selector.get(&marks.label).is_some_and(|value| *value != marks.active && *value != marks.standby);
-    if selects_nothing {
+    // No pod has this role, and nobody but the operator can give a pod a role.
+    if selector.get(&marks.label).is_some_and(|value| value == NO_ROLE) {
         return Ok(());
     }
-    let label = &marks.label;
     Err(format!(
-        "Service {name} selects pods, so Kubernetes keeps its endpoints; let its selector contain {label}: managed, which \
-         no pod has"
+        "Service {name} selects pods, so Kubernetes keeps its endpoints; let its selector contain {}: {NO_ROLE}, which no \
+         pod has",
+        marks.label
     ))
 }
 
-/// The UID of the pod that a slice routes to.
-fn routed(slice: &EndpointSlice) -> Option<String> {
-    slice.endpoints.first()?.target_ref.as_ref()?.uid.clone()
-}
-
-/// Makes the changes, all at the same time. Returns the first problem.
+/// Makes one change.
 pub(super) async fn publish(
     router: &Router,
     record: &Record,
-    changes: &[SliceChange],
+    change: &SliceChange,
 ) -> Result<(), EndpointsProblem> {
-    let outcomes = join_all(changes.iter().map(|change| router.publish(&record.reference, change))).await;
-    for (change, outcome) in changes.iter().zip(outcomes) {
-        if let Published::Occupied(others) = outcome? {
-            let (service, label) = (&change.service, &record.reference.marks.label);
-            return Err(EndpointsProblem::new(
-                Reason::ServiceUnusable,
-                format!(
-                    "Service {service} has endpoints that the operator did not write, in the EndpointSlices {}; delete \
-                     them (and Endpoints of the Service's name), or give the Service a selector with {label}: managed",
-                    others.join(", ")
-                ),
-            ));
-        }
-    }
-    Ok(())
+    let Published::Occupied(others) = router.publish(&record.reference, change).await? else { return Ok(()) };
+    let (service, label, others) = (&change.service, &record.reference.marks.label, others.join(", "));
+    let message = format!(
+        "Service {service} has endpoints that the operator did not write, in the EndpointSlices {others}. If its selector \
+         contains {label}: {NO_ROLE}, Kubernetes empties them. Otherwise delete them, and the Endpoints of this name"
+    );
+    Err(EndpointsProblem::new(Reason::ServiceUnusable, message))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
+    use uuid::Uuid;
 
     use super::*;
-    use crate::operator::object::GroupName;
+    use crate::{
+        api::{Declaration, PodRef},
+        election::{Event, Member, Outcome, Policy, Row, Standing, World},
+        operator::object::GroupName,
+    };
 
     fn record(endpoints: &str) -> Record {
         let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "g1" },
@@ -255,12 +271,11 @@ mod tests {
         route: &Route,
     ) -> (Vec<String>, Option<Reason>) {
         let seen = Seen { services: services.to_vec(), slices: slices.to_vec() };
-        let plan = seen.plan(&record(endpoints), route, pod);
+        let plan = seen.plan(&record(endpoints), (route, Decider::This), pod);
         let text = |change: &SliceChange| {
-            let name = change.seen.iter().chain(&change.wanted).next().expect("a slice").name_any();
             let wanted = change.wanted.as_ref();
             let token = wanted.and_then(stamp_of).map(|stamp| stamp.token);
-            format!("{name} {token:?} {:?}", wanted.and_then(routed))
+            format!("{} {token:?} {:?}", change.name(), wanted.and_then(routed_to).map(|pod| pod.name))
         };
         (plan.changes.iter().map(text).collect(), plan.report.problem.map(|problem| problem.reason))
     }
@@ -331,5 +346,112 @@ mod tests {
             "endpointslice-controller.k8s.io".to_owned(),
         );
         assert_eq!(plan("Selector", &[&role("managed")], &[&foreign], &to("p1", 7)), (vec![], None));
+    }
+
+    #[test]
+    fn without_an_owner_a_pod_that_is_not_active_is_taken_out_and_nothing_is_deleted() {
+        let front = service("front", &json!(null));
+        let there = slice(&front, 7, "p1");
+        let seen = Seen { services: vec![&front], slices: vec![&there] };
+        let plan = |role: &str| {
+            let pod = |uid: &str| {
+                let mut pod = pod(uid)?;
+                pod.labels_mut().insert("leadergroup.dev/role".to_owned(), role.to_owned());
+                Some(pod)
+            };
+            seen.plan(&record("Managed"), (&Route::WhileActive, Decider::None), pod).changes
+        };
+        assert!(plan("active").is_empty());
+        let [emptied] = &plan("standby")[..] else { panic!("one slice is to be emptied") };
+        assert_eq!(emptied.wanted.as_ref().map(|slice| slice.endpoints.len()), Some(0));
+        // This replica may not know yet that the group asks for the slice.
+        let unasked = seen.plan(&record("Selector"), (&Route::WhileActive, Decider::None), pod);
+        assert!(unasked.changes.is_empty());
+    }
+
+    #[test]
+    fn the_slice_of_a_former_group_of_this_name_is_kept_until_there_is_an_active_pod() {
+        let front = service("front", &json!(null));
+        let mut there = slice(&front, 9, "p1");
+        there.annotations_mut().insert("leadergroup.dev/stamp".to_owned(), "g0/9".to_owned());
+        assert_eq!(plan("Managed", &[&front], &[&there], &Route::AsBefore), (vec![], None));
+        let written = ["front-leadergroup-ipv4 Some(1) Some(\"p2\")"];
+        assert_eq!(plan("Managed", &[&front], &[&there], &to("p2", 1)).0, written);
+    }
+
+    /// A group with a declared holder whose label and stamp are these.
+    fn election(owned: bool, role: Role, stamp: i64) -> election::Group {
+        let pod = PodRef { name: "p1".into(), uid: "p1".into() };
+        let grant = Uuid::from_u128(7);
+        let declared = Declaration {
+            token: 7,
+            grant: Some(grant.to_string()),
+            holder: Some(pod.clone()),
+            ..Declaration::default()
+        };
+        let member = Member {
+            pod: pod.clone(),
+            node: None,
+            version: "1".into(),
+            role,
+            stamp: Some(stamp),
+            stamped_by_us: true,
+            leaving: false,
+            priority: 0,
+            fencing_fits: true,
+            standing: Standing::Unproven,
+            created: 0,
+            revision: None,
+        };
+        // Paused, so that a lost label is not put back.
+        let policy = Policy { paused: true, ..Policy::default() };
+        let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
+        let mut group = election::Group::new(world.clone());
+        if owned {
+            let now = Duration::from_secs(100);
+            let seed = Uuid::from_u128(1_000);
+            let asked = group.step(Event::Owned { seed, row: None, world: world.clone() }, now);
+            let row =
+                Row { token: 7, grant: Some(grant), holder: Some(pod), confirmed: true, ..Row::default() };
+            let read = Outcome::Read { row: Some(row), declared: Some(declared) };
+            group.step(Event::Outcome(asked[0].0, read, world), now);
+            assert_eq!(*group.phase(), Phase::Stable);
+        }
+        group
+    }
+
+    #[test]
+    fn the_declared_holder_with_the_label_of_its_term_is_routed_to_by_whoever_decides() {
+        let route = |decider: Decider, role, stamp| {
+            Route::of(&election(decider == Decider::This, role, stamp), decider)
+        };
+        for decider in [Decider::This, Decider::None] {
+            assert_eq!(route(decider, Role::Active, 7), Some(to("p1", 7)));
+        }
+        assert_eq!(route(Decider::Another, Role::Active, 7), None);
+        // The stamp was taken off, or the promotion is not seen yet.
+        assert_eq!(route(Decider::This, Role::Active, 6), Some(Route::AsBefore));
+        assert_eq!(route(Decider::None, Role::Active, 6), Some(Route::WhileActive));
+        // The label was taken off.
+        assert_eq!(route(Decider::This, Role::Standby, 7), Some(Route::Nowhere(7)));
+        assert_eq!(route(Decider::None, Role::Standby, 7), Some(Route::WhileActive));
+        // It is being read who the holder is.
+        let reading = election(false, Role::Standby, 7);
+        assert_eq!(Route::of(&reading, Decider::This), Some(Route::AsBefore));
+    }
+
+    #[test]
+    fn a_replica_decides_unless_another_one_lives_that_does() {
+        let (one, other) = (SessionId::new(), SessionId::new());
+        for (ownership, living, decider) in [
+            (Ownership::Ours, &[one][..], Decider::This),
+            (Ownership::Other(other), &[one, other], Decider::Another),
+            (Ownership::Other(other), &[one], Decider::None),
+            (Ownership::Other(other), &[], Decider::None),
+            (Ownership::Unowned, &[one], Decider::None),
+            (Ownership::Foreign("c2/shop/web/u".into()), &[one], Decider::Another),
+        ] {
+            assert_eq!(Decider::of(&ownership, living), decider, "{ownership:?}");
+        }
     }
 }

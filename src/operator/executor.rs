@@ -3,7 +3,7 @@
 //! A burst, such as a thousand groups that are created together, asks for more calls than the API server can answer in
 //! time. So only a bounded number of tasks is under way, and the others wait here, the more urgent ones first. A call's
 //! time limit begins when the call does, so a task that waits does not time out. What waits is bounded by the number of
-//! groups: each has at most one step, one stamping and one report.
+//! groups: each has at most one step, one stamping, one report, and one write for each slice of its Services.
 
 use std::sync::Arc;
 

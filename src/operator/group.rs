@@ -165,6 +165,9 @@ impl Group {
             self.election.phase(),
             Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
         );
-        self.report.writing || self.report.queued || self.publishing.writing || (self.is_owned() && !at_rest)
+        self.report.writing
+            || self.report.queued
+            || self.publishing.is_writing()
+            || (self.is_owned() && !at_rest)
     }
 }

@@ -77,8 +77,8 @@ pub(super) enum Message {
     /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because
     /// the group had changed.
     Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },
-    /// Writes of a group's EndpointSlices ended.
-    Published { group: GroupName, uid: Arc<str>, result: Result<(), EndpointsProblem> },
+    /// The write of an EndpointSlice of a group ended.
+    Published { group: GroupName, uid: Arc<str>, slice: String, result: Result<(), EndpointsProblem> },
     /// An owner of pods was read: how it uses the group's role label.
     Owner {
         group: GroupName,

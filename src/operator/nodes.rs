@@ -1,6 +1,6 @@
-//! Nodes that are about to be emptied.
+//! What the operator keeps of the nodes: their labels, and whether they are about to be emptied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
@@ -10,29 +10,45 @@ use kube::ResourceExt as _;
 const REMOVAL_TAINTS: [&str; 3] =
     ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
 
-/// The nodes that are about to be emptied.
+/// What is known of the nodes.
 #[derive(Debug, Default)]
-pub(super) struct LeavingNodes(BTreeSet<String>);
+pub(super) struct Nodes(HashMap<String, Known>);
 
-impl LeavingNodes {
-    /// A node was seen. Returns whether it is about to be emptied since then, or no longer is.
+/// What is known of one node.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Known {
+    leaving: bool,
+    labels: BTreeMap<String, String>,
+}
+
+impl Nodes {
+    /// A node was seen. Returns whether anything that matters has changed.
     pub(super) fn seen(&mut self, node: &Node) -> bool {
-        let name = node.name_any();
-        if is_leaving(node) { self.0.insert(name) } else { self.0.remove(&name) }
+        let known = Known { leaving: is_leaving(node), labels: node.labels().clone() };
+        let before = self.0.insert(node.name_any(), known);
+        before.unwrap_or_default() != self.0[&node.name_any()]
     }
 
-    /// A node is gone. Returns whether it was about to be emptied.
+    /// A node is gone. Returns whether it was known.
     pub(super) fn gone(&mut self, node: &str) -> bool {
-        self.0.remove(node)
+        self.0.remove(node).is_some()
     }
 
-    pub(super) fn contains(&self, node: &str) -> bool {
-        self.0.contains(node)
+    /// Whether the node is about to be emptied.
+    pub(super) fn is_leaving(&self, node: &str) -> bool {
+        self.0.get(node).is_some_and(|known| known.leaving)
+    }
+
+    /// Whether the node has all these labels. An unknown node has none.
+    pub(super) fn has_labels(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        let known =
+            |(key, value): (&String, &String)| self.0.get(node)?.labels.get(key).map(|it| it == value);
+        labels.iter().all(|label| known(label) == Some(true))
     }
 
     /// Those that are not among these nodes, which are all that exist.
     pub(super) fn not_in(&self, nodes: &BTreeSet<String>) -> Vec<String> {
-        self.0.difference(nodes).cloned().collect()
+        self.0.keys().filter(|node| !nodes.contains(*node)).cloned().collect()
     }
 }
 
@@ -46,7 +62,7 @@ fn is_leaving(node: &Node) -> bool {
 /// Removes the parts of a node that the operator never reads.
 pub(super) fn trim(node: &mut Node) {
     node.status = None;
-    (node.metadata.annotations, node.metadata.labels) = (None, None);
+    node.metadata.annotations = None;
 }
 
 #[cfg(test)]
@@ -62,14 +78,37 @@ mod tests {
     #[test]
     fn a_cordon_and_the_taints_of_autoscalers_count_and_other_taints_do_not() {
         let taint = |key| json!({ "taints": [{ "key": key, "effect": "NoSchedule" }] });
-        let mut nodes = LeavingNodes::default();
-        let mut seen = |spec: &Value| (nodes.seen(&node(spec)), nodes.contains("n"));
+        let mut nodes = Nodes::default();
+        let mut seen = |spec: &Value| (nodes.seen(&node(spec)), nodes.is_leaving("n"));
         assert_eq!(seen(&json!({})), (false, false));
         assert_eq!(seen(&json!({ "unschedulable": true })), (true, true));
         assert_eq!(seen(&taint("karpenter.sh/disrupted")), (false, true));
         assert_eq!(seen(&taint("node.kubernetes.io/memory-pressure")), (true, false));
         assert_eq!(seen(&taint("ToBeDeletedByClusterAutoscaler")), (true, true));
         assert_eq!(nodes.not_in(&["m".to_owned()].into()), ["n"]);
-        assert!(nodes.gone("n") && !nodes.gone("n"));
+        assert!(nodes.gone("n") && !nodes.gone("n") && !nodes.is_leaving("n"));
+    }
+
+    #[test]
+    fn a_node_matches_labels_if_it_has_all_of_them() {
+        let labels = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
+            labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let mut node = node(&json!({}));
+        node.metadata.labels = Some(labels(&[("zone", "a"), ("disk", "ssd")]));
+        let mut nodes = Nodes::default();
+        assert!(nodes.seen(&node) && !nodes.seen(&node));
+        for (wanted, matches) in [
+            (labels(&[]), true),
+            (labels(&[("zone", "a")]), true),
+            (labels(&[("zone", "a"), ("disk", "ssd")]), true),
+            (labels(&[("zone", "b")]), false),
+            (labels(&[("zone", "a"), ("rack", "1")]), false),
+        ] {
+            assert_eq!(nodes.has_labels("n", &wanted), matches, "{wanted:?}");
+        }
+        assert!(!nodes.has_labels("m", &labels(&[("zone", "a")])));
+        node.metadata.labels = None;
+        assert!(nodes.seen(&node));
     }
 }

@@ -1,8 +1,13 @@
 //! The state of the writes of a group's `EndpointSlices`, and what is reported of them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::{api::Reason, routing::RoutingError};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use crate::{
+    api::Reason,
+    routing::{RoutingError, SliceChange},
+};
 
 /// Why the endpoints of a group's Services are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +37,153 @@ pub(super) struct EndpointsReport {
     pub(super) problem: Option<EndpointsProblem>,
 }
 
+/// How soon the first attempt of a write is repeated if the watch has not shown what became of it. Each further one
+/// doubles it.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// After so many attempts without an error and without effect, this is reported.
+const MANY: u32 = 4;
+
+/// The attempts to write one slice as it should be.
+#[derive(Debug, Default)]
+struct Attempt {
+    writing: bool,
+    wanted: Option<EndpointSlice>,
+    count: u32,
+    /// When the next one may begin.
+    after: Duration,
+    failed: Option<EndpointsProblem>,
+}
+
 /// The state of the writes of a group's slices.
 #[derive(Debug, Default)]
 pub(super) struct Publishing {
-    /// Writes are under way.
-    pub(super) writing: bool,
-    /// The versions that were seen when the last writes began.
-    pub(super) seen: Vec<u64>,
-    /// Until then nothing is written again unless other versions are seen.
-    pub(super) after: Duration,
-    /// Why the last writes failed.
-    pub(super) failed: Option<EndpointsProblem>,
+    attempts: BTreeMap<String, Attempt>,
     pub(super) report: EndpointsReport,
+}
+
+impl Publishing {
+    /// Whether a write is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        self.attempts.values().any(|attempt| attempt.writing)
+    }
+
+    /// Of these changes, those to be made now, each with the number of earlier attempts. A slice that others change
+    /// back again and again is written after growing pauses.
+    pub(super) fn due(&mut self, changes: Vec<SliceChange>, now: Duration) -> Vec<(SliceChange, u32)> {
+        self.attempts.retain(|name, attempt| {
+            let wanted = changes.iter().any(|change| change.name() == *name);
+            if !wanted {
+                attempt.failed = None;
+            }
+            attempt.writing || wanted || now < attempt.after + LONGEST_PAUSE
+        });
+        let mut due = Vec::new();
+        for change in changes {
+            let attempt = self.attempts.entry(change.name()).or_default();
+            if attempt.writing {
+                continue;
+            }
+            if attempt.count > 0 && attempt.wanted == change.wanted {
+                if now < attempt.after {
+                    continue;
+                }
+            } else {
+                *attempt = Attempt { wanted: change.wanted.clone(), ..Attempt::default() };
+            }
+            due.push((change, attempt.count));
+            attempt.writing = true;
+            attempt.after = now + (FIRST_PAUSE * 2_u32.pow(attempt.count.min(10))).min(LONGEST_PAUSE);
+            attempt.count += 1;
+        }
+        due
+    }
+
+    /// When one of these changes is due next.
+    pub(super) fn next(&self, now: Duration) -> Option<Duration> {
+        let waiting = self.attempts.values().filter(|attempt| !attempt.writing && now < attempt.after);
+        waiting.map(|attempt| attempt.after).min()
+    }
+
+    /// The write of a slice ended. Returns what to log: a problem that is new.
+    pub(super) fn ended(
+        &mut self,
+        slice: &str,
+        result: Result<(), EndpointsProblem>,
+    ) -> Option<&EndpointsProblem> {
+        let attempt = self.attempts.get_mut(slice)?;
+        attempt.writing = false;
+        let before = std::mem::replace(&mut attempt.failed, result.err());
+        attempt.failed.as_ref().filter(|now| before.as_ref() != Some(*now))
+    }
+
+    /// Why slices are not as they should be.
+    pub(super) fn problem(&self) -> Option<EndpointsProblem> {
+        let failed = self.attempts.values().find_map(|attempt| attempt.failed.clone());
+        let in_vain = || self.attempts.iter().find(|(_, attempt)| attempt.count >= MANY);
+        failed.or_else(|| {
+            let (slice, _) = in_vain()?;
+            let message = format!(
+                "the EndpointSlice {slice} is written again and again: somebody else changes it, or its watch is late"
+            );
+            Some(EndpointsProblem::new(Reason::Changing, message))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(token: i64) -> SliceChange {
+        let mut wanted = EndpointSlice::default();
+        wanted.metadata.name = Some("front".to_owned());
+        wanted.metadata.annotations = Some([("token".to_owned(), token.to_string())].into());
+        SliceChange { service: "front".to_owned(), seen: None, wanted: Some(wanted) }
+    }
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(10_000 + millis)
+    }
+
+    #[test]
+    fn a_write_without_effect_is_repeated_after_growing_pauses_and_another_one_at_once() {
+        let mut publishing = Publishing::default();
+        let mut due = |token, millis| {
+            let due = publishing.due(vec![change(token)], at(millis)).len();
+            publishing.ended("front", Ok(()));
+            due
+        };
+        let tried = |times: &[u64], due: &mut dyn FnMut(u64) -> usize| -> Vec<usize> {
+            times.iter().map(|at| due(*at)).collect()
+        };
+        let mut first = |at| due(1, at);
+        assert_eq!(tried(&[0, 199, 200, 599, 600, 1_399, 1_400], &mut first), [1, 0, 1, 0, 1, 0, 1]);
+        assert_eq!(publishing.problem().map(|problem| problem.reason), Some(Reason::Changing));
+        assert_eq!(publishing.due(vec![change(2)], at(1_401)).len(), 1);
+        assert!(publishing.is_writing() && publishing.problem().is_none());
+        assert_eq!(publishing.due(vec![change(3)], at(1_402)).len(), 0, "one at a time");
+        publishing.ended("front", Ok(()));
+        assert_eq!(publishing.next(at(1_402)), Some(at(1_601)));
+        // It had effect, and somebody undoes it.
+        assert_eq!(publishing.due(Vec::new(), at(1_500)).len(), 0);
+        assert_eq!(publishing.due(vec![change(2)], at(1_550)).len(), 0);
+        assert_eq!(publishing.due(vec![change(2)], at(1_601)).len(), 1);
+        publishing.ended("front", Ok(()));
+        assert_eq!(publishing.due(Vec::new(), at(100_000)).len(), 0);
+        assert!(publishing.attempts.is_empty(), "nothing is kept for ever");
+    }
+
+    #[test]
+    fn a_problem_is_reported_until_the_slice_is_as_it_should_be_and_logged_once() {
+        let mut publishing = Publishing::default();
+        let refused = || Err(EndpointsProblem::new(Reason::WriteRefused, "no"));
+        for (millis, is_new) in [(0, true), (200, false)] {
+            assert_eq!(publishing.due(vec![change(1)], at(millis)).len(), 1);
+            assert_eq!(publishing.ended("front", refused()).is_some(), is_new);
+        }
+        assert_eq!(publishing.problem().map(|problem| problem.reason), Some(Reason::WriteRefused));
+        publishing.due(Vec::new(), at(300));
+        assert_eq!(publishing.problem(), None);
+    }
 }

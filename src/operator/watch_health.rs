@@ -111,19 +111,21 @@ impl WatchHealth {
         self.is_synced(Watched::Groups, &scope) && (self.is_synced(Watched::Pods, &scope) || without_pods())
     }
 
-    /// Whether the pods of a namespace, its Services and their slices have been listed; if not, why they cannot be
-    /// watched. Before the pods are listed, the one that is routed to would seem to be gone.
-    pub(super) fn shows_endpoints(&self, namespace: &Arc<str>) -> Result<bool, &str> {
+    /// Whether the pods of a namespace, its Services and their slices have been listed. Before the pods are listed, the
+    /// one that is routed to would seem to be gone.
+    pub(super) fn show_endpoints(&self, namespace: &Arc<str>) -> bool {
         let scope = self.scope_of(namespace);
-        let mut all = true;
-        for watched in [Watched::Pods, Watched::Services, Watched::EndpointSlices] {
-            let listed = self.is_synced(watched, &scope);
-            if let Some((outage, _)) = self.failing.get(&(watched, scope.clone())).filter(|_| !listed) {
-                return Err(&outage.problem);
-            }
-            all &= listed;
-        }
-        Ok(all)
+        let needed = [Watched::Pods, Watched::Services, Watched::EndpointSlices];
+        needed.into_iter().all(|watched| self.is_synced(watched, &scope))
+    }
+
+    /// Why the Services of a namespace or their slices cannot be watched now.
+    pub(super) fn endpoints_problem(&self, namespace: &Arc<str>) -> Option<&str> {
+        let scope = self.scope_of(namespace);
+        let needed = [Watched::Services, Watched::EndpointSlices];
+        let mut failing =
+            needed.into_iter().filter_map(|watched| self.failing.get(&(watched, scope.clone())));
+        failing.next().map(|(outage, _)| outage.problem.as_str())
     }
 
     pub(super) fn sight(&self) -> Sight {

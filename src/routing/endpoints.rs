@@ -4,10 +4,10 @@
 //! promotion adds the new one. kube-proxy applies the first and puts the second off by its `minSyncPeriod`, a second by
 //! default. Here one update replaces the one by the other.
 //!
-//! The endpoint follows the active label. A slice carries the stamp of the term that it was written for, and each write
-//! is bound to the version of the slice that was seen. So a write of an earlier term that arrives late is refused. Each
-//! Service has one slice for each address family, whose name is derived from the Service's, so that it has at most one
-//! endpoint in each family at every revision.
+//! A slice carries the stamp of the term that it was written for, and each write is bound to a version of the slice
+//! that was seen. So a write of an earlier term that arrives late is refused. Each Service has one slice for each
+//! address family, whose name is derived from the Service's, so that it has at most one endpoint in each family at
+//! every revision.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ use kube::{
 };
 
 use super::{GroupRef, Router, RoutingError, stamp_of};
-use crate::api::{FIELD_MANAGER, GROUP_LABEL, SLICE_MANAGER, STAMP_ANNOTATION};
+use crate::api::{FIELD_MANAGER, GROUP_LABEL, PodRef, Role, SLICE_MANAGER, STAMP_ANNOTATION};
 
 /// The label of a slice that names its Service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -40,27 +40,45 @@ const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 const KIND: &str = "endpoints";
 
 /// One slice to create, replace or delete.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SliceChange {
     /// The Service of the slice.
     pub service: String,
-    /// Whether that Service has a selector.
-    pub selects: bool,
     /// The slice as it was seen, if there is one.
     pub seen: Option<EndpointSlice>,
     /// The slice as it should be, if there should be one.
     pub wanted: Option<EndpointSlice>,
 }
 
+impl SliceChange {
+    /// The name of the slice.
+    pub fn name(&self) -> String {
+        self.wanted.as_ref().or(self.seen.as_ref()).map(ResourceExt::name_any).unwrap_or_default()
+    }
+
+    /// Whether another pod is routed to afterwards.
+    pub fn reroutes(&self) -> bool {
+        let pod = |slice: &Option<EndpointSlice>| slice.as_ref().and_then(routed_to).map(|pod| pod.uid);
+        let wanted = pod(&self.wanted);
+        wanted.is_some() && wanted != pod(&self.seen)
+    }
+}
+
 /// What became of a change of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// It was made.
+    /// It was made, now or by another replica.
     Done,
-    /// The slice or the group has changed since it was seen. The watches show how.
+    /// What it was decided on is out of date. The watches will show what is true now.
     Outdated,
     /// Other slices of the Service, with these names, list endpoints. A second list would route to two pods.
     Occupied(Vec<String>),
+}
+
+/// The pod that a slice routes to.
+pub fn routed_to(slice: &EndpointSlice) -> Option<PodRef> {
+    let pod = slice.endpoints.first()?.target_ref.as_ref()?;
+    Some(PodRef { name: pod.name.clone()?, uid: pod.uid.clone()? })
 }
 
 /// Whether the operator writes this slice.
@@ -209,111 +227,168 @@ impl Router {
         Api::namespaced(self.client.clone(), &group.namespace)
     }
 
-    /// Makes one change of a slice, if the slice is still as it was seen.
+    /// Makes one change of a slice. It is bound to the version that was seen. If that is out of date, the slice is
+    /// read, and what forbids the change is looked for.
     pub async fn publish(&self, group: &GroupRef, change: &SliceChange) -> Result<Published, RoutingError> {
         let api = self.slices(group);
-        let published = match (&change.seen, &change.wanted) {
-            (None, None) => Ok(()),
-            (Some(seen), Some(wanted)) => return self.replace(&api, group, seen, wanted).await,
-            (Some(seen), None) => {
-                let preconditions =
-                    Preconditions { resource_version: seen.resource_version(), uid: seen.uid() };
-                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                let name = seen.name_any();
-                self.send(KIND, "delete an EndpointSlice", api.delete(&name, &params)).await.map(drop)
-            }
-            (None, Some(wanted)) => {
-                let others = self.others(&api, change, wanted).await?;
-                if !others.is_empty() {
-                    return Ok(Published::Occupied(others));
-                }
-                let params = as_writer();
-                let created = self.send(KIND, "create an EndpointSlice", api.create(&params, wanted)).await;
-                match created.map(drop) {
-                    // Another replica created it, or somebody took away the label by which it is watched.
-                    Err(refused) if refused.code() == Some(409) => {
-                        let found = self.get("read an EndpointSlice", &api, &wanted.name_any()).await?;
-                        let Some(found) = found else { return Ok(Published::Outdated) };
-                        return self.replace(&api, group, &found, wanted).await;
-                    }
-                    created => created,
-                }
-            }
+        let Some(wanted) = &change.wanted else {
+            let Some(seen) = &change.seen else { return Ok(Published::Done) };
+            return self.delete(&api, seen).await;
         };
-        outcome(published)
+        if let Some(removed) =
+            change.seen.as_ref().and_then(routed_to).filter(|_| wanted.endpoints.is_empty())
+            && !self.has_lost_its_role(group, &removed).await?
+        {
+            return Ok(Published::Outdated);
+        }
+        let mut known = change.seen.clone();
+        for _ in 0..2 {
+            let found = if let Some(seen) = known.take() {
+                seen
+            } else {
+                match self.create(&api, &change.service, wanted).await? {
+                    Created::Slice(found) if is_as_wanted(&found, wanted) => return Ok(Published::Done),
+                    Created::Slice(found) => *found,
+                    Created::Occupied(others) => return Ok(Published::Occupied(others)),
+                    Created::Gone => return Ok(Published::Outdated),
+                }
+            };
+            if !self.may_replace(group, change.seen.as_ref(), &found, wanted).await? {
+                return Ok(Published::Outdated);
+            }
+            if self.replace(&api, &found, wanted).await? {
+                return Ok(Published::Done);
+            }
+            // Another version. It is read as one that exists already.
+        }
+        Ok(Published::Outdated)
     }
 
+    /// Whether a pod that is to be taken out of a slice is gone, has ended, or is no longer labelled active: by a
+    /// quorum read, because a watch may be late.
+    async fn has_lost_its_role(&self, group: &GroupRef, pod: &PodRef) -> Result<bool, RoutingError> {
+        let Some(found) = self.pod(group, pod).await? else { return Ok(true) };
+        let phase = found.status.as_ref().and_then(|status| status.phase.as_deref());
+        Ok(group.marks.role(&found) != Role::Active || matches!(phase, Some("Failed" | "Succeeded")))
+    }
+
+    /// Creates a slice without endpoints, so that a request that arrives late adds none. If there is one of its name,
+    /// reads it: another replica created it, or somebody took away the label by which it is watched.
+    async fn create(
+        &self,
+        api: &Api<EndpointSlice>,
+        service: &str,
+        wanted: &EndpointSlice,
+    ) -> Result<Created, RoutingError> {
+        let name = wanted.name_any();
+        if let Some(found) = self.get("read an EndpointSlice", api, &name).await? {
+            return Ok(Created::Slice(Box::new(found)));
+        }
+        let others = self.others(api, service).await?;
+        if !others.is_empty() {
+            return Ok(Created::Occupied(others));
+        }
+        let empty = EndpointSlice { endpoints: Vec::new(), ..wanted.clone() };
+        match self.send(KIND, "create an EndpointSlice", api.create(&as_writer(), &empty)).await {
+            Ok(created) => Ok(Created::Slice(Box::new(created))),
+            // It was created just now, or its namespace is being deleted.
+            Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(Created::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a slice may be replaced. A version that the decision was not based on, a stamp of a later term and one
+    /// of another group need a quorum read of the group: it must still exist, and no later term may be declared.
+    async fn may_replace(
+        &self,
+        group: &GroupRef,
+        seen: Option<&EndpointSlice>,
+        found: &EndpointSlice,
+        wanted: &EndpointSlice,
+    ) -> Result<bool, RoutingError> {
+        let token = stamp_of(wanted).map_or(0, |stamp| stamp.token);
+        let is_known = seen.is_some_and(|seen| seen.resource_version() == found.resource_version());
+        let is_ours = stamp_of(found).is_some_and(|stamp| stamp.group == group.uid && stamp.token <= token);
+        if is_known && is_ours {
+            return Ok(true);
+        }
+        let Some(object) = self.group(group).await? else { return Ok(false) };
+        let declared = object.status.map_or(0, |status| status.declaration.token);
+        Ok(object.metadata.deletion_timestamp.is_none() && declared <= token)
+    }
+
+    /// Replaces a slice, if it still has this version.
     async fn replace(
         &self,
         api: &Api<EndpointSlice>,
-        group: &GroupRef,
-        seen: &EndpointSlice,
+        found: &EndpointSlice,
         wanted: &EndpointSlice,
-    ) -> Result<Published, RoutingError> {
-        let stamped = stamp_of(seen).filter(|stamp| stamp.group == group.uid);
-        let token = stamp_of(wanted).map_or(0, |stamp| stamp.token);
-        // Either a later term was declared, or the operator did not write the stamp.
-        if stamped.is_some_and(|stamped| stamped.token > token) && self.declared_above(group, token).await? {
-            return Ok(Published::Outdated);
-        }
+    ) -> Result<bool, RoutingError> {
         // For the API server an empty or zero version means "unconditional", which must never happen here.
-        let version = seen.resource_version().filter(|version| !version.is_empty() && version != "0");
-        let Some(version) = version else { return Ok(Published::Outdated) };
+        let version = found.resource_version().filter(|version| !version.is_empty() && version != "0");
+        let Some(version) = version else { return Ok(false) };
         let mut wanted = wanted.clone();
         wanted.metadata.resource_version = Some(version);
-        let params = as_writer();
-        let replaced = api.replace(seen.metadata.name.as_deref().unwrap_or_default(), &params, &wanted);
-        outcome(self.send(KIND, "write an EndpointSlice", replaced).await.map(drop))
+        let (name, params) = (wanted.name_any(), as_writer());
+        match self.send(KIND, "write an EndpointSlice", api.replace(&name, &params, &wanted)).await {
+            Ok(_) => Ok(true),
+            Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
-    /// The other slices of the Service that list endpoints. Kubernetes leaves them behind when a Service loses its
-    /// selector. If the Service has one that selects no pod, Kubernetes is about to empty them, and they may list the
-    /// pod that is routed to anyway.
-    async fn others(
+    /// Deletes a slice, if it still has this version.
+    async fn delete(
         &self,
         api: &Api<EndpointSlice>,
-        change: &SliceChange,
-        wanted: &EndpointSlice,
-    ) -> Result<Vec<String>, RoutingError> {
-        let params = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={}", change.service));
-        let found = self.call("list the EndpointSlices of a Service", api.list(&params)).await?;
-        let pod = |endpoint: &Endpoint| endpoint.target_ref.as_ref().and_then(|pod| pod.uid.clone());
-        let routed = wanted.endpoints.first().and_then(pod);
-        let is_harmless = |endpoint: &Endpoint| change.selects && routed.is_some() && pod(endpoint) == routed;
-        let others = found.items.iter().filter(|slice| !is_managed(slice));
-        let serving = others.filter(|slice| !slice.endpoints.iter().all(is_harmless));
-        Ok(serving.map(ResourceExt::name_any).collect())
+        seen: &impl ResourceExt,
+    ) -> Result<Published, RoutingError> {
+        let preconditions = Preconditions { resource_version: seen.resource_version(), uid: seen.uid() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let name = seen.name_any();
+        match self.send(KIND, "delete an EndpointSlice", api.delete(&name, &params)).await {
+            Ok(_) => Ok(Published::Done),
+            Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(Published::Outdated),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Deletes the slices that the operator wrote for a group.
+    /// The other slices of a Service that list endpoints. Kubernetes leaves them behind when a Service loses its
+    /// selector, and empties them when the selector matches no pod any more.
+    async fn others(&self, api: &Api<EndpointSlice>, service: &str) -> Result<Vec<String>, RoutingError> {
+        let params = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={service}"));
+        let found = self.call("list the EndpointSlices of a Service", api.list(&params)).await?;
+        let others = found.items.iter().filter(|slice| !is_managed(slice) && !slice.endpoints.is_empty());
+        Ok(others.map(ResourceExt::name_any).collect())
+    }
+
+    /// Deletes the slices that the operator wrote for a group, but not those that it wrote for a later group of the
+    /// same name.
     pub async fn withdraw(&self, group: &GroupRef) -> Result<(), RoutingError> {
         let this = self.in_background();
         let api = this.slices(group);
         let params = ListParams::default()
             .labels(&format!("{GROUP_LABEL}={},{MANAGED_BY_LABEL}={SLICE_MANAGER}", group.name));
         let found = this.call("list the EndpointSlices of a LeaderGroup", api.list_metadata(&params)).await?;
-        for slice in found.items {
-            let name = slice.name_any();
-            let params = DeleteParams::default();
-            match this.send(KIND, "delete an EndpointSlice", api.delete(&name, &params)).await {
-                Err(refused) if refused.code() == Some(404) => {}
-                answer => drop(answer?),
-            }
+        let ours = found.items.iter().filter(|slice| stamp_of(*slice).is_none_or(|it| it.group == group.uid));
+        for slice in ours {
+            this.delete(&api, slice).await?;
         }
         Ok(())
     }
 }
 
-fn as_writer() -> PostParams {
-    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+/// The slice to write to.
+enum Created {
+    Slice(Box<EndpointSlice>),
+    /// Others of the Service list endpoints.
+    Occupied(Vec<String>),
+    /// There is none, or it is not known which.
+    Gone,
 }
 
-fn outcome(written: Result<(), RoutingError>) -> Result<Published, RoutingError> {
-    match written {
-        Ok(()) => Ok(Published::Done),
-        Err(refused) if matches!(refused.code(), Some(404 | 409)) => Ok(Published::Outdated),
-        Err(error) => Err(error),
-    }
+fn as_writer() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ mod owners;
 mod pods;
 mod shared_list;
 
-pub use endpoints::{Published, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, slices};
+pub use endpoints::{
+    Published, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, routed_to, slices,
+};
 pub use error::RoutingError;
 pub(crate) use error::words;
 pub use group::{Declared, Reported};

@@ -203,7 +203,7 @@ impl Router {
         Ok(Found::Version(found.resource_version().unwrap_or_default()))
     }
 
-    pub(super) async fn declared_above(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {
+    async fn declared_above(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {
         let found = self.group(group).await?;
         Ok(found.is_none_or(|found| found.status.is_some_and(|status| status.declaration.token > token)))
     }

@@ -108,7 +108,8 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     let mut operator = Operator::start_with(server, &namespace, &variables);
     routed("NoService").await;
     create_service(&client, &namespace, "front").await;
-    routed("AsExpected").await;
+    let ready = async || condition(&groups, "web", "Ready").await.0 == "True";
+    eventually("the group to be ready", ready).await;
     let first = active(&pods).await.remove(0);
     let second = if first == "web-0" { "web-1" } else { "web-0" };
     slices.until(SLICE, Some(&[&first])).await;
@@ -131,6 +132,20 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     assert!(slice.annotations()[STAMP_ANNOTATION].ends_with("/2"), "{:?}", slice.annotations());
     let owner = services.get("front").await.unwrap().uid();
     assert_eq!(Some(&slice.owner_references()[0].uid), owner.as_ref(), "it is deleted with its Service");
+
+    // So does the deletion of the active pod: its terminating state is no update of its own.
+    versions.lock().unwrap().clear();
+    pods.delete(second, &DeleteParams::default()).await.unwrap();
+    slices.until(SLICE, Some(&[&first])).await;
+    assert_eq!(seen(1).await, [vec![first.clone()]]);
+    pods.delete(second, &DeleteParams::default().grace_period(0)).await.unwrap();
+    eventually("the pod to be gone", async || pods.get_opt(second).await.unwrap().is_none()).await;
+    run_pod(&pods, second, "node-of-endpoints").await;
+    give_address(&pods, second, "198.18.9.2").await;
+    eventually("the other pod is eligible", async || {
+        groups.get("web").await.unwrap().data["status"]["ready"] == "2/2"
+    })
+    .await;
 
     // Neither pod is ready any more: the active one stays, and is not served.
     for pod in [&first, second] {
@@ -220,9 +235,9 @@ async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes()
     let url = database.url();
     let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
     let mut operator = Operator::start_with(server, &namespace, &variables);
-    eventually("an endpoint", async || slices.pods(SLICE).await.is_some()).await;
-    let holder = slices.pods(SLICE).await.unwrap().remove(0);
     eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    let holder = active(&pods).await.remove(0);
+    slices.until(SLICE, Some(&[&holder])).await;
     operator.kill();
     drop(database);
 

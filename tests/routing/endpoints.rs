@@ -3,7 +3,7 @@
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     Api, ResourceExt as _,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
     api::{PodRef, STAMP_ANNOTATION},
@@ -11,7 +11,7 @@ use leadergroup::{
 };
 use serde_json::{Value, json};
 
-use crate::stage::Stage;
+use crate::stage::{KEY, Stage};
 
 /// A group with one Service.
 struct Routed {
@@ -44,7 +44,7 @@ impl Routed {
     async fn change(&self, seen: Option<&EndpointSlice>, token: i64, pod: &PodRef) -> SliceChange {
         let pod = self.stage.read(pod).await;
         let wanted = slices(&self.service, &self.stage.group, token, Some(&pod)).remove(0);
-        SliceChange { service: "front".into(), selects: false, seen: seen.cloned(), wanted: Some(wanted) }
+        SliceChange { service: "front".into(), seen: seen.cloned(), wanted: Some(wanted) }
     }
 
     async fn publish(&self, change: &SliceChange) -> Published {
@@ -85,14 +85,32 @@ async fn a_write_of_an_earlier_term_that_arrives_late_is_refused() {
     let late_first = routed.change(None, 1, &one).await;
     routed.stage.declare(2, &two).await;
     assert_eq!(routed.publish(&routed.change(Some(&seen), 2, &two).await).await, Published::Done);
-    assert_eq!(routed.publish(&late).await, Published::Outdated);
-    assert_eq!(routed.publish(&late_first).await, Published::Outdated, "the slice is there");
-    let now = routed.read().await;
-    let informed = routed.change(Some(&now), 1, &one).await;
-    assert_eq!(routed.publish(&informed).await, Published::Outdated, "a later term is declared");
-    assert_eq!(routed.routed().await, routed.stamped("orders-1", 2));
+    for late in [late, late_first.clone(), routed.change(Some(&routed.read().await), 1, &one).await] {
+        assert_eq!(routed.publish(&late).await, Published::Outdated);
+        assert_eq!(routed.routed().await, routed.stamped("orders-1", 2));
+    }
     let unbound = EndpointSlice::default();
-    assert_eq!(routed.publish(&routed.change(Some(&unbound), 3, &one).await).await, Published::Outdated);
+    assert_eq!(routed.publish(&routed.change(Some(&unbound), 1, &one).await).await, Published::Outdated);
+    // Somebody deletes the slice. The late write brings one back, but no endpoint.
+    let delete = async || {
+        routed.api().delete("front-leadergroup-ipv4", &DeleteParams::default()).await.unwrap();
+    };
+    delete().await;
+    assert_eq!(routed.publish(&late_first).await, Published::Outdated);
+    assert_eq!(routed.read().await.endpoints, []);
+    // The same for a group that is gone, or was made anew.
+    delete().await;
+    let later = routed.stage.replace_group().await;
+    assert_eq!(routed.publish(&late_first).await, Published::Outdated);
+    assert_eq!(routed.read().await.endpoints, []);
+    let mut wanted = slices(&routed.service, &later, 1, Some(&routed.stage.read(&two).await)).remove(0);
+    wanted.metadata.resource_version = routed.read().await.resource_version();
+    routed.api().replace("front-leadergroup-ipv4", &PostParams::default(), &wanted).await.unwrap();
+    assert_eq!(routed.publish(&late_first).await, Published::Outdated);
+    assert_eq!(routed.routed().await.0, "orders-1");
+    // Nor does it delete that one.
+    routed.stage.router.withdraw(&routed.stage.group).await.unwrap();
+    assert_eq!(routed.routed().await.0, "orders-1");
 }
 
 #[tokio::test]
@@ -101,6 +119,7 @@ async fn what_others_wrote_is_put_right() {
     let one = routed.pod("orders-0", "198.18.0.1").await;
     routed.stage.declare(1, &one).await;
     routed.publish(&routed.change(None, 1, &one).await).await;
+    let first = routed.read().await;
     // A stamp that no term has.
     routed
         .edit(json!({ "annotations": { STAMP_ANNOTATION: routed.stage.group.stamp(99).to_string() } }))
@@ -112,33 +131,67 @@ async fn what_others_wrote_is_put_right() {
     routed.edit(json!({ "labels": { "leadergroup.dev/group": null } })).await;
     assert_eq!(routed.publish(&routed.change(None, 1, &one).await).await, Published::Done);
     assert_eq!(routed.read().await.labels()["leadergroup.dev/group"], "orders");
+    // A watch that is late keeps nothing from being written, and nothing is written in vain.
+    let late = routed.change(Some(&first), 1, &one).await;
+    let version = routed.read().await.resource_version();
+    assert_eq!(routed.publish(&late).await, Published::Done);
+    assert_eq!(routed.read().await.resource_version(), version);
+    routed
+        .edit(json!({ "annotations": { STAMP_ANNOTATION: routed.stage.group.stamp(0).to_string() } }))
+        .await;
+    assert_eq!(routed.publish(&late).await, Published::Done);
+    assert_eq!(routed.routed().await, routed.stamped("orders-0", 1));
+    // A late deletion.
+    let late = SliceChange { wanted: None, ..routed.change(Some(&first), 1, &one).await };
+    assert_eq!(routed.publish(&late).await, Published::Outdated);
+    routed.read().await;
     routed.stage.router.withdraw(&routed.stage.group).await.unwrap();
     assert!(routed.api().get_opt("front-leadergroup-ipv4").await.unwrap().is_none());
-    let gone = SliceChange { wanted: None, ..routed.change(Some(&seen), 1, &one).await };
-    assert_eq!(routed.publish(&gone).await, Published::Outdated);
+    assert_eq!(routed.publish(&late).await, Published::Outdated);
+}
+
+#[tokio::test]
+async fn an_active_pod_is_not_taken_out_because_a_watch_does_not_show_it() {
+    let routed = Routed::new("kept-endpoints").await;
+    let one = routed.pod("orders-0", "198.18.0.1").await;
+    routed.stage.declare(1, &one).await;
+    let version = routed.stage.version(&one).await;
+    routed.stage.router.promote(&routed.stage.group, KEY, 1, &one, &version).await.unwrap();
+    routed.publish(&routed.change(None, 1, &one).await).await;
+    let empty = async || {
+        let wanted = slices(&routed.service, &routed.stage.group, 1, None).remove(0);
+        let change =
+            SliceChange { service: "front".into(), seen: Some(routed.read().await), wanted: Some(wanted) };
+        routed.publish(&change).await
+    };
+    assert_eq!(empty().await, Published::Outdated);
+    assert_eq!(routed.routed().await.0, "orders-0");
+    let strip = routed.stage.seen(std::slice::from_ref(&one)).await;
+    routed.stage.router.strip(&routed.stage.group, 2, &strip).await.unwrap();
+    assert_eq!(empty().await, Published::Done);
+    assert_eq!(routed.read().await.endpoints, []);
 }
 
 #[tokio::test]
 async fn no_second_endpoint_is_added_to_those_that_somebody_else_lists() {
     let routed = Routed::new("occupied-endpoints").await;
-    let (one, two) = (routed.pod("orders-0", "198.18.0.1").await, routed.pod("orders-1", "198.18.0.2").await);
-    let left = |pod: &PodRef| {
+    let one = routed.pod("orders-0", "198.18.0.1").await;
+    let left = |endpoints: Value| {
+        let labels = json!({ "kubernetes.io/service-name": "front" });
         let slice = json!({
-            "metadata": { "name": format!("front-{}", pod.name), "labels": { "kubernetes.io/service-name": "front" } },
-            "addressType": "IPv4",
-            "endpoints": [{ "addresses": ["198.18.0.1"],
-                "targetRef": { "kind": "Pod", "name": pod.name, "uid": pod.uid } }],
+            "metadata": { "name": "front-abc", "labels": labels }, "addressType": "IPv4", "endpoints": endpoints
         });
         serde_json::from_value::<EndpointSlice>(slice).unwrap()
     };
-    routed.api().create(&PostParams::default(), &left(&one)).await.unwrap();
+    let target = json!({ "kind": "Pod", "name": one.name, "uid": one.uid });
+    let leftover = left(json!([{ "addresses": ["198.18.0.1"], "targetRef": target }]));
+    routed.api().create(&PostParams::default(), &leftover).await.unwrap();
     let change = routed.change(None, 1, &one).await;
-    let occupied = |name: &str| Published::Occupied(vec![name.to_owned()]);
-    assert_eq!(routed.publish(&change).await, occupied("front-orders-0"), "nobody would keep it up");
-    // Kubernetes is about to empty it, because the Service's selector matches no pod.
-    let selecting = SliceChange { selects: true, ..change.clone() };
-    let other = SliceChange { selects: true, ..routed.change(None, 1, &two).await };
-    assert_eq!(routed.publish(&other).await, occupied("front-orders-0"));
-    assert_eq!(routed.publish(&selecting).await, Published::Done);
+    assert_eq!(routed.publish(&change).await, Published::Occupied(vec!["front-abc".to_owned()]));
+    assert!(routed.api().get_opt("front-leadergroup-ipv4").await.unwrap().is_none());
+    // Kubernetes empties it when the Service's selector matches no pod.
+    let patch = Patch::Merge(json!({ "endpoints": [] }));
+    routed.api().patch("front-abc", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(routed.publish(&change).await, Published::Done);
     assert_eq!(routed.routed().await.0, "orders-0");
 }

@@ -177,6 +177,10 @@ pub enum Action {
     Delay {
         on: bool,
     },
+    /// A user lets the role go back to the preferred pod, or no longer.
+    FailBack {
+        on: bool,
+    },
     /// A user changes `onDelete`.
     Keep {
         keep: bool,
@@ -297,7 +301,7 @@ impl Faults {
             Action::Empty => &mut self.empties,
             Action::Pause { paused: true } => &mut self.pauses,
             Action::Request => &mut self.requests,
-            Action::Delay { .. } | Action::Keep { .. } => &mut self.policies,
+            Action::Delay { .. } | Action::FailBack { .. } | Action::Keep { .. } => &mut self.policies,
             Action::Contest { contested: true } => &mut self.contests,
             Action::DeleteGroup => &mut self.group,
             Action::DatabaseDown => &mut self.outages,

@@ -39,6 +39,7 @@ impl Model {
                 Action::Pause { paused: !group.paused },
                 Action::Request,
                 Action::Delay { on: group.lock_delay.is_zero() },
+                Action::FailBack { on: group.failback.is_none() },
                 Action::Keep { keep: group.on_delete != OnDelete::Keep },
                 Action::Contest { contested: !group.contested },
             ]);

@@ -17,9 +17,11 @@ use crate::{
 };
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
-const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
+pub const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
 /// The `lockDelay` of a group that has one.
 const LOCK_DELAY: Duration = Duration::from_secs(3);
+/// The `failbackDelay` of all groups.
+const FAILBACK_DELAY: Duration = Duration::from_secs(2);
 
 /// A request in flight whose sender has stopped waiting.
 #[derive(Clone, Debug)]
@@ -130,6 +132,7 @@ impl Model {
             deleting: false,
             paused: false,
             lock_delay: Duration::ZERO,
+            failback: None,
             on_delete: OnDelete::default(),
             contested: false,
             requested: None,
@@ -360,6 +363,7 @@ impl Model {
             | Action::Pause { .. }
             | Action::Request
             | Action::Delay { .. }
+            | Action::FailBack { .. }
             | Action::Keep { .. }
             | Action::Contest { .. } => self.regroup(action),
             Action::Rival { pod } => self.rival(pod),
@@ -422,6 +426,7 @@ impl Model {
             Action::Pause { paused } => group.paused = paused,
             Action::Request => group.requested = Some(version.to_string()),
             Action::Delay { on } => group.lock_delay = if on { LOCK_DELAY } else { Duration::ZERO },
+            Action::FailBack { on } => group.failback = on.then_some(FAILBACK_DELAY),
             Action::Keep { keep } => group.on_delete = if keep { OnDelete::Keep } else { OnDelete::Strip },
             Action::Contest { contested } => group.contested = contested,
             _ => group.deleting = true,

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     database::Claimed,
+    model::NODES,
     server::{GroupObject, Pod},
     task::{End, Job, Task},
 };
@@ -76,6 +77,8 @@ impl Replica {
             stamp: pod.stamp.map(|(_, token)| token),
             stamped_by_us: pod.stamp.is_some_and(|(group, _)| group == entry.object.uid),
             leaving: pod.leaving,
+            // The pods of one node are preferred.
+            priority: u32::from(pod.node == NODES[0]),
             // The routing writes it together with the role, and the model has no foreign edits.
             fencing_fits: true,
             standing: self.standing(pod),
@@ -88,6 +91,7 @@ impl Replica {
             policy: Policy {
                 paused: entry.object.paused,
                 lock_delay: entry.object.lock_delay,
+                failback: entry.object.failback,
                 on_delete: entry.object.on_delete,
             },
             declared: entry.object.declared.clone(),
@@ -141,14 +145,18 @@ impl Replica {
             return;
         }
         let former = row.holder.as_ref().filter(|former| settled && **former != grant.holder);
-        let planned = settled && matches!(grant.reason, Reason::Switchover | Reason::NodeCordoned);
+        let planned = settled && grant.reason.is_planned();
         if planned {
             let leaving = |pod: &PodRef| entry.machine.member(&pod.uid).is_some_and(|member| member.leaving);
             let requested = entry.object.requested.as_ref();
-            let due = if grant.reason == Reason::NodeCordoned {
-                former.is_some_and(leaving) && !leaving(&grant.holder)
-            } else {
-                requested.is_some_and(|id| declared.switchover.as_ref() != Some(id))
+            let priority = |pod: &PodRef| entry.machine.member(&pod.uid).map_or(0, |member| member.priority);
+            let due = match grant.reason {
+                Reason::NodeCordoned => former.is_some_and(leaving) && !leaving(&grant.holder),
+                Reason::Failback => {
+                    entry.object.failback.is_some()
+                        && former.is_some_and(|former| priority(former) < priority(&grant.holder))
+                }
+                _ => requested.is_some_and(|id| declared.switchover.as_ref() != Some(id)),
             };
             if !due {
                 self.violation = Some(format!("I5: {} follows for no {}", grant.holder.uid, grant.reason));

@@ -57,6 +57,8 @@ pub struct GroupObject {
     pub deleting: bool,
     pub paused: bool,
     pub lock_delay: Duration,
+    /// How long a pod of a higher priority waits until it gets the role back, if it does.
+    pub failback: Option<Duration>,
     pub on_delete: OnDelete,
     /// An older group selects the same pods. In the cluster this is the other group's object, on the same watch.
     pub contested: bool,

@@ -14,6 +14,7 @@ mod chart_upgraded;
 mod crashing_pod;
 mod deletions;
 mod existing_cluster;
+mod failback;
 mod fenced_writer;
 mod first_promotion;
 mod foreign_labels;
@@ -62,7 +63,7 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
-        Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints;
+        Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, failback;
         PodFaults: fenced_writer, frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;

@@ -1,12 +1,12 @@
 //! The operator writes the Service's endpoints: planned switchovers, a deletion, and the way from a selector to managed
 //! endpoints and back, while a client calls. And the admission policy limits who writes which slices.
 
-use std::rc::Rc;
+use std::{io::Write as _, rc::Rc};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use leadergroup_e2e::{
@@ -16,6 +16,8 @@ use leadergroup_e2e::{
 use serde_json::{Value, json};
 
 use crate::foreign_labels::refused;
+
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "managed-endpoints", Workload { managed: true, ..Workload::default() }, async |s| {
@@ -39,26 +41,38 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 
         // Nobody else writes the operator's slices, and it writes no others.
         let slice = format!("{}-leadergroup-ipv4", s.workload.name);
-        let (emptied, stolen) = (json!({ "endpoints": [] }).to_string(), by("leadergroup.dev").to_string());
-        let (released, taken) =
-            (by("example.com").to_string(), "may write only EndpointSlices that carry its label");
-        let account = format!("--as=system:serviceaccount:{OPERATOR_NAMESPACE}:{RELEASE}");
-        let others = "only the LeaderGroup operator may write this EndpointSlice";
-        refused(s, &["patch", "endpointslice", &slice, "--type=merge", "-p", &emptied], others).await?;
         let slices: Api<EndpointSlice> = Api::namespaced(s.stage.kube.clone(), &s.namespace);
-        let found = slices.list(&ListParams::default()).await?;
-        let foreign =
-            found.items.iter().filter_map(|it| it.metadata.name.as_deref()).find(|name| *name != slice);
-        let foreign =
-            foreign.ok_or_else(|| anyhow::anyhow!("Kubernetes has no slice for the Service's selector"))?;
+        let found = slices.list(&ListParams::default()).await?.items;
+        let foreign = found.iter().filter_map(|it| it.metadata.name.as_deref()).find(|name| *name != slice);
+        let foreign = foreign.context("Kubernetes has no slice for the Service's selector")?;
+        let (emptied, stolen) = (json!({ "endpoints": [] }).to_string(), by("leadergroup.dev").to_string());
         let patch = |name, change| ["patch", "endpointslice", name, "--type=merge", "-p", change];
-        refused(s, &patch(foreign, &stolen), others).await?;
-        for change in
-            [&patch(foreign, &stolen)[..], &patch(&slice, &released), &["delete", "endpointslice", foreign]]
-        {
-            refused(s, &[&[account.as_str()], change].concat(), taken).await?;
+        for change in [patch(&slice, &emptied), patch(foreign, &stolen)] {
+            refused(s, &change, "only the LeaderGroup operator may write this EndpointSlice").await?;
         }
-        s.stage.run_kubectl(&["--namespace", &s.namespace, "delete", "endpointslice", &slice]).await?;
+        let account = format!("--as=system:serviceaccount:{OPERATOR_NAMESPACE}:{RELEASE}");
+        let limit = "may write only EndpointSlices that carry its label";
+        for (name, manager) in [(&*slice, "example.com"), (foreign, "leadergroup.dev")] {
+            let mut changed = slices.get(name).await?;
+            changed.labels_mut().insert(MANAGED_BY.to_owned(), manager.to_owned());
+            let mut file = tempfile::NamedTempFile::new()?;
+            file.write_all(&serde_json::to_vec(&changed)?)?;
+            let target =
+                format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices/{name}", s.namespace);
+            let file = file.path().to_str().context("the file's path is no text")?;
+            refused(s, &[&account, "replace", "--raw", &target, "-f", file], limit).await?;
+        }
+        refused(s, &[&account, "delete", "endpointslice", foreign], limit).await?;
+        // The garbage collector may change its owners, and delete it.
+        let orphaned = json!({ "metadata": { "ownerReferences": [] } }).to_string();
+        let kubectl = |args: &[&str]| {
+            let args: Vec<String> =
+                ["--namespace", &s.namespace].iter().chain(args).map(|&arg| arg.to_owned()).collect();
+            let stage = s.stage.clone();
+            async move { stage.run_kubectl(&args.iter().map(String::as_str).collect::<Vec<_>>()).await }
+        };
+        kubectl(&patch(&slice, &orphaned)).await?;
+        kubectl(&["delete", "endpointslice", &slice]).await?;
         eventually("the slice to be written again", STARTED, async || {
             ensure!(slices.get(&slice).await?.endpoints.len() == 1, "it is empty");
             Ok(())
@@ -90,7 +104,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 }
 
 fn by(manager: &str) -> Value {
-    json!({ "metadata": { "labels": { "endpointslice.kubernetes.io/managed-by": manager } } })
+    json!({ "metadata": { "labels": { MANAGED_BY: manager } } })
 }
 
 /// Lets the Service select pods of this role.

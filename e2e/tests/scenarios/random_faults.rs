@@ -121,7 +121,13 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let groups = faults_setting("GROUPS")?.unwrap_or(5);
     let run = Duration::from_mins(faults_setting("MINUTES")?.unwrap_or(1));
     progress(&format!("random faults: seed {seed}, {groups} groups, {} minutes", run.as_secs() / 60));
-    let workload = |group: u64| Workload { name: format!("g{group}"), replicas: 2, ..Workload::default() };
+    // Every second group has its endpoints written by the operator.
+    let workload = |group: u64| Workload {
+        name: format!("g{group}"),
+        replicas: 2,
+        managed: group % 2 == 1,
+        ..Workload::default()
+    };
     Scenario::play(stage, "random-faults", workload(0), async |s| {
         s.other_promotions = 0..=usize::MAX;
         for group in 1..groups {

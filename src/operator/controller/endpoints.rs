@@ -6,16 +6,14 @@ use super::Controller;
 use crate::{
     api::{Endpoints, Reason},
     operator::{
-        endpoints::{Route, Seen, publish},
+        endpoints::{Decider, Route, Seen, publish},
         message::Message,
         object::GroupName,
         publishing::{EndpointsProblem, EndpointsReport},
         queue::Urgency,
     },
+    routing::SliceChange,
 };
-
-/// The pause before slices are written again although nothing was seen of the last writes.
-const PUBLISH_PAUSE: Duration = Duration::from_secs(1);
 
 impl Controller {
     /// Writes the slices of the group's Services that differ from what they should be.
@@ -29,65 +27,61 @@ impl Controller {
             group.publishing.report = EndpointsReport::default();
             return;
         }
-        let blind = match self.index.shows_endpoints(&name.namespace) {
-            _ if !self.executor.manages_endpoints() => Some(EndpointsProblem::new(
-                Reason::EndpointsNotManaged,
-                "the operator was not set up to write endpoints; set managedEndpoints.enabled=true in its chart",
-            )),
-            Ok(true) => None,
-            // They are being listed.
-            Ok(false) => return,
-            Err(problem) => Some(EndpointsProblem::new(
-                Reason::WatchFailed,
-                format!("the operator cannot watch Services and EndpointSlices: {problem}"),
-            )),
-        };
-        if blind.is_some() {
-            group.publishing.report =
-                EndpointsReport { services: Vec::new(), problem: blind.filter(|_| managed) };
-            return;
-        }
-        let Some(route) = Route::of(group, self.index.lock().living()) else { return };
-        let plan = seen.plan(&record, &route, |uid| self.index.pod(&name.namespace, uid));
-        let publishing = &mut group.publishing;
-        if plan.changes.is_empty() {
-            publishing.failed = None;
-        }
-        publishing.report = plan.report;
-        if let Some(failed) = &publishing.failed {
-            publishing.report.problem.get_or_insert(failed.clone());
-        }
-        let versions = seen.versions();
-        if plan.changes.is_empty() || publishing.writing {
-            return;
-        }
-        if publishing.seen == versions && now < publishing.after {
-            let after = publishing.after;
-            return self.timers.at_latest(name, Some(after));
-        }
-        (publishing.writing, publishing.seen, publishing.after) = (true, versions, now + PUBLISH_PAUSE);
-        // Until it is done, clients are routed to the former active pod.
-        let urgency = if publishing.failed.is_some() { Urgency::Routine } else { Urgency::Finish };
-        self.executor.start(urgency, move |context| async move {
-            let result = publish(&context.router, &record, &plan.changes).await;
-            Message::Published { group: record.name.clone(), uid: record.uid.clone(), result }
+        let watch_problem = self.index.endpoints_problem(&name.namespace).map(|problem| {
+            let message = format!("the operator cannot watch Services and EndpointSlices: {problem}");
+            EndpointsProblem::new(Reason::WatchFailed, message)
         });
+        let switched_off = (!self.executor.manages_endpoints()).then(|| {
+            let message =
+                "the operator was not set up to write endpoints; set managedEndpoints.enabled=true in its chart";
+            EndpointsProblem::new(Reason::EndpointsNotManaged, message)
+        });
+        if switched_off.is_some() || !self.index.shows_endpoints(&name.namespace) {
+            let problem = switched_off.or(watch_problem).filter(|_| managed);
+            group.publishing.report = EndpointsReport { services: Vec::new(), problem };
+            return;
+        }
+        // Without a session this replica does not know who lives.
+        let lock = self.index.lock();
+        let living = lock.own().map_or(&[][..], |_| lock.living());
+        let decider = Decider::of(&group.ownership(), living);
+        let Some(route) = Route::of(group.election(), decider) else { return };
+        let mut plan = seen.plan(&record, (&route, decider), |uid| self.index.pod(&name.namespace, uid));
+        if decider == Decider::This && group.election().is_changing() {
+            // One update, when the next holder is active: kube-proxy is late with the second one.
+            plan.changes.retain(SliceChange::reroutes);
+        }
+        let due = group.publishing.due(plan.changes, now);
+        let problem = plan.report.problem.or_else(|| group.publishing.problem()).or(watch_problem);
+        group.publishing.report = EndpointsReport { problem, ..plan.report };
+        self.timers.at_latest(name, group.publishing.next(now));
+        for (change, attempts) in due {
+            let urgent = change.reroutes() && attempts == 0;
+            let urgency = if urgent { Urgency::Finish } else { Urgency::Routine };
+            let record = record.clone();
+            self.executor.start(urgency, move |context| async move {
+                let result = publish(&context.router, &record, &change).await;
+                let (group, uid, slice) = (record.name.clone(), record.uid.clone(), change.name());
+                Message::Published { group, uid, slice, result }
+            });
+        }
     }
 
-    /// Writes of a group's slices ended. The watch shows what became of them.
-    pub(super) fn published(&mut self, name: &GroupName, uid: &str, result: Result<(), EndpointsProblem>) {
+    /// The write of a slice ended. The watch shows what became of it.
+    pub(super) fn published(
+        &mut self,
+        name: &GroupName,
+        uid: &str,
+        slice: &str,
+        result: Result<(), EndpointsProblem>,
+    ) {
         if !self.is_current(name, uid) {
             return;
         }
         let Some(group) = self.groups.get_mut(name) else { return };
-        group.publishing.writing = false;
-        let failed = result.err();
-        if let Some(problem) =
-            failed.as_ref().filter(|problem| group.publishing.failed.as_ref() != Some(problem))
-        {
-            tracing::warn!(group = %name, problem = problem.message, "could not write the endpoints; trying again");
+        if let Some(EndpointsProblem { message, .. }) = group.publishing.ended(slice, result) {
+            tracing::warn!(group = %name, slice, problem = message, "could not write the endpoints; trying again");
         }
-        group.publishing.failed = failed;
         self.index.touch(name);
     }
 }

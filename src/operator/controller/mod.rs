@@ -223,7 +223,7 @@ impl Controller {
                 self.apply(index::Event::OwnerRead { group, uid, owner, found }, now);
             }
             Message::Rows(rows) => self.compare(rows, now),
-            Message::Published { group, uid, result } => self.published(&group, &uid, result),
+            Message::Published { group, uid, slice, result } => self.published(&group, &uid, &slice, result),
             Message::Reported { group, uid, reported } => self.reported(&group, &uid, reported, now),
             Message::ApiServer { reachable } => {
                 if !reachable {

@@ -10,12 +10,10 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 
 use super::pod::{Pods, TrackedPod};
 use crate::{
-    api::{LeaderGroup, OnCordon, Reason},
+    api::{Failback, LeaderGroup, OnCordon, Reason},
     election::{Member, Policy, World},
     health::{NodeLeases, PodFacts},
-    operator::{
-        coverage::ProbeCoverage, nodes::LeavingNodes, owners::Owners, record::Record, trouble::Trouble,
-    },
+    operator::{coverage::ProbeCoverage, nodes::Nodes, owners::Owners, record::Record, trouble::Trouble},
     routing::RoleLabelUse,
 };
 
@@ -200,18 +198,20 @@ impl IndexedGroup {
     }
 
     /// The world as the election sees it, with the standings as they were last weighed.
-    pub(super) fn world(&self, lock_away: bool, leaving: &LeavingNodes) -> World {
+    pub(super) fn world(&self, lock_away: bool, nodes: &Nodes) -> World {
         let spec = &self.record.object.spec;
         let hands_over = spec.election.on_cordon == OnCordon::Handover;
         let member = |pod: &TrackedPod| {
-            let leaving = hands_over && leaving.contains(pod.node());
-            Member { leaving, ..pod.member().clone() }
+            let leaving = hands_over && nodes.is_leaving(pod.node());
+            Member { leaving, priority: pod.priority(&spec.election, nodes), ..pod.member().clone() }
         };
         World {
             members: self.pods.values().map(|pod| member(pod)).collect(),
             policy: Policy {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,
+                failback: (spec.election.failback == Failback::WhenReady)
+                    .then_some(spec.election.failback_delay.0),
                 on_delete: spec.on_delete,
             },
             declared: self.record.declared(),

@@ -40,7 +40,7 @@ pub(super) use request::{Event, Notice, Request};
 use super::{
     connectivity::{Connectivity, Lag},
     lock_view::LockView,
-    nodes::LeavingNodes,
+    nodes::Nodes,
     object::GroupName,
     outage::{Hindrance, OUTAGE_PATIENCE, Outage},
     probing::Probing,
@@ -66,7 +66,7 @@ pub(super) struct Index {
     /// The group that each pod belongs to.
     group_of_pod: HashMap<Arc<str>, GroupName>,
     leases: NodeLeases,
-    leaving: LeavingNodes,
+    nodes: Nodes,
     /// The Services whose endpoints the operator may manage, and their slices.
     services: OfGroups<Service>,
     slices: OfGroups<EndpointSlice>,
@@ -100,7 +100,7 @@ impl Index {
             selection: Selection::default(),
             group_of_pod: HashMap::new(),
             leases: NodeLeases::default(),
-            leaving: LeavingNodes::default(),
+            nodes: Nodes::default(),
             services: OfGroups::default(),
             slices: OfGroups::default(),
             lease_seen: Duration::ZERO,
@@ -200,7 +200,7 @@ impl Index {
         group.assess(&self.leases, now);
         self.timers.set(name, group.next_deadline(&self.leases, now));
         self.dirty.remove(name);
-        Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE, &self.leaving))
+        Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE, &self.nodes))
     }
 
     /// What to probe at each pod of a group; `None` for a pod that must not be probed.
@@ -243,10 +243,14 @@ impl Index {
         (self.services.of(name), self.slices.of(name))
     }
 
-    /// Whether the pods of a namespace, its Services and their slices have been listed; if not, why they cannot be
-    /// watched.
-    pub(super) fn shows_endpoints(&self, namespace: &Arc<str>) -> Result<bool, &str> {
-        self.watches.shows_endpoints(namespace)
+    /// Whether the pods of a namespace, its Services and their slices have been listed.
+    pub(super) fn shows_endpoints(&self, namespace: &Arc<str>) -> bool {
+        self.watches.show_endpoints(namespace)
+    }
+
+    /// Why the Services of a namespace or their slices cannot be watched now.
+    pub(super) fn endpoints_problem(&self, namespace: &Arc<str>) -> Option<&str> {
+        self.watches.endpoints_problem(namespace)
     }
 
     /// A pod as it was last seen.
@@ -263,6 +267,12 @@ impl Index {
     pub(super) fn allows_claim(&self, name: &GroupName, now: Duration) -> bool {
         let deleting = self.groups.get(name).is_some_and(|group| group.record().is_deleting());
         self.watches.allow_claim(&name.namespace, deleting, now)
+    }
+
+    /// Makes the groups in the scope of a watch dirty.
+    fn touch_scope(&mut self, scope: &Scope) {
+        let inside = |name: &&GroupName| scope.as_ref().is_none_or(|scope| *scope == name.namespace);
+        self.dirty.extend(self.groups.keys().filter(inside).cloned());
     }
 
     fn touch_all(&mut self) {

@@ -1,4 +1,4 @@
-//! Nodes that are cordoned, uncordoned, or go away.
+//! Nodes that are cordoned or labelled, and nodes that go away.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl Index {
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
-                for node in self.leaving.not_in(&seen) {
+                for node in self.nodes.not_in(&seen) {
                     self.node_gone(&node);
                 }
                 self.synced(Watched::Nodes, None, requests);
@@ -34,13 +34,13 @@ impl Index {
     }
 
     fn node_seen(&mut self, node: &Node) {
-        if self.leaving.seen(node) {
+        if self.nodes.seen(node) {
             self.touch_groups_on(&node.name_any());
         }
     }
 
     fn node_gone(&mut self, node: &str) {
-        if self.leaving.gone(node) {
+        if self.nodes.gone(node) {
             self.touch_groups_on(node);
         }
     }

@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 use crate::{
-    api::{HoldConnection, LeaderGroupSpec, PodRef},
+    api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef},
     election::{self, Member},
     health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict},
-    operator::record::Record,
+    operator::{nodes::Nodes, record::Record},
     routing::{has_its_fencing_token, stamp_of},
 };
 
@@ -19,6 +19,8 @@ pub(super) struct TrackedPod {
     facts: PodFacts,
     evidence: PodEvidence,
     member: Member,
+    /// Which of the priorities match the pod's own labels, a bit for each.
+    prioritized: u16,
 }
 
 impl TrackedPod {
@@ -26,7 +28,8 @@ impl TrackedPod {
         let facts = PodFacts::from_pod(pod, &record.object.spec);
         let mut evidence = PodEvidence::new(thresholds(&facts, record));
         evidence.kubelet(&facts, now);
-        Self { member: member(pod, &facts, record), facts, evidence }
+        let prioritized = prioritized(pod, &record.object.spec.election);
+        Self { member: member(pod, &facts, record), facts, evidence, prioritized }
     }
 
     /// Takes a newer version of the pod in. Returns whether it differs in anything but its version.
@@ -38,8 +41,9 @@ impl TrackedPod {
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);
-        let changed = self.facts != facts || self.member != member;
-        (self.facts, self.member) = (facts, member);
+        let prioritized = prioritized(pod, &record.object.spec.election);
+        let changed = self.facts != facts || self.member != member || self.prioritized != prioritized;
+        (self.facts, self.member, self.prioritized) = (facts, member, prioritized);
         changed
     }
 
@@ -79,6 +83,15 @@ impl TrackedPod {
         self.evidence.next_deadline(&leases.of(self.node()), now)
     }
 
+    /// The pod's priority: the sum of the weights that match it and its node.
+    pub(super) fn priority(&self, election: &ElectionSpec, nodes: &Nodes) -> u32 {
+        let of_pod = |at: usize| self.prioritized & (1 << at) != 0;
+        let matching = election.priorities.iter().take(MOST_PRIORITIES).enumerate();
+        let matching =
+            matching.filter(|(at, it)| of_pod(*at) && nodes.has_labels(self.node(), &it.node_labels));
+        matching.map(|(_, it)| it.weight).sum()
+    }
+
     pub(super) fn node(&self) -> &str {
         self.facts.node.as_deref().unwrap_or_default()
     }
@@ -105,6 +118,17 @@ impl TrackedPod {
     }
 }
 
+/// The most priorities of a group.
+const MOST_PRIORITIES: usize = 16;
+
+/// Which of the priorities match the pod's own labels.
+fn prioritized(pod: &Pod, election: &ElectionSpec) -> u16 {
+    let has = |(key, value): (&String, &String)| pod.labels().get(key) == Some(value);
+    let priorities = election.priorities.iter().take(MOST_PRIORITIES).enumerate();
+    let matching = priorities.filter(|(_, it)| it.pod_labels.iter().all(has));
+    matching.fold(0, |bits, (at, _)| bits | 1 << at)
+}
+
 fn thresholds(facts: &PodFacts, record: &Record) -> Thresholds {
     let probe = facts.probe.as_ref().ok().and_then(Option::as_ref);
     Thresholds::of(&record.object.spec, probe.map(|probe| probe.timeout))
@@ -120,6 +144,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         stamp: stamp.as_ref().map(|stamp| stamp.token),
         stamped_by_us: stamp.is_some_and(|stamp| *stamp.group == *record.uid),
         leaving: false,
+        priority: 0,
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         standing: election::Standing::Unproven,
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),

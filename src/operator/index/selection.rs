@@ -30,7 +30,7 @@ pub(super) struct Selection {
 type Label = (String, String);
 
 /// A pod as it was last seen. It is kept as JSON, because a decoded pod takes six times as much memory, and is decoded
-/// again only when the spec of a group changes.
+/// again only when the spec of a group changes, and for the endpoints of Services.
 struct KeptPod {
     labels: Labels,
     version: u64,

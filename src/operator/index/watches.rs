@@ -41,6 +41,9 @@ impl Index {
         if watched == Watched::Pods {
             self.news_late_until(now + LATE_AFTER_FAILED_WATCH, scope.as_ref());
         }
+        if matches!(watched, Watched::Services | Watched::EndpointSlices) {
+            self.touch_scope(scope);
+        }
         let blind = self.groups.keys().filter(|name| self.watches.blindness(&name.namespace).is_some());
         self.dirty.extend(blind.cloned());
     }

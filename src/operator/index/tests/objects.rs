@@ -242,3 +242,30 @@ fn the_pods_of_a_cordoned_node_leave_unless_the_group_ignores_it() {
     }
     assert_eq!((case.dirty(), leaving(&mut case)), (vec!["web".to_owned()], 0));
 }
+
+#[test]
+fn the_priority_of_a_pod_is_the_sum_of_the_weights_that_match_it_and_its_node() {
+    let node = |zone: &str| -> Node {
+        let node = json!({ "metadata": { "name": "node-1", "labels": { "zone": zone } } });
+        serde_json::from_value(node).expect("a node")
+    };
+    let priorities = |case: &mut Case| -> Vec<u32> {
+        let world = case.index.world(&name("web"), None, case.now).expect("the group");
+        world.members.iter().map(|member| member.priority).collect()
+    };
+    let mut case = Case::web();
+    assert_eq!(priorities(&mut case), [0, 0]);
+    let mut object = case.object("web", "g1", "web", 0);
+    object["spec"]["election"] = json!({ "priorities": [
+        { "weight": 1, "podLabels": { "app": "web" } },
+        { "weight": 10, "nodeLabels": { "zone": "a" } },
+        { "weight": 50, "podLabels": { "app": "other" }, "nodeLabels": { "zone": "a" } },
+        { "weight": 100, "podLabels": { "app": "web" }, "nodeLabels": { "zone": "b" } },
+    ] });
+    case.watch(object);
+    assert_eq!(priorities(&mut case), [1, 1]);
+    for (zone, expected) in [("a", [11, 11]), ("b", [101, 101]), ("c", [1, 1])] {
+        case.apply(Event::Node(watcher::Event::Apply(node(zone))));
+        assert_eq!((case.dirty(), priorities(&mut case)), (vec!["web".to_owned()], expected.to_vec()));
+    }
+}

@@ -1,0 +1,44 @@
+//! A preferred node gets the role as soon as its pod is fit. When that pod crashes, the role goes elsewhere, and does not
+//! go back at once although the pod works again.
+
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use kube::api::{Patch, PatchParams};
+use leadergroup_e2e::{
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload},
+};
+use serde_json::json;
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    Scenario::play(stage, "failback", Workload::default(), async |s| {
+        let first = s.elect().await?;
+        let client = s.call_from(&first.node).await?;
+        client.until("answers of the active", STARTED, |calls| calls.answered_by(&first.pod) > 50).await?;
+        let preferred = s.another_node(&first.node)?;
+        let election = json!({
+            "priorities": [{ "weight": 10, "nodeLabels": { "kubernetes.io/hostname": preferred } }],
+            "failback": "WhenReady",
+            "failbackDelay": "1s",
+        });
+        let at = Moment::now();
+        let patch = Patch::Merge(json!({ "spec": { "election": election } }));
+        s.groups().patch(&s.workload.name, &PatchParams::default(), &patch).await?;
+        let second = s.failover("preferred", &first, at, Some(&client), &["Failback"]).await?;
+        ensure!(second.node == preferred, "{} is on {}", second.pod, second.node);
+        let settled = s.settled(STARTED).await?;
+        ensure!(settled == second, "{} followed", settled.pod);
+
+        let at = Moment::now();
+        s.order(&second.pod, "crash").await?;
+        let evidence = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
+        let third = s.failover("crash", &second, at, Some(&client), &evidence).await?;
+        // The crashed pod is eligible again. At rest nothing is written for longer than the failbackDelay.
+        let settled = s.settled(STARTED).await?;
+        ensure!(settled == third, "{} followed", settled.pod);
+        s.hang_up(client).await?;
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,54 @@
+//! Pods that failed lately while they were active. Others are preferred to them for a while, so that the role does not
+//! move back and forth between a pod that works and one that works only while it is a standby.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::world::Member;
+
+/// For how long others are preferred to a pod that has failed once. Each further failure doubles it.
+const FIRST: Duration = Duration::from_mins(1);
+/// The longest such time. After that time without a failure, the next one counts as the first again.
+const LONGEST: Duration = Duration::from_mins(10);
+
+/// A pod's failures as the active one.
+#[derive(Clone, Copy, Debug)]
+struct Lapse {
+    count: u32,
+    until: Duration,
+}
+
+/// The pods that failed lately, by UID. Known only to the present owner of the group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lapses {
+    pods: BTreeMap<String, Lapse>,
+    now: Duration,
+}
+
+impl Lapses {
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.now = now;
+        self.pods.retain(|_, lapse| now < lapse.until + LONGEST);
+    }
+
+    /// Forgets pods that are gone.
+    pub(super) fn refresh(&mut self, members: &[Member]) {
+        self.pods.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
+    }
+
+    /// The pod failed while it was active.
+    pub(super) fn add(&mut self, uid: &str) {
+        let count = self.pods.get(uid).map_or(0, |lapse| lapse.count) + 1;
+        let lasts = (FIRST * 2_u32.pow((count - 1).min(8))).min(LONGEST);
+        self.pods.insert(uid.to_owned(), Lapse { count, until: self.now + lasts });
+    }
+
+    /// Whether others are preferred to the pod now.
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|lapse| self.now < lapse.until)
+    }
+
+    /// When the next pod is as good as others again.
+    pub(super) fn wake(&self) -> Option<Duration> {
+        self.pods.values().map(|lapse| lapse.until).filter(|until| self.now < *until).min()
+    }
+}

@@ -1,0 +1,132 @@
+//! Priorities, the way back to a preferred pod, and pods that failed lately.
+
+use super::*;
+
+/// a is active with token 5; b has a higher priority.
+fn preferring_b(failback: Option<Duration>) -> World {
+    let mut world = settled();
+    world.members[1].priority = 10;
+    World { policy: Policy { failback, ..Policy::default() }, ..world }
+}
+
+const DELAY: Duration = Duration::from_mins(1);
+
+/// The world after this pod became active under this token.
+fn active(mut world: World, name: &str, case: &Case) -> World {
+    world.declared = case.group.declared().clone();
+    for member in &mut world.members {
+        member.role = if member.pod == pod(name) { Role::Active } else { Role::Standby };
+        member.stamp = Some(world.declared.token);
+    }
+    world
+}
+
+/// Carries the change under way out, after which the world is this one.
+fn carry_out(case: &mut Case, token: i64, name: &str, world: World) {
+    case.answer(Outcome::Granted { token });
+    case.answer(Outcome::Declared);
+    case.answer(Outcome::Stripped);
+    case.answer(Outcome::Promoted);
+    let world = active(world, name, case);
+    case.meanwhile(world);
+    case.answer(Outcome::Confirmed);
+    assert!(matches!(case.effect(), Effect::Finished(_)));
+}
+
+#[test]
+fn among_pods_that_fit_equally_well_the_one_with_the_highest_priority_follows() {
+    let mut world = with(Standing::Silent);
+    world.members[2].priority = 1;
+    assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
+    // A pod of the newest revision is deleted later.
+    for member in &mut world.members {
+        member.revision = Some("1".into());
+    }
+    (world.members[1].created, world.members[1].revision) = (9, Some("2".into()));
+    assert_eq!(Case::stable(world.clone()).grant().holder, pod("b"));
+    world.members[1].leaving = true;
+    assert_eq!(Case::stable(world).grant().holder, pod("c"));
+}
+
+#[test]
+fn the_role_goes_back_to_a_preferred_pod_once_that_has_been_fit_for_the_delay() {
+    let mut case = Case::stable(preferring_b(Some(DELAY)));
+    assert!(case.asked.is_empty());
+    case.now += DELAY / 2;
+    let mut unfit = preferring_b(Some(DELAY));
+    unfit.members[1].standing = Standing::Unproven;
+    case.world(unfit);
+    case.world(preferring_b(Some(DELAY)));
+    assert_eq!(case.group.wake(), Some(case.now + DELAY), "the delay begins anew");
+    case.now += DELAY / 2;
+    case.step(Event::Tick);
+    assert!(case.asked.is_empty());
+    case.now += DELAY / 2;
+    case.step(Event::Tick);
+    let grant = case.grant();
+    assert_eq!((grant.holder, grant.reason), (pod("b"), Reason::Failback));
+}
+
+#[test]
+fn the_role_stays_where_it_is_without_need() {
+    let stays = |change: fn(&mut World)| {
+        let mut world = preferring_b(Some(Duration::ZERO));
+        change(&mut world);
+        assert!(Case::stable(world).asked.iter().all(|(_, effect)| !matches!(effect, Effect::Grant(_))));
+    };
+    stays(|world| world.policy.failback = None);
+    stays(|world| world.policy.paused = true);
+    stays(|world| world.members[0].priority = 10);
+    stays(|world| world.members[1].leaving = true);
+    stays(|world| world.members[1].standing = Standing::Unproven);
+    // A rollout is about to delete it.
+    stays(|world| {
+        world.members[0].created = 9;
+        for (member, revision) in world.members.iter_mut().zip(["2", "1", "1"]) {
+            member.revision = Some(revision.into());
+        }
+    });
+    assert_eq!(Case::stable(preferring_b(Some(Duration::ZERO))).grant().reason, Reason::Failback);
+}
+
+#[test]
+fn a_pod_that_failed_does_not_get_the_role_back_for_a_while() {
+    // a is preferred and fails; b follows.
+    let world = |standing| {
+        let mut world = with(standing);
+        world.members[0].priority = 10;
+        World { policy: Policy { failback: Some(Duration::ZERO), ..Policy::default() }, ..world }
+    };
+    let mut case = Case::stable(world(Standing::Failing(Reason::ProbeRefused)));
+    assert_eq!(case.grant().holder, pod("b"));
+    // It is well again at once.
+    carry_out(&mut case, 6, "b", world(Standing::Eligible));
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_mins(1)));
+    // Another one is preferred to it, if b fails meanwhile.
+    let mut failing = active(world(Standing::Eligible), "b", &case);
+    failing.members[1].standing = Standing::Silent;
+    let mut other = Case { group: case.group.clone(), now: case.now, asked: Vec::new() };
+    other.world(failing);
+    assert_eq!(other.grant().holder, pod("c"));
+    // After a minute it gets the role back. It fails again, and now waits for longer.
+    case.now += Duration::from_mins(1);
+    case.step(Event::Tick);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::Failback));
+    carry_out(&mut case, 7, "a", world(Standing::Eligible));
+    case.world(active(world(Standing::Silent), "a", &case));
+    assert_eq!(case.grant().holder, pod("b"));
+    carry_out(&mut case, 8, "b", world(Standing::Eligible));
+    assert_eq!(case.group.wake(), Some(case.now + Duration::from_mins(2)));
+}
+
+#[test]
+fn a_pod_that_failed_follows_if_no_other_can() {
+    let mut case = Case::stable(with(Standing::Silent));
+    assert_eq!(case.grant().holder, pod("b"));
+    carry_out(&mut case, 6, "b", settled());
+    let mut world = active(settled(), "b", &case);
+    world.members[1].standing = Standing::Silent;
+    world.members[2].standing = Standing::Unproven;
+    case.world(world);
+    assert_eq!(case.grant().holder, pod("a"));
+}
