@@ -1,5 +1,5 @@
-//! A preferred node gets the role as soon as its pod is fit. When that pod crashes, the role goes elsewhere, and does not
-//! go back at once although the pod works again.
+//! A preferred node gets the role as soon as its pod is fit. When that pod crashes, the role goes elsewhere, and does
+//! not go back at once although the pod works again.
 
 use std::rc::Rc;
 
