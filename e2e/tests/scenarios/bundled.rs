@@ -20,6 +20,8 @@ pub(crate) fn values() -> Value {
     json!({
         "image": { "tag": env!("CARGO_PKG_VERSION") },
         "postgresql": { "enabled": true, "image": { "tag": "15" } },
+        // The rights stay as they are: Helm does not change a role that somebody else has written.
+        "managedEndpoints": { "enabled": true },
     })
 }
 
