@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws terminal output as an SVG picture in which the lines appear as they were printed.
 
-    make demo | scripts/terminal-svg.py --sections 3-6 >docs/images/demo.svg
+    make demo | scripts/terminal-svg.py --sections 3-7 >docs/images/demo.svg
 
 Reads lines from standard input and records when each arrives. Copies them to standard error, so that the run can be
 followed. Long pauses are shortened. Viewers without animation, and readers who asked for reduced motion, see all lines.

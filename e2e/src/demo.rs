@@ -1,4 +1,4 @@
-//! The demo: a cluster, the operator, three pods behind a Service, a planned switchover, and a power failure of the
+//! The demo: a cluster, the operator, three pods behind a Service, planned switchovers, and a power failure of the
 //! active pod's node.
 
 use std::{
@@ -7,6 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
 use tokio::{process::Command, time};
 
 use crate::{
@@ -24,6 +26,8 @@ const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 /// The name of the objects in `examples/`.
 const NAME: &str = "hello";
 const NAMESPACE: &str = "default";
+const INSTALL: &str =
+    "The operator: helm install leadergroup charts/leadergroup --set managedEndpoints.enabled=true";
 const STARTED: Duration = Duration::from_mins(3);
 const NODE_BACK: Duration = Duration::from_mins(3);
 
@@ -32,7 +36,7 @@ pub async fn run() -> Result<()> {
     let begun = Instant::now();
     let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
     say(
-        "LeaderGroup: one of three pods is active. It hands over to another one, whose node then loses power.",
+        "LeaderGroup: one of three pods is active. It hands over to another one, and that one's node loses power.",
     )?;
 
     heading(
@@ -49,7 +53,7 @@ pub async fn run() -> Result<()> {
     let cluster = Box::pin(Cluster::attach_or_start()).await?;
     note(&format!("up after {:.1} s", start.elapsed().as_secs_f64()))?;
 
-    heading(2, "The operator: helm install leadergroup charts/leadergroup")?;
+    heading(2, INSTALL)?;
     let start = Instant::now();
     let program = std::env::current_exe().context("cannot tell which program this is")?;
     let provider = Provider::Own(Box::new(cluster));
@@ -72,7 +76,7 @@ pub async fn run() -> Result<()> {
 
     let stage = std::rc::Rc::into_inner(stage).context("the stage is still in use")?;
     let Provider::Own(cluster) = stage.provider else { anyhow::bail!("the demo needs its own cluster") };
-    heading(8, "The end")?;
+    heading(9, "The end")?;
     if keep || found {
         note(&format!(
             "the cluster keeps running; configure kubectl for it with: eval \"$({} env)\"",
@@ -107,12 +111,17 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     note(&calls.to_string())?;
 
     heading(5, "A planned switchover: another pod becomes active while the present one works")?;
-    // The client's node keeps its power in the next step.
+    // The client's node keeps its power later.
     let active = switchover(scenario, &active, &client, &node).await?;
     let planned = last_change(scenario)?;
     show(scenario).await?;
 
-    heading(6, &format!("{} loses power, and with it the active pod", active.node))?;
+    heading(6, "The same with endpoints that the operator writes: one update where a selector needs two")?;
+    manage_endpoints(scenario, &active, &client).await?;
+    let active = switchover(scenario, &active, &client, &node).await?;
+    let managed = last_change(scenario)?;
+
+    heading(7, &format!("{} loses power, and with it the active pod", active.node))?;
     let cluster = scenario.stage.own()?;
     let off = Moment::from(cluster.power_off(&active.node).await?);
     let failover = scenario.failover("power-off", &active, off, Some(&client), &["Silent"]);
@@ -126,7 +135,7 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     told(switch.first_new.since(off), &format!("{} answers through the Service", after.pod))?;
     show(scenario).await?;
 
-    heading(7, &format!("{} has power again", active.node))?;
+    heading(8, &format!("{} has power again", active.node))?;
     let start = Instant::now();
     scenario.stage.own()?.power_on(&active.node).await?;
     let still = back_as_standby(scenario, &active).await?;
@@ -139,19 +148,36 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     let history = scenario.history().await?;
     let checked = check(&history);
     checked.ok_or_dump(&history, &target_folder()?.join("demo-history.jsonl"))?;
-    Ok(last_line(&planned, &measured, calls.from(off).lost(), &checked))
+    Ok(last_line([&planned, &managed], &measured, calls.from(off).lost(), &checked))
 }
 
 /// The last line of the output.
-fn last_line(planned: &Measured, failover: &Measured, lost: usize, checked: &Checked) -> String {
+fn last_line(planned: [&Measured; 2], failover: &Measured, lost: usize, checked: &Checked) -> String {
+    let [labelled, managed] = planned.map(|change| change.lost.unwrap_or_default());
+    let [first, second] = planned.map(|change| change.failover_ms);
     format!(
-        "switchover: {} ms after the request, {} requests lost · failover: {} ms after power-off (ttl {} ms), \
-         {lost} requests lost · {checked}",
-        planned.failover_ms,
-        planned.lost.unwrap_or_default(),
-        failover.failover_ms,
-        failover.ttl_ms,
+        "switchovers: {first} and {second} ms after the request, {labelled} requests lost by selector and {managed} with \
+         managed endpoints · failover: {} ms after power-off (ttl {} ms), {lost} requests lost · {checked}",
+        failover.failover_ms, failover.ttl_ms,
     )
+}
+
+/// Changes the Service and the group to managed endpoints, and waits until the active pod answers again all the time.
+async fn manage_endpoints(scenario: &Scenario, active: &Active, client: &Client) -> Result<()> {
+    let file = format!("{EXAMPLES}/more/managed-endpoints.yaml");
+    kubectl(scenario, &["apply", "-f", &file], "apply -f examples/more/managed-endpoints.yaml").await?;
+    let slices: Api<EndpointSlice> = Api::namespaced(scenario.stage.kube.clone(), NAMESPACE);
+    let name = format!("{NAME}-leadergroup-ipv4");
+    eventually("the operator's slice", STARTED, async || {
+        let slice = slices.get(&name).await?;
+        ensure!(slice.endpoints.len() == 1, "it lists {} pods", slice.endpoints.len());
+        Ok(())
+    })
+    .await?;
+    // kube-proxy may apply this change late.
+    let latest = |calls: &Calls| calls.latest(100).answered_by(&active.pod) == 100;
+    client.until("100 answers in a row", STARTED, latest).await?;
+    Ok(())
 }
 
 fn last_change(scenario: &Scenario) -> Result<Measured> {
@@ -268,13 +294,15 @@ mod tests {
 
     #[test]
     fn the_last_line_says_how_long_it_took_and_what_was_lost() {
-        let planned = Measured { failover_ms: 109, lost: Some(0), ..Measured::default() };
+        let labelled = Measured { failover_ms: 109, lost: Some(103), ..Measured::default() };
+        let managed = Measured { failover_ms: 81, lost: Some(0), ..Measured::default() };
         let failover = Measured { failover_ms: 4551, ttl_ms: 5000, ..Measured::default() };
         let checked = Checked { most_active: 1, revisions: 321, ..Checked::default() };
         assert_eq!(
-            last_line(&planned, &failover, 42, &checked),
-            "switchover: 109 ms after the request, 0 requests lost · failover: 4551 ms after power-off (ttl 5000 ms), \
-             42 requests lost · 1 active at every revision (321 revisions checked)"
+            last_line([&labelled, &managed], &failover, 42, &checked),
+            "switchovers: 109 and 81 ms after the request, 103 requests lost by selector and 0 with managed endpoints · \
+             failover: 4551 ms after power-off (ttl 5000 ms), 42 requests lost · 1 active at every revision (321 \
+             revisions checked)"
         );
     }
 }

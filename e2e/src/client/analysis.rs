@@ -59,6 +59,12 @@ impl Calls {
         Self(self.0.iter().filter(|call| call.at >= moment).cloned().collect())
     }
 
+    /// The last calls.
+    #[must_use]
+    pub fn latest(&self, count: usize) -> Self {
+        Self(self.0[self.0.len().saturating_sub(count)..].to_vec())
+    }
+
     /// The answers, ordered by start of the call: when the call started, when it ended, and which pod answered.
     pub fn answers(&self) -> impl Iterator<Item = (Moment, Moment, &str)> {
         self.0.iter().filter_map(|call| Some((call.at, call.end, call.answer.as_deref().ok()?)))
