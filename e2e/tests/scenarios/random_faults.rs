@@ -132,6 +132,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.other_promotions = 0..=usize::MAX;
         for group in 1..groups {
             s.deployments().create(&PostParams::default(), &workload(group).deployment()?).await?;
+            s.services().create(&PostParams::default(), &workload(group).service()?).await?;
         }
         for group in 0..groups {
             let workload = workload(group);
