@@ -48,6 +48,8 @@ const MANY: u32 = 4;
 #[derive(Debug, Default)]
 struct Attempt {
     writing: bool,
+    /// The slice was not as it should be when it was last compared.
+    outstanding: bool,
     wanted: Option<EndpointSlice>,
     count: u32,
     /// When the next one may begin.
@@ -72,11 +74,8 @@ impl Publishing {
     /// back again and again is written after growing pauses.
     pub(super) fn due(&mut self, changes: Vec<SliceChange>, now: Duration) -> Vec<(SliceChange, u32)> {
         self.attempts.retain(|name, attempt| {
-            let wanted = changes.iter().any(|change| change.name() == *name);
-            if !wanted {
-                attempt.failed = None;
-            }
-            attempt.writing || wanted || now < attempt.after + LONGEST_PAUSE
+            attempt.outstanding = changes.iter().any(|change| change.name() == *name);
+            attempt.writing || attempt.outstanding || now < attempt.after + LONGEST_PAUSE
         });
         let mut due = Vec::new();
         for change in changes {
@@ -89,7 +88,8 @@ impl Publishing {
                     continue;
                 }
             } else {
-                *attempt = Attempt { wanted: change.wanted.clone(), ..Attempt::default() };
+                let wanted = change.wanted.clone();
+                *attempt = Attempt { wanted, outstanding: true, ..Attempt::default() };
             }
             due.push((change, attempt.count));
             attempt.writing = true;
@@ -101,7 +101,8 @@ impl Publishing {
 
     /// When one of these changes is due next.
     pub(super) fn next(&self, now: Duration) -> Option<Duration> {
-        let waiting = self.attempts.values().filter(|attempt| !attempt.writing && now < attempt.after);
+        let waiting = self.attempts.values().filter(|attempt| attempt.outstanding && !attempt.writing);
+        let waiting = waiting.filter(|attempt| now < attempt.after);
         waiting.map(|attempt| attempt.after).min()
     }
 
@@ -119,8 +120,9 @@ impl Publishing {
 
     /// Why slices are not as they should be.
     pub(super) fn problem(&self) -> Option<EndpointsProblem> {
-        let failed = self.attempts.values().find_map(|attempt| attempt.failed.clone());
-        let in_vain = || self.attempts.iter().find(|(_, attempt)| attempt.count >= MANY);
+        let outstanding = || self.attempts.iter().filter(|(_, attempt)| attempt.outstanding);
+        let failed = outstanding().find_map(|(_, attempt)| attempt.failed.clone());
+        let in_vain = || outstanding().find(|(_, attempt)| attempt.count >= MANY);
         failed.or_else(|| {
             let (slice, _) = in_vain()?;
             let message = format!(
@@ -160,6 +162,12 @@ mod tests {
         let mut first = |at| due(1, at);
         assert_eq!(tried(&[0, 199, 200, 599, 600, 1_399, 1_400], &mut first), [1, 0, 1, 0, 1, 0, 1]);
         assert_eq!(publishing.problem().map(|problem| problem.reason), Some(Reason::Changing));
+        assert_eq!(
+            (publishing.due(Vec::new(), at(1_400)).len(), publishing.problem()),
+            (0, None),
+            "it is as it should be"
+        );
+        assert_eq!(publishing.next(at(1_400)), None);
         assert_eq!(publishing.due(vec![change(2)], at(1_401)).len(), 1);
         assert!(publishing.is_writing() && publishing.problem().is_none());
         assert_eq!(publishing.due(vec![change(3)], at(1_402)).len(), 0, "one at a time");

@@ -119,13 +119,13 @@ impl WatchHealth {
         needed.into_iter().all(|watched| self.is_synced(watched, &scope))
     }
 
-    /// Why the Services of a namespace or their slices cannot be watched now.
-    pub(super) fn endpoints_problem(&self, namespace: &Arc<str>) -> Option<&str> {
+    /// Why the Services of a namespace or their slices cannot be watched, once that is worth reporting.
+    pub(super) fn endpoints_problem(&self, namespace: &Arc<str>, now: Duration) -> Option<&str> {
         let scope = self.scope_of(namespace);
         let needed = [Watched::Services, Watched::EndpointSlices];
         let mut failing =
             needed.into_iter().filter_map(|watched| self.failing.get(&(watched, scope.clone())));
-        failing.next().map(|(outage, _)| outage.problem.as_str())
+        failing.find(|(outage, _)| outage.lasts(now)).map(|(outage, _)| outage.problem.as_str())
     }
 
     pub(super) fn sight(&self) -> Sight {

@@ -27,7 +27,7 @@ impl Controller {
             group.publishing.report = EndpointsReport::default();
             return;
         }
-        let watch_problem = self.index.endpoints_problem(&name.namespace).map(|problem| {
+        let watch_problem = self.index.endpoints_problem(&name.namespace, now).map(|problem| {
             let message = format!("the operator cannot watch Services and EndpointSlices: {problem}");
             EndpointsProblem::new(Reason::WatchFailed, message)
         });

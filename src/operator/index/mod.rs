@@ -248,9 +248,9 @@ impl Index {
         self.watches.show_endpoints(namespace)
     }
 
-    /// Why the Services of a namespace or their slices cannot be watched now.
-    pub(super) fn endpoints_problem(&self, namespace: &Arc<str>) -> Option<&str> {
-        self.watches.endpoints_problem(namespace)
+    /// Why the Services of a namespace or their slices cannot be watched, once that is worth reporting.
+    pub(super) fn endpoints_problem(&self, namespace: &Arc<str>, now: Duration) -> Option<&str> {
+        self.watches.endpoints_problem(namespace, now)
     }
 
     /// A pod as it was last seen.
