@@ -7,13 +7,17 @@ use super::world::Member;
 
 /// For how long others are preferred to a pod that has failed once. Each further failure doubles it.
 const FIRST: Duration = Duration::from_mins(1);
-/// The longest such time. After that time without a failure, the next one counts as the first again.
+/// The longest such time.
 const LONGEST: Duration = Duration::from_mins(10);
+/// After that time without a failure the next one counts as the first again. It is longer than any `failbackDelay`: a
+/// pod that fails only while it is active has no chance to fail before.
+const REMEMBERED: Duration = Duration::from_hours(2);
 
 /// A pod's failures as the active one.
 #[derive(Clone, Copy, Debug)]
 struct Lapse {
     count: u32,
+    since: Duration,
     until: Duration,
 }
 
@@ -27,7 +31,7 @@ pub(super) struct Lapses {
 impl Lapses {
     pub(super) fn set_time(&mut self, now: Duration) {
         self.now = now;
-        self.pods.retain(|_, lapse| now < lapse.until + LONGEST);
+        self.pods.retain(|_, lapse| now < lapse.since + REMEMBERED);
     }
 
     /// Forgets pods that are gone.
@@ -39,7 +43,7 @@ impl Lapses {
     pub(super) fn add(&mut self, uid: &str) {
         let count = self.pods.get(uid).map_or(0, |lapse| lapse.count) + 1;
         let lasts = (FIRST * 2_u32.pow((count - 1).min(8))).min(LONGEST);
-        self.pods.insert(uid.to_owned(), Lapse { count, until: self.now + lasts });
+        self.pods.insert(uid.to_owned(), Lapse { count, since: self.now, until: self.now + lasts });
     }
 
     /// Whether others are preferred to the pod now.
@@ -47,8 +51,14 @@ impl Lapses {
         self.pods.get(uid).is_some_and(|lapse| self.now < lapse.until)
     }
 
-    /// When the next pod is as good as others again.
+    /// Whether the pod has just failed, however often before.
+    pub(super) fn is_fresh(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|lapse| self.now < lapse.since + FIRST)
+    }
+
+    /// When the answer for some pod changes next.
     pub(super) fn wake(&self) -> Option<Duration> {
-        self.pods.values().map(|lapse| lapse.until).filter(|until| self.now < *until).min()
+        let times = self.pods.values().flat_map(|lapse| [lapse.since + FIRST, lapse.until]);
+        times.filter(|at| self.now < *at).min()
     }
 }

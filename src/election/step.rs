@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
+    lapses::Lapses,
     request::{LastRequest, MOVE_PAUSE},
     world::{Member, Row},
 };
@@ -242,6 +243,7 @@ impl Group {
         self.unused.forget();
         self.last_request = LastRequest::default();
         (self.suspect, self.retried) = (None, None);
+        (self.lapses, self.preferred) = (Lapses::default(), None);
     }
 
     /// Begins a change of holder: with step 1, or with a dry run of step 4 if the new holder may turn out to be a pod
@@ -291,7 +293,9 @@ impl Group {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         match change.reason {
             Reason::Switchover => self.last_request.grants += 1,
-            Reason::NodeCordoned | Reason::Failback => self.move_after = now + MOVE_PAUSE,
+            Reason::NodeCordoned | Reason::Failback => {
+                (self.move_after, self.preferred) = (now + MOVE_PAUSE, None);
+            }
             _ => {}
         }
         // With two databases the declaration may be of another term that has the same token. The row of a free lock has

@@ -83,7 +83,12 @@ impl Group {
             return false;
         }
         self.wake_after_lapses();
-        let Some(successor) = self.sound_successor(holder, |_| true) else { return false };
+        // The pod must leave sooner or later. So one that failed often, but not just now, may follow.
+        let Some(successor) = self.best(Some(holder), |member| {
+            member.pod != *holder && !member.leaving && !self.lapses.is_fresh(&member.pod.uid)
+        }) else {
+            return false;
+        };
         if now < self.move_after {
             self.wake_at(self.move_after);
             return false;
@@ -94,12 +99,12 @@ impl Group {
 
     /// Begins to give the role back to a pod of a higher priority than the holder's, once that pod could have had it
     /// for as long as the policy says. Returns whether it did. The holder works, so nothing is urgent: a pod of an
-    /// older revision, which a rollout is about to delete, is not worth a change.
+    /// older revision, which a rollout is about to delete, is not worth a change, unless the holder is of one, too.
+    /// What a user has requested stays until the next change.
     pub(super) fn fail_back(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
         let since = self.preferred.take();
-        let Some(delay) = self.world.policy.failback.filter(|_| !self.world.policy.paused) else {
-            return false;
-        };
+        let held = self.world.policy.paused || self.row.reason == Some(Reason::Switchover);
+        let Some(delay) = self.world.policy.failback.filter(|_| !held) else { return false };
         self.wake_after_lapses();
         let Some(present) = self.member(&holder.uid).filter(|_| self.works(holder)) else { return false };
         let newest = self.newest_revision(None);
@@ -109,8 +114,9 @@ impl Group {
         let Some(next) = self.sound_successor(holder, better) else { return false };
         let since = since.filter(|(uid, _)| *uid == next.uid).map_or(now, |(_, since)| since);
         let at = (since + delay).max(self.move_after);
+        // Kept if it begins, too: a dry run may come first.
+        self.preferred = Some((next.uid.clone(), since));
         if now < at {
-            self.preferred = Some((next.uid, since));
             self.wake_at(at);
             return false;
         }

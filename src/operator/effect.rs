@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
-    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Sighting},
+    api::{OnDelete, PodAt, PodRef, Reason, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
@@ -200,9 +200,9 @@ impl Call<'_> {
 
     async fn clear(&self, on_delete: OnDelete, pods: &[PodAt]) -> Result<Outcome, Failure> {
         let (router, group) = (&self.context.router, &self.record.reference);
-        let managed = self.record.object.spec.routing.endpoints == Endpoints::Managed;
         let mut cleared = router.clear(group, on_delete, pods).await;
-        if self.context.manages_endpoints && managed && on_delete == OnDelete::Strip {
+        // Whatever the spec says now: slices may be left of a time when it said something else.
+        if self.context.manages_endpoints && on_delete == OnDelete::Strip {
             cleared = cleared.and(router.withdraw(group).await);
         }
         cleared.map_err(|error| {

@@ -35,7 +35,8 @@ pub(super) enum Route {
     Nowhere(i64),
     /// To the pod to which they route now, while it exists: the owner is changing the holder.
     AsBefore,
-    /// To the pod to which they route now, while it is labelled active: nobody decides about the holder.
+    /// To the pod to which they route now, while it is labelled active: nobody decides about the holder, or a change of
+    /// holder does not get on.
     WhileActive,
 }
 
@@ -87,6 +88,8 @@ impl Route {
             Phase::Stable if holder.is_none_or(|member| member.role != Role::Active) => {
                 Self::Nowhere(declared.token)
             }
+            // It may go on like this for long.
+            _ if election.fails_repeatedly() => Self::WhileActive,
             _ => Self::AsBefore,
         })
     }
@@ -208,7 +211,11 @@ pub(super) async fn publish(
     record: &Record,
     change: &SliceChange,
 ) -> Result<(), EndpointsProblem> {
-    let Published::Occupied(others) = router.publish(&record.reference, change).await? else { return Ok(()) };
+    let Published::Occupied(others) =
+        router.publish(&record.reference, &record.object.spec.selector, change).await?
+    else {
+        return Ok(());
+    };
     let (service, label, others) = (&change.service, &record.reference.marks.label, others.join(", "));
     let message = format!(
         "Service {service} has endpoints that the operator did not write, in the EndpointSlices {others}. If its selector \

@@ -111,6 +111,11 @@ impl WatchHealth {
         self.is_synced(Watched::Groups, &scope) && (self.is_synced(Watched::Pods, &scope) || without_pods())
     }
 
+    /// Whether the nodes have been listed.
+    pub(super) fn show_nodes(&self) -> bool {
+        self.is_synced(Watched::Nodes, &None)
+    }
+
     /// Whether the pods of a namespace, its Services and their slices have been listed. Before the pods are listed, the
     /// one that is routed to would seem to be gone.
     pub(super) fn show_endpoints(&self, namespace: &Arc<str>) -> bool {

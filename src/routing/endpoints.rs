@@ -27,7 +27,7 @@ use kube::{
 };
 
 use super::{GroupRef, Router, RoutingError, stamp_of};
-use crate::api::{FIELD_MANAGER, GROUP_LABEL, PodRef, Role, SLICE_MANAGER, STAMP_ANNOTATION};
+use crate::api::{FIELD_MANAGER, GROUP_LABEL, PodRef, PodSelector, Role, SLICE_MANAGER, STAMP_ANNOTATION};
 
 /// The label of a slice that names its Service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -229,7 +229,12 @@ impl Router {
 
     /// Makes one change of a slice. It is bound to the version that was seen. If that is out of date, the slice is
     /// read, and what forbids the change is looked for.
-    pub async fn publish(&self, group: &GroupRef, change: &SliceChange) -> Result<Published, RoutingError> {
+    pub async fn publish(
+        &self,
+        group: &GroupRef,
+        selector: &PodSelector,
+        change: &SliceChange,
+    ) -> Result<Published, RoutingError> {
         let api = self.slices(group);
         let Some(wanted) = &change.wanted else {
             let Some(seen) = &change.seen else { return Ok(Published::Done) };
@@ -237,7 +242,7 @@ impl Router {
         };
         if let Some(removed) =
             change.seen.as_ref().and_then(routed_to).filter(|_| wanted.endpoints.is_empty())
-            && !self.has_lost_its_role(group, &removed).await?
+            && !self.has_lost_its_role(group, selector, &removed, &wanted.address_type).await?
         {
             return Ok(Published::Outdated);
         }
@@ -264,12 +269,18 @@ impl Router {
         Ok(Published::Outdated)
     }
 
-    /// Whether a pod that is to be taken out of a slice is gone, has ended, or is no longer labelled active: by a
-    /// quorum read, because a watch may be late.
-    async fn has_lost_its_role(&self, group: &GroupRef, pod: &PodRef) -> Result<bool, RoutingError> {
+    /// Whether a pod that is to be taken out of a slice is gone, has ended, has no address of this family, has left the
+    /// group, or is no longer labelled active: by a quorum read, because a watch may be late.
+    async fn has_lost_its_role(
+        &self,
+        group: &GroupRef,
+        selector: &PodSelector,
+        pod: &PodRef,
+        family: &str,
+    ) -> Result<bool, RoutingError> {
         let Some(found) = self.pod(group, pod).await? else { return Ok(true) };
-        let phase = found.status.as_ref().and_then(|status| status.phase.as_deref());
-        Ok(group.marks.role(&found) != Role::Active || matches!(phase, Some("Failed" | "Succeeded")))
+        let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
+        Ok(!is_active || address(&found, family).is_none())
     }
 
     /// Creates a slice without endpoints, so that a request that arrives late adds none. If there is one of its name,
@@ -311,6 +322,11 @@ impl Router {
         let is_ours = stamp_of(found).is_some_and(|stamp| stamp.group == group.uid && stamp.token <= token);
         if is_known && is_ours {
             return Ok(true);
+        }
+        // Another group has taken the slice over since it was seen.
+        let is_foreign = |slice| stamp_of(slice).is_some_and(|stamp| stamp.group != group.uid);
+        if seen.is_some_and(|seen| !is_foreign(seen)) && is_foreign(found) {
+            return Ok(false);
         }
         let Some(object) = self.group(group).await? else { return Ok(false) };
         let declared = object.status.map_or(0, |status| status.declaration.token);
@@ -366,15 +382,21 @@ impl Router {
     /// same name.
     pub async fn withdraw(&self, group: &GroupRef) -> Result<(), RoutingError> {
         let this = self.in_background();
-        let api = this.slices(group);
+        let (api, what) = (this.slices(group), "list the EndpointSlices of a LeaderGroup");
         let params = ListParams::default()
             .labels(&format!("{GROUP_LABEL}={},{MANAGED_BY_LABEL}={SLICE_MANAGER}", group.name));
-        let found = this.call("list the EndpointSlices of a LeaderGroup", api.list_metadata(&params)).await?;
-        let ours = found.items.iter().filter(|slice| stamp_of(*slice).is_none_or(|it| it.group == group.uid));
-        for slice in ours {
-            this.delete(&api, slice).await?;
+        for _ in 0..3 {
+            let found = this.call(what, api.list_metadata(&params)).await?;
+            let is_ours = |slice: &&_| stamp_of(*slice).is_none_or(|stamp| stamp.group == group.uid);
+            let mut all = true;
+            for slice in found.items.iter().filter(is_ours) {
+                all &= this.delete(&api, slice).await? == Published::Done;
+            }
+            if all {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(RoutingError::Contended { what: "delete the EndpointSlices of a LeaderGroup" })
     }
 }
 

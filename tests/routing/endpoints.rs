@@ -48,7 +48,8 @@ impl Routed {
     }
 
     async fn publish(&self, change: &SliceChange) -> Published {
-        self.stage.router.publish(&self.stage.group, change).await.unwrap()
+        let selector = serde_json::from_value(json!({ "matchLabels": { "app": "orders" } })).unwrap();
+        self.stage.router.publish(&self.stage.group, &selector, change).await.unwrap()
     }
 
     async fn read(&self) -> EndpointSlice {

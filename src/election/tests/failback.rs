@@ -116,7 +116,9 @@ fn a_pod_that_failed_does_not_get_the_role_back_for_a_while() {
     case.world(active(world(Standing::Silent), "a", &case));
     assert_eq!(case.grant().holder, pod("b"));
     carry_out(&mut case, 8, "b", world(Standing::Eligible));
-    assert_eq!(case.group.wake(), Some(case.now + Duration::from_mins(2)));
+    case.now += Duration::from_mins(1);
+    case.step(Event::Tick);
+    assert_eq!((case.asked.len(), case.group.wake()), (0, Some(case.now + Duration::from_mins(1))));
 }
 
 #[test]
@@ -129,4 +131,48 @@ fn a_pod_that_failed_follows_if_no_other_can() {
     world.members[2].standing = Standing::Unproven;
     case.world(world);
     assert_eq!(case.grant().holder, pod("a"));
+}
+
+#[test]
+fn what_a_user_has_requested_stays() {
+    let world = World {
+        switchover: Some(SwitchoverRequest { id: "one".to_owned(), to: Some("c".to_owned()) }),
+        ..preferring_b(Some(Duration::ZERO))
+    };
+    let mut case = Case::stable(world.clone());
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("c"), Reason::Switchover));
+    carry_out(&mut case, 6, "c", world.clone());
+    case.now += Duration::from_hours(1);
+    case.step(Event::Tick);
+    assert!(case.asked.iter().all(|(_, effect)| !matches!(effect, Effect::Grant(_))));
+}
+
+#[test]
+fn the_delay_begins_anew_when_the_group_comes_back_to_this_replica() {
+    let world = preferring_b(Some(DELAY));
+    let mut case = Case::stable(world.clone());
+    case.step(Event::Disowned);
+    case.now += Duration::from_hours(1);
+    let (row, seed) = (row(5, Some("a"), true), Uuid::from_u128(2_000));
+    case.step(Event::Owned { seed, row: Some(row), world });
+    assert_eq!((case.asked.is_empty(), case.group.wake()), (true, Some(case.now + DELAY)));
+}
+
+#[test]
+fn a_pod_that_failed_often_may_follow_one_on_a_cordoned_node_after_a_minute() {
+    let mut case = Case::stable(with(Standing::Silent));
+    case.group.lapses.set_time(NOW);
+    for _ in 0..3 {
+        case.group.lapses.add("uid-c");
+    }
+    carry_out(&mut case, 6, "b", settled());
+    // b is on a cordoned node, a has just failed, and c failed three times.
+    let mut world = active(settled(), "b", &case);
+    world.members[1].leaving = true;
+    case.world(world);
+    assert!(case.asked.is_empty());
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_mins(1)));
+    case.now += Duration::from_mins(1);
+    case.step(Event::Tick);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::NodeCordoned));
 }

@@ -56,7 +56,7 @@ impl Controller {
         group.publishing.report = EndpointsReport { problem, ..plan.report };
         self.timers.at_latest(name, group.publishing.next(now));
         for (change, attempts) in due {
-            let urgent = change.reroutes() && attempts == 0;
+            let urgent = change.reroutes() && attempts < 3;
             let urgency = if urgent { Urgency::Finish } else { Urgency::Routine };
             let record = record.clone();
             self.executor.start(urgency, move |context| async move {

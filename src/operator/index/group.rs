@@ -198,8 +198,11 @@ impl IndexedGroup {
     }
 
     /// The world as the election sees it, with the standings as they were last weighed.
-    pub(super) fn world(&self, lock_away: bool, nodes: &Nodes) -> World {
+    /// `nodes_listed`: before that, priorities by labels of nodes are not known, and no pod gets the role back for one.
+    pub(super) fn world(&self, lock_away: bool, nodes: &Nodes, nodes_listed: bool) -> World {
         let spec = &self.record.object.spec;
+        let by_nodes = spec.election.priorities.iter().any(|priority| !priority.node_labels.is_empty());
+        let fails_back = spec.election.failback == Failback::WhenReady && (nodes_listed || !by_nodes);
         let hands_over = spec.election.on_cordon == OnCordon::Handover;
         let member = |pod: &TrackedPod| {
             let leaving = hands_over && nodes.is_leaving(pod.node());
@@ -210,8 +213,7 @@ impl IndexedGroup {
             policy: Policy {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,
-                failback: (spec.election.failback == Failback::WhenReady)
-                    .then_some(spec.election.failback_delay.0),
+                failback: fails_back.then_some(spec.election.failback_delay.0),
                 on_delete: spec.on_delete,
             },
             declared: self.record.declared(),

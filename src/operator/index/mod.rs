@@ -48,7 +48,7 @@ use super::{
     watch_health::{Scope, Sight, WatchHealth, Watched},
 };
 use crate::{
-    api::HoldConnection,
+    api::{Endpoints, HoldConnection},
     election::World,
     health::{NodeLeases, Reach, Target},
 };
@@ -200,7 +200,8 @@ impl Index {
         group.assess(&self.leases, now);
         self.timers.set(name, group.next_deadline(&self.leases, now));
         self.dirty.remove(name);
-        Some(group.world(lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE, &self.nodes))
+        let lock_away = lock_away && group.deleting_for(now) >= OUTAGE_PATIENCE;
+        Some(group.world(lock_away, &self.nodes, self.watches.show_nodes()))
     }
 
     /// What to probe at each pod of a group; `None` for a pod that must not be probed.
@@ -269,10 +270,13 @@ impl Index {
         self.watches.allow_claim(&name.namespace, deleting, now)
     }
 
-    /// Makes the groups in the scope of a watch dirty.
-    fn touch_scope(&mut self, scope: &Scope) {
-        let inside = |name: &&GroupName| scope.as_ref().is_none_or(|scope| *scope == name.namespace);
-        self.dirty.extend(self.groups.keys().filter(inside).cloned());
+    /// Makes the groups with managed endpoints in the scope of a watch dirty.
+    fn touch_managed(&mut self, scope: &Scope) {
+        let inside = |name: &GroupName| scope.as_ref().is_none_or(|scope| *scope == name.namespace);
+        let managed =
+            |group: &IndexedGroup| group.record().object.spec.routing.endpoints == Endpoints::Managed;
+        let concerned = self.groups.iter().filter(|(name, group)| inside(name) && managed(group));
+        self.dirty.extend(concerned.map(|(name, _)| name.clone()));
     }
 
     fn touch_all(&mut self) {

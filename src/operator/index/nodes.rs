@@ -21,13 +21,15 @@ impl Index {
                 if let Some(seen) = self.listing.get_mut(&listing) {
                     seen.insert(node.name_any());
                 }
-                self.node_seen(&node);
+                self.nodes.seen(&node);
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
                 for node in self.nodes.not_in(&seen) {
-                    self.node_gone(&node);
+                    self.nodes.gone(&node);
                 }
+                // Once, and not for each of thousands of nodes.
+                self.touch_all();
                 self.synced(Watched::Nodes, None, requests);
             }
         }

@@ -43,7 +43,7 @@ impl Index {
         if complete {
             self.synced(watched, scope.clone(), requests);
             // What was waited for may be there now.
-            self.touch_scope(scope);
+            self.touch_managed(scope);
         }
     }
 }
