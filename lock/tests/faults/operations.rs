@@ -279,9 +279,9 @@ fn one_answer(answers: impl Iterator<Item = String>) -> String {
     answers.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the answer shows that the first try has not ended, because something is still locked.
+/// Whether the answer, or one of several, shows that the first try has not ended, because something is still locked.
 pub fn is_under_way(answer: &str) -> bool {
-    ["Busy", "Refused(Busy)", "dead false"].contains(&answer)
+    answer.split(", ").any(|answer| ["Busy", "Refused(Busy)", "dead false"].contains(&answer))
 }
 
 /// Repeats the operation. Until the first try has ended, the answer may be that it is still under way.
