@@ -84,11 +84,8 @@ impl Group {
         }
         self.wake_after_lapses();
         // The pod must leave sooner or later. So one that failed often, but not just now, may follow.
-        let Some(successor) = self.best(Some(holder), |member| {
-            member.pod != *holder && !member.leaving && !self.lapses.is_fresh(&member.pod.uid)
-        }) else {
-            return false;
-        };
+        let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
+        let Some(successor) = self.successor_that_stays(holder, may) else { return false };
         if now < self.move_after {
             self.wake_at(self.move_after);
             return false;
@@ -111,7 +108,9 @@ impl Group {
         let outdated = |member: &Member| newest.is_some() && member.revision.as_ref() != newest;
         let (priority, may_be_outdated) = (present.priority, outdated(present));
         let better = |member: &Member| member.priority > priority && (may_be_outdated || !outdated(member));
-        let Some(next) = self.sound_successor(holder, better) else { return false };
+        // A pod that failed lately may fail again as soon as it is active.
+        let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);
+        let Some(next) = self.successor_that_stays(holder, may) else { return false };
         let since = since.filter(|(uid, _)| *uid == next.uid).map_or(now, |(_, since)| since);
         let at = (since + delay).max(self.move_after);
         // Kept if it begins, too: a dry run may come first.
@@ -142,9 +141,9 @@ impl Group {
         })
     }
 
-    /// The best pod to take over from a holder that works: not one that would have to hand over itself.
-    fn successor_that_stays(&self, holder: &PodRef) -> Option<PodRef> {
-        self.best(Some(holder), |member| member.pod != *holder && !member.leaving)
+    /// The best of these pods to take over from a holder that works: not one that would have to hand over itself.
+    fn successor_that_stays(&self, holder: &PodRef, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
+        self.best(Some(holder), |member| member.pod != *holder && !member.leaving && may(member))
     }
 
     /// A pod that failed lately may be chosen once that is long enough ago.
@@ -154,22 +153,13 @@ impl Group {
         }
     }
 
-    /// The best of these pods to take over from a holder that works, although nobody requested a change: not one that
-    /// failed lately, and may fail again as soon as it is active.
-    fn sound_successor(&self, holder: &PodRef, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
-        self.best(Some(holder), |member| {
-            let fails = self.lapses.has(&member.pod.uid);
-            member.pod != *holder && !member.leaving && !fails && may(member)
-        })
-    }
-
     fn target(&self, request: &SwitchoverRequest, holder: &PodRef) -> Result<PodRef, SwitchoverRefusal> {
         use SwitchoverRefusal as R;
         if self.world.policy.paused {
             return Err(R::Paused);
         }
         let Some(name) = &request.to else {
-            return self.successor_that_stays(holder).ok_or(R::NoCandidate);
+            return self.successor_that_stays(holder, |_| true).ok_or(R::NoCandidate);
         };
         let named = self.world.members.iter().filter(|member| member.pod.name == *name);
         // While a pod is being replaced by one of the same name, the newer one is meant.

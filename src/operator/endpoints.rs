@@ -35,8 +35,8 @@ pub(super) enum Route {
     Nowhere(i64),
     /// To the pod to which they route now, while it exists: the owner is changing the holder.
     AsBefore,
-    /// To the pod to which they route now, while it is labelled active: nobody decides about the holder, or a change of
-    /// holder does not get on.
+    /// To the pod to which they route now, while it is labelled active: no replica decides about the holder, or a
+    /// change of holder makes no progress.
     WhileActive,
 }
 
@@ -68,8 +68,8 @@ impl Route {
     /// Where this replica lets the Services route to; `None` if that is for another one to do, or the group is being
     /// deleted.
     ///
-    /// A declared holder with the active label and the stamp of its term is routed to by whoever sees it: the write
-    /// fails if a later term has written the slice. Only the owner can tell that a term has no active pod.
+    /// Any replica may route to a declared holder that has the active label and the stamp of its term: the write fails
+    /// if a later term has written the slice. Only the owner can tell that a term has no active pod.
     pub(super) fn of(election: &election::Group, decider: Decider) -> Option<Self> {
         let world = election.world();
         let declared = match decider {
@@ -114,7 +114,8 @@ impl Seen<'_> {
     }
 
     /// What has to be written so that the Services of the group route there.
-    /// Only the owner deletes slices: it knows for certain that the group no longer asks for them.
+    ///
+    /// Only the owner deletes slices: another replica may not know yet that the group asks for them.
     pub(super) fn plan(
         &self,
         record: &Record,

@@ -2,7 +2,7 @@
 //!
 //! A Service that selects the role label changes its endpoint in two updates: the strip takes the old one away, and the
 //! promotion adds the new one. kube-proxy applies the first and puts the second off by its `minSyncPeriod`, a second by
-//! default. Here one update replaces the one by the other.
+//! default. Here one update replaces the old endpoint with the new one.
 //!
 //! A slice carries the stamp of the term that it was written for, and each write is bound to a version of the slice
 //! that was seen. So a write of an earlier term that arrives late is refused. Each Service has one slice for each
@@ -228,7 +228,7 @@ impl Router {
     }
 
     /// Makes one change of a slice. It is bound to the version that was seen. If that is out of date, the slice is
-    /// read, and what forbids the change is looked for.
+    /// read and checked for anything that forbids the change.
     pub async fn publish(
         &self,
         group: &GroupRef,

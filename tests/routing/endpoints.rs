@@ -99,7 +99,7 @@ async fn a_write_of_an_earlier_term_that_arrives_late_is_refused() {
     delete().await;
     assert_eq!(routed.publish(&late_first).await, Published::Outdated);
     assert_eq!(routed.read().await.endpoints, []);
-    // The same for a group that is gone, or was made anew.
+    // The same for a group that was deleted, and for one that was created again.
     delete().await;
     let later = routed.stage.replace_group().await;
     assert_eq!(routed.publish(&late_first).await, Published::Outdated);

@@ -57,7 +57,7 @@ fn the_role_goes_back_to_a_preferred_pod_once_that_has_been_fit_for_the_delay() 
     unfit.members[1].standing = Standing::Unproven;
     case.world(unfit);
     case.world(preferring_b(Some(DELAY)));
-    assert_eq!(case.group.wake(), Some(case.now + DELAY), "the delay begins anew");
+    assert_eq!(case.group.wake(), Some(case.now + DELAY), "the delay starts again");
     case.now += DELAY / 2;
     case.step(Event::Tick);
     assert!(case.asked.is_empty());
@@ -148,7 +148,7 @@ fn what_a_user_has_requested_stays() {
 }
 
 #[test]
-fn the_delay_begins_anew_when_the_group_comes_back_to_this_replica() {
+fn the_delay_starts_again_when_the_group_comes_back_to_this_replica() {
     let world = preferring_b(Some(DELAY));
     let mut case = Case::stable(world.clone());
     case.step(Event::Disowned);
