@@ -17,7 +17,7 @@ CHART := charts/leadergroup
 
 # All targets that run cargo.
 demo test check mutants random-faults cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
-  bench-fleet bench-fleet-docs bench-fleet-short docs e2e-build: | own-target
+  bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet docs e2e-build: | own-target
 
 ##@ Demo and tests
 
@@ -151,6 +151,22 @@ bench-fleet-docs: root build-cluster # The same, and the pictures of docs/benchm
 .PHONY: bench-fleet-short
 bench-fleet-short: root build-cluster ## The same within a minute, with few groups: fails if something is wrong, not if it is slow
 	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" cargo test --workspace --bench fleet
+
+.PHONY: bench-failover
+bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30, ONLY=<changes and candidates>. An hour
+	cargo build --workspace --bins --profile bench
+	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --bench failover -- $(ONLY)
+
+.PHONY: bench-failover-docs
+bench-failover-docs: root build-cluster # The same, and the tables and pictures of README.md and docs/benchmarks.md
+	cargo build --workspace --bins --profile bench
+	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" cargo bench --workspace --bench failover
+	scripts/failover-tables.py "$(CARGO_TARGET_DIR)/bench/failover.json"
+
+.PHONY: bench-quiet
+bench-quiet: root build-cluster ## Look for false failovers with short ttls while a compiler keeps all cores busy: MINUTES=30
+	cargo build --workspace --bins --profile bench
+	LEADERGROUP_BENCH_MINUTES="$(MINUTES)" cargo bench --workspace --bench failover -- quiet
 
 .PHONY: docs
 docs: ## Build the library's documentation

@@ -198,6 +198,20 @@ impl Cluster {
         Ok(())
     }
 
+    /// Changes kube-proxy's `minSyncPeriod` on every node, until the node is powered off or the cluster ends.
+    pub async fn set_proxy_min_sync_period(&self, period: Duration) -> Result<()> {
+        let credentials = Self::credentials();
+        try_join_all(self.nodes().iter().map(|machine| self.as_node(machine)).map(|node| {
+            let credentials = &credentials;
+            async move {
+                node.write_proxy_settings(credentials, period)?;
+                node.restart_proxy().await
+            }
+        }))
+        .await?;
+        Ok(())
+    }
+
     /// Waits until every node is Ready.
     pub async fn nodes_ready(&self, limit: Duration) -> Result<()> {
         let nodes: Api<ApiNode> = Api::all(self.client().await?);

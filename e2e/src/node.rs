@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::cgroup::ROOT as CGROUP_ROOT;
@@ -96,6 +97,13 @@ impl Node<'_> {
         self.machines.start_in(self.name(), &self.daemon("kubelet"), Some(mounts), kubelet, true).await?;
         self.machines.start_in(self.name(), &self.daemon("kube-proxy"), Some(mounts), proxy, true).await?;
         Ok(())
+    }
+
+    /// Restarts kube-proxy, which reads its configuration then.
+    pub async fn restart_proxy(&self) -> Result<()> {
+        let daemon = self.daemon("kube-proxy");
+        self.machines.end(&daemon, Signal::TERM).await?;
+        self.machines.start_again(&daemon).await
     }
 
     /// Loads an image on the node.

@@ -26,17 +26,18 @@ const GO_MINIMUM: (u32, u32) = (1, 26);
 
 /// The inputs of the build in the directory of the Go module. There is one module for all programs, so that the
 /// packages they share, which are most of them, are compiled once.
-const FILES: [&str; 3] = ["go.mod", "go.sum", "coredns/main.go"];
-/// The targets: the tools of go.mod, and our own program.
-const TARGETS: [&str; 2] = ["tool", "./coredns"];
+const FILES: [&str; 4] = ["go.mod", "go.sum", "coredns/main.go", "elector/main.go"];
+/// The targets: the tools of go.mod, and our own programs.
+const TARGETS: [&str; 3] = ["tool", "./coredns", "./elector"];
 /// Excludes parts of containerd that need C libraries.
 const TAGS: &str = "no_btrfs,no_devmapper,no_zfs";
 /// The programs that the build must produce; `server` is etcd.
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "containerd",
     "containerd-shim-runc-v2",
     "coredns",
     "ctr",
+    "elector",
     "helm",
     "kube-apiserver",
     "kube-controller-manager",

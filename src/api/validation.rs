@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
-    spec::{ElectionSpec, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
+    spec::{ElectionSpec, Failback, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
     syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
@@ -54,6 +54,12 @@ pub enum InvalidSpec {
          write them like {{weight: 10, nodeLabels: {{topology.kubernetes.io/zone: a}}}}"
     )]
     Priority,
+    /// Without priorities there is no pod to go back to.
+    #[error(
+        "spec.election.failback WhenReady needs spec.election.priorities, without which no pod is preferred to another: \
+         write priorities, or leave failback out"
+    )]
+    Failback,
     /// No kind of probe, or more than one.
     #[error("spec.health.probe must be of exactly one kind: write one of httpGet, tcpSocket and grpc")]
     ProbeKind,
@@ -78,6 +84,11 @@ pub enum InvalidSpec {
         "spec.routing: `{0}` cannot mark roles: write a valid label of your own domain, such as example.com/role"
     )]
     RoleLabel(String),
+    /// The value by which Services select no pod.
+    #[error(
+        "spec.routing: activeValue and standbyValue must not be {NO_ROLE}, by which Services select no pod: write another value"
+    )]
+    NoRole,
     /// The values for active and standby are equal.
     #[error(
         "spec.routing: activeValue and standbyValue are the same: write two, such as {ACTIVE_VALUE} and {STANDBY_VALUE}"
@@ -128,6 +139,9 @@ impl ElectionSpec {
         if self.priorities.len() > 16 || self.priorities.iter().any(is_wrong) {
             return Err(InvalidSpec::Priority);
         }
+        if self.failback == Failback::WhenReady && self.priorities.is_empty() {
+            return Err(InvalidSpec::Failback);
+        }
         Ok(())
     }
 }
@@ -162,8 +176,11 @@ impl RoutingSpec {
             return Err(InvalidSpec::RoleLabel(self.role_label.clone()));
         }
         let values = [&self.active_value, &self.standby_value];
-        if let Some(wrong) = values.into_iter().find(|value| !is_label_name(value) || *value == NO_ROLE) {
+        if let Some(wrong) = values.into_iter().find(|value| !is_label_name(value)) {
             return Err(InvalidSpec::RoleLabel(wrong.clone()));
+        }
+        if values.into_iter().any(|value| value == NO_ROLE) {
+            return Err(InvalidSpec::NoRole);
         }
         if self.active_value == self.standby_value { Err(InvalidSpec::SameValues) } else { Ok(()) }
     }
@@ -173,11 +190,11 @@ impl LockSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
         let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
         let (ttl, retry_interval) = (self.ttl.0, self.retry_interval.0);
-        if ttl < Duration::from_secs(1) || ttl > LONGEST {
-            return out_of_range("lock.ttl", "from 1s to 1h");
+        if ttl < Duration::from_millis(500) || ttl > LONGEST {
+            return out_of_range("lock.ttl", "from 500ms to 1h");
         }
-        if retry_interval < Duration::from_millis(100) || retry_interval * 3 > ttl {
-            return out_of_range("lock.retryInterval", "from 100ms to a third of ttl");
+        if retry_interval < Duration::from_millis(50) || retry_interval * 3 > ttl {
+            return out_of_range("lock.retryInterval", "from 50ms to a third of ttl");
         }
         if self.lock_delay.0 > LONGEST {
             return out_of_range("lock.lockDelay", "from 0s to 1h");

@@ -6,13 +6,13 @@ use anyhow::Result;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::contender::{Contender, Kind, Outcome, prepare, program};
+use crate::contender::{Contender, Kind, prepare, program};
 use crate::keeping::key;
 use crate::machine::Bench;
 use crate::measure::{Dice, Latencies};
 use crate::plot::Bars;
 use crate::report::{Report, number};
-use crate::rivals::Lease;
+use crate::rivals::{Lease, Outcome};
 
 const CLIENTS: [usize; 3] = [1, 8, 64];
 const KEYS: [usize; 2] = [1, 1_000];

@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnection;
 
 use crate::machine::{connect, execute, store};
 use crate::postgres::Database;
-use crate::rivals::{self, Lease};
+use crate::rivals::{self, Lease, Outcome};
 
 /// The ttl of the rivals' leases and of our sessions.
 const TTL: Duration = Duration::from_secs(5);
@@ -57,17 +57,6 @@ pub(crate) async fn prepare(database: &Database, kind: Kind) -> Result<()> {
     } else {
         execute(database, rivals::TABLES).await
     }
-}
-
-/// The outcome of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The key was free, or its holder's time was over.
-    Taken,
-    /// The caller already held it, and keeps it.
-    Kept,
-    /// Another candidate holds it.
-    Held,
 }
 
 /// One candidate, with its own connection unless it is a task of a program.

@@ -8,12 +8,12 @@ use serde_json::json;
 use sqlx::postgres::PgConnection;
 use tokio::task::JoinSet;
 
-use crate::contender::{Contender, Kind, Outcome, prepare};
+use crate::contender::{Contender, Kind, prepare};
 use crate::keeping::{grant, hold, key};
 use crate::machine::{Bench, connect, execute, store};
 use crate::measure::Latencies;
 use crate::report::{Report, number};
-use crate::rivals::{Lease, upsert_batch};
+use crate::rivals::{Lease, Outcome, upsert_batch};
 
 const KEYS: [usize; 2] = [1_000, 10_000];
 const ROUNDS: usize = 5;

@@ -12,12 +12,12 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::contender::{Kind, Outcome, prepare};
+use crate::contender::{Kind, prepare};
 use crate::machine::{Bench, Usage, connect, execute, store};
 use crate::plot::{Axis, Lines, Series};
 use crate::postgres::Database;
 use crate::report::{Report, number};
-use crate::rivals::{Lease, baseline, renew_batch, upsert};
+use crate::rivals::{Lease, Outcome, baseline, renew_batch, upsert};
 
 const GROUPS: [usize; 4] = [10, 100, 1_000, 10_000];
 const CANDIDATES: usize = 3;

@@ -9,12 +9,13 @@ use leadergroup_lock::{Key, Retention};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::contender::{Contender, Kind, Outcome};
+use crate::contender::{Contender, Kind};
 use crate::keeping::{hold, key};
 use crate::machine::{Bench, execute, store};
 use crate::measure::{Dice, Latencies};
 use crate::postgres::Database;
 use crate::report::{Report, number};
+use crate::rivals::Outcome;
 
 const TERMS: usize = 3_000_000;
 const KEYS: usize = 500;

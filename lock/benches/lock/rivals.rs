@@ -4,8 +4,6 @@ use anyhow::Result;
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Executor as _};
 
-use crate::contender::Outcome;
-
 pub(crate) const TABLES: &str = "
     create table baseline (
         key text, holder text, lock_timestamp timestamp not null, ttl interval not null, primary key (key, holder)
@@ -19,6 +17,17 @@ pub(crate) const ADVISORY_RELEASE: &str = "select pg_advisory_unlock(hashtextext
 
 /// PostgreSQL's SQLSTATE when `NOWAIT` finds a lock taken.
 const NOT_AVAILABLE: &str = "55P03";
+
+/// The outcome of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The key was free, or its holder's time was over.
+    Taken,
+    /// The caller already held it, and keeps it.
+    Kept,
+    /// Another candidate holds it.
+    Held,
+}
 
 /// The lease's variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

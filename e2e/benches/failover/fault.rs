@@ -1,0 +1,145 @@
+//! What happens to the pod that serves: faults and planned changes.
+
+use anyhow::{Context as _, Result};
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
+};
+use leadergroup_e2e::{
+    cluster::Cluster,
+    moment::Moment,
+    scenario::{STARTED, eventually},
+};
+use serde_json::json;
+
+use crate::candidate::{Candidate, Kind, Serving};
+
+/// A fault or a planned change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// A switchover is requested.
+    Switchover,
+    /// The pod is deleted.
+    Deletion,
+    /// The pods are replaced one after the other, after a change of the template.
+    Rollout,
+    /// The node is cordoned, and the pods on it are evicted.
+    Drain,
+    /// The pod's processes are killed.
+    Crash,
+    /// The pod's processes stop, and their connections stay open.
+    Freeze,
+    /// The node loses power.
+    PowerOff,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Switchover,
+        Self::Deletion,
+        Self::Rollout,
+        Self::Drain,
+        Self::Crash,
+        Self::Freeze,
+        Self::PowerOff,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Switchover => "switchover",
+            Self::Deletion => "deletion",
+            Self::Rollout => "rollout",
+            Self::Drain => "drain",
+            Self::Crash => "crash",
+            Self::Freeze => "freeze",
+            Self::PowerOff => "power-off",
+        }
+    }
+
+    /// Whether it concerns a node, and so every candidate with a pod on it.
+    pub(crate) fn is_of_node(self) -> bool {
+        matches!(self, Self::Drain | Self::PowerOff)
+    }
+
+    /// Whether another pod must serve afterwards. After a crash the kubelet starts the same pod again.
+    pub(crate) fn moves(self) -> bool {
+        !matches!(self, Self::Crash | Self::Freeze)
+    }
+
+    /// Whether it is measured for a candidate. Only ours can be asked for a switchover. The ttl matters only if silence
+    /// is the evidence.
+    pub(crate) fn concerns(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Ours { ttl: "1s", .. } => matches!(self, Self::Freeze | Self::PowerOff),
+            Kind::Ours { .. } => true,
+            Kind::Kubernetes | Kind::ClientGo(_) | Kind::Baseline => self != Self::Switchover,
+        }
+    }
+
+    /// Causes it, and returns when. `node` is the node of a fault of a node, which its caller causes.
+    pub(crate) async fn cause(self, candidate: &Candidate, serving: &Serving) -> Result<Moment> {
+        let scenario = &candidate.scenario;
+        let at = Moment::now();
+        match self {
+            Self::Switchover => {
+                scenario.request_switchover(&scenario.workload.name, &at.to_string(), None).await?;
+            }
+            Self::Deletion => {
+                scenario.pods().delete(&serving.pod, &DeleteParams::default()).await?;
+            }
+            Self::Rollout => {
+                let annotations = json!({ "example.com/restarted": at.to_string() });
+                let template = json!({ "metadata": { "annotations": annotations } });
+                let patch = Patch::Merge(json!({ "spec": { "template": template } }));
+                scenario.deployments().patch(&scenario.workload.name, &PatchParams::default(), &patch).await?;
+            }
+            Self::Crash => {
+                scenario.stage.own()?.kill_pod(&serving.uid)?;
+            }
+            Self::Freeze => {
+                scenario.stage.own()?.pause(&serving.uid)?;
+            }
+            // The node is cordoned already.
+            Self::Drain => evict(candidate, &serving.node).await?,
+            Self::PowerOff => {}
+        }
+        Ok(at)
+    }
+
+    /// Undoes it for one candidate.
+    pub(crate) fn undo(self, cluster: &Cluster, serving: &Serving) {
+        if self == Self::Freeze {
+            // It may have been replaced.
+            let _ = cluster.resume(&serving.uid);
+        }
+    }
+
+    /// Whether it is over for a candidate that is served again.
+    pub(crate) async fn is_over(self, candidate: &Candidate) -> Result<bool> {
+        if self != Self::Rollout {
+            return Ok(true);
+        }
+        let deployment = candidate.scenario.deployments().get(&candidate.scenario.workload.name).await?;
+        let generation = deployment.metadata.generation;
+        let status = deployment.status.context("the Deployment has no status")?;
+        let wanted = Some(candidate.scenario.workload.replicas);
+        Ok(status.observed_generation == generation
+            && [status.replicas, status.updated_replicas, status.available_replicas] == [wanted; 3])
+    }
+}
+
+/// Evicts the candidate's pods on a node, as `kubectl drain` does: again and again while the API server refuses.
+async fn evict(candidate: &Candidate, node: &str) -> Result<()> {
+    let pods = candidate.scenario.pods();
+    let there = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?;
+    for name in there.items.iter().map(|pod| pod.name_any()) {
+        eventually("the eviction to be allowed", STARTED, async || {
+            match pods.evict(&name, &EvictParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                answer => answer.map(drop).map_err(Into::into),
+            }
+        })
+        .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! The results: a table, targets, a last line, figures as JSON, and pictures.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use leadergroup_e2e::history::{Checked, History, check};
+use serde_json::json;
+
+use crate::{
+    bench::{PROXY_DEFAULT, Plan},
+    candidate::CANDIDATES,
+    fault::Fault,
+    measure::Latencies,
+    plot::Bars,
+    report::{Report, number},
+    round::Figures,
+};
+
+/// What a row is about: the change, kube-proxy's `minSyncPeriod`, and the candidate's place in the list.
+type Subject = (Fault, Duration, usize);
+
+/// The candidates in the pictures.
+const PICTURED: [(&str, &str); 5] = [
+    ("managed endpoints", "managed"),
+    ("by selector", "selector"),
+    ("Kubernetes alone", "Kubernetes"),
+    ("client-go, 5 s", "client-go"),
+    ("baseline", "baseline"),
+];
+
+/// Collects the results.
+pub(crate) struct Outcome {
+    report: Report,
+    complete: bool,
+    rows: BTreeMap<Subject, Vec<Figures>>,
+    failures: Vec<String>,
+}
+
+impl Outcome {
+    pub(crate) fn new(plan: &Plan) -> Result<Self> {
+        let load = fs::read_to_string("/proc/loadavg").context("reading the machine's load")?;
+        let machine = json!({
+            "cores": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            "load before": load.split_whitespace().next(),
+            "rounds": plan.rounds,
+            "calls a second": 100,
+        });
+        Ok(Self {
+            report: Report::new("failover", machine),
+            complete: plan.only.is_empty(),
+            rows: BTreeMap::new(),
+            failures: Vec::new(),
+        })
+    }
+
+    pub(crate) fn add(&mut self, candidate: &str, fault: Fault, proxy: Duration, figures: Figures) {
+        let place = CANDIDATES.iter().position(|(name, ..)| *name == candidate).unwrap_or(CANDIDATES.len());
+        self.rows.entry((fault, proxy, place)).or_default().push(figures);
+    }
+
+    pub(crate) fn failed(&mut self, what: String) {
+        eprintln!("failed: {what}");
+        self.failures.push(what);
+    }
+
+    /// Prints and writes everything. Fails if a round failed, or if our groups broke an invariant.
+    pub(crate) fn finish(mut self, history: &History) -> Result<()> {
+        self.table();
+        self.targets();
+        self.pictures();
+        let rows = self.rows.iter().map(|((fault, proxy, place), rounds)| {
+            json!({
+                "change": fault.name(),
+                "proxy_min_sync_period_ms": u64::try_from(proxy.as_millis()).unwrap_or(u64::MAX),
+                "candidate": CANDIDATES[*place].0,
+                "rounds": rounds,
+            })
+        });
+        self.report.figures("rows", rows.collect());
+        let checked = check(history);
+        let Checked { revisions, most_active, violations, .. } = &checked;
+        self.report.summarise(format!(
+            "ours: at most {most_active} active at each of {revisions} revisions, {} violations, {} rounds failed",
+            violations.len(),
+            self.failures.len()
+        ));
+        self.report.finish(self.complete)?;
+        ensure!(violations.is_empty(), "violations: {violations:?}");
+        if let Some(first) = self.failures.first() {
+            bail!("{} rounds failed, first: {first}", self.failures.len());
+        }
+        Ok(())
+    }
+
+    fn table(&self) {
+        let cell = |name: &'static str| (name, 18);
+        let table = Report::table(
+            "Milliseconds from the change: median, 99th percentile. Gap: the longest time between two answers",
+            &[
+                ("change", -11),
+                ("proxy", 6),
+                ("candidate", -20),
+                ("rounds", 6),
+                cell("decided"),
+                cell("labelled"),
+                cell("endpoint"),
+                cell("answered"),
+                cell("gap"),
+                ("lost", 14),
+                ("stale", 5),
+                ("two", 4),
+            ],
+        );
+        for ((fault, proxy, place), rounds) in &self.rows {
+            table.row(&[
+                fault.name().to_owned(),
+                format!("{} ms", proxy.as_millis()),
+                CANDIDATES[*place].0.to_owned(),
+                rounds.len().to_string(),
+                spread(&times(rounds, |round| round.decided)),
+                spread(&times(rounds, |round| round.labelled)),
+                spread(&times(rounds, |round| round.endpoint)),
+                spread(&times(rounds, |round| round.answered)),
+                spread(&times(rounds, |round| Some(round.gap))),
+                spread(&times(rounds, |round| Some(round.lost as f64))),
+                rounds.iter().map(|round| round.stale).sum::<usize>().to_string(),
+                rounds.iter().filter(|round| round.two_endpoints).count().to_string(),
+            ]);
+        }
+    }
+
+    fn targets(&mut self) {
+        let targets = [
+            ("managed endpoints", Fault::Switchover, 0.5, 50.0),
+            ("managed endpoints", Fault::Deletion, 0.99, 100.0),
+            ("managed endpoints", Fault::Crash, 0.5, 300.0),
+            ("managed endpoints", Fault::PowerOff, 0.99, 5_100.0),
+            ("managed, ttl 1 s", Fault::PowerOff, 0.99, 1_100.0),
+        ];
+        for (candidate, fault, share, limit) in targets {
+            let labelled = times(self.rounds(candidate, fault), |round| round.labelled);
+            self.at_most(format!("{candidate}: {} to label, {}", fault.name(), percentile(share)), &labelled, share, limit);
+        }
+        for (share, limit) in [(0.5, 50.0), (0.99, 150.0)] {
+            for fault in [Fault::Switchover, Fault::Deletion, Fault::PowerOff] {
+                let rounds = self.rounds("managed endpoints", fault);
+                let beyond = times(rounds, |round| Some(round.answered? - round.labelled?));
+                let what = format!("managed endpoints: {}, answer after label, {}", fault.name(), percentile(share));
+                self.at_most(what, &beyond, share, limit);
+            }
+        }
+    }
+
+    fn at_most(&mut self, what: String, times: &Latencies, share: f64, limit: f64) {
+        if times.count() > 0 {
+            self.report.at_most(format!("{what} ms"), times.quantile(share), limit);
+        }
+    }
+
+    fn rounds(&self, candidate: &str, fault: Fault) -> &[Figures] {
+        let place = CANDIDATES.iter().position(|(name, ..)| *name == candidate).unwrap_or(CANDIDATES.len());
+        self.rows.get(&(fault, PROXY_DEFAULT, place)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The gap of each change, and the course of two of them.
+    fn pictures(&mut self) {
+        let gap = |fault: Fault, name: &str| times(self.rounds(name, fault), |round| Some(round.gap)).quantile(0.5);
+        let groups = Fault::ALL.iter().map(|fault| {
+            let gaps = PICTURED.iter().map(|(name, _)| gap(*fault, name));
+            (fault.name().to_owned(), gaps.map(or_nothing).collect())
+        });
+        let gaps = Bars {
+            title: "Longest time without an answer, median of all rounds, ms",
+            names: PICTURED.map(|(_, short)| short).into(),
+            groups: groups.collect(),
+        };
+        self.report.picture("failover-gaps.svg", gaps.svg());
+        for (fault, title, file) in [
+            (Fault::Deletion, "From the deletion of the active pod, median, ms", "failover-deletion.svg"),
+            (Fault::PowerOff, "From the power-off of the active pod's node, median, ms", "failover-power-off.svg"),
+        ] {
+            let steps: [fn(&Figures) -> Option<f64>; 4] =
+                [|round| round.decided, |round| round.labelled, |round| round.endpoint, |round| round.answered];
+            let groups = PICTURED.iter().map(|(name, short)| {
+                let step = |step| or_nothing(times(self.rounds(name, fault), step).quantile(0.5));
+                ((*short).to_owned(), steps.map(step).into())
+            });
+            let names = vec!["decided", "labelled", "endpoint", "answered"];
+            let steps = Bars { title, names, groups: groups.collect() };
+            self.report.picture(file, steps.svg());
+        }
+    }
+}
+
+fn times(rounds: &[Figures], of: impl Fn(&Figures) -> Option<f64>) -> Latencies {
+    Latencies::of(rounds.iter().filter_map(of).map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1e3)).collect())
+}
+
+fn spread(times: &Latencies) -> String {
+    if times.count() == 0 {
+        return "-".to_owned();
+    }
+    format!("{}, {}", number(times.quantile(0.5)), number(times.quantile(0.99)))
+}
+
+fn percentile(share: f64) -> &'static str {
+    if share < 0.9 { "p50" } else { "p99" }
+}
+
+/// Bars have no place for what was not measured.
+fn or_nothing(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Write the tables of the failover benchmark into README.md and docs/benchmarks.md.
+
+failover-tables.py FIGURES: FIGURES is the JSON file that `make bench-failover` writes. Each document has the table
+between a line `<!-- failover: begin -->` and a line `<!-- failover: end -->`.
+"""
+
+import json
+import math
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# The candidates and changes of the short table.
+SHORT = ["managed endpoints", "by selector", "Kubernetes alone", "client-go, 5 s", "client-go", "baseline"]
+STEPS = ["decided", "labelled", "endpoint", "answered", "gap", "lost"]
+
+
+def quantile(values, share):
+    """The value that this share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(len(ordered) * share) - 1, 0)]
+
+
+def number(value):
+    return f"{value:,.0f}"
+
+
+def spread(rounds, step):
+    values = [one[step] for one in rounds if one[step] is not None]
+    if not values:
+        return "–"
+    return f"{number(quantile(values, 0.5))} / {number(quantile(values, 0.99))}"
+
+
+def row(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def long_table(rows):
+    lines = [
+        row(["change", "candidate", "rounds", *STEPS, "stale", "two"]),
+        "|---|---|---:|" + "---:|" * (len(STEPS) + 2),
+    ]
+    for it in rows:
+        rounds = it["rounds"]
+        change = it["change"]
+        if it["proxy_min_sync_period_ms"] != 1000:
+            change += f", minSyncPeriod {it['proxy_min_sync_period_ms']} ms"
+        stale = sum(one["stale"] for one in rounds)
+        two = sum(one["two_endpoints"] for one in rounds)
+        spreads = [spread(rounds, step) for step in STEPS]
+        lines.append(row([change, it["candidate"], str(len(rounds)), *spreads, str(stale), str(two)]))
+    return lines
+
+
+def short_table(rows):
+    usual = [it for it in rows if it["proxy_min_sync_period_ms"] == 1000]
+    changes = list(dict.fromkeys(it["change"] for it in usual))
+    lines = [row(["", *SHORT]), "|---|" + "---:|" * len(SHORT)]
+    for change in changes:
+        cells = [change]
+        for candidate in SHORT:
+            found = [it for it in usual if (it["change"], it["candidate"]) == (change, candidate)]
+            gaps = [one["gap"] for it in found for one in it["rounds"]]
+            cells.append(number(quantile(gaps, 0.5)) if gaps else "–")
+        lines.append(row(cells))
+    return lines
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    rows = json.loads(pathlib.Path(sys.argv[1]).read_text())["rows"]
+    for path, table in [("README.md", short_table(rows)), ("docs/benchmarks.md", long_table(rows))]:
+        document = ROOT / path
+        begin, end = "<!-- failover: begin -->\n", "<!-- failover: end -->\n"
+        text, count = re.subn(
+            f"({re.escape(begin)}).*?({re.escape(end)})",
+            lambda found: found[1] + "".join(f"{line}\n" for line in table) + found[2],
+            document.read_text(),
+            flags=re.DOTALL,
+        )
+        if count != 1:
+            sys.exit(f"error: {path} must have the two marker lines once")
+        document.write_text(text)
+
+
+main()
