@@ -126,7 +126,8 @@ impl Bench {
             let mut there = Vec::new();
             for (candidate, serving) in all.iter().zip(&serving) {
                 let at_node = serving.node == node || candidate.move_to(&node).await?;
-                let enough = measured.get(candidate.name).copied().unwrap_or(0) >= most_rounds(self.plan.rounds, candidate, fault);
+                let enough = measured.get(candidate.name).copied().unwrap_or(0)
+                    >= most_rounds(self.plan.rounds, candidate, fault);
                 if at_node && !enough {
                     there.push(*candidate);
                 }

@@ -54,7 +54,11 @@ pub(crate) const CANDIDATES: [(&str, &str, Kind); 8] = [
     ("managed endpoints", "managed", Kind::Ours { managed: true, ttl: "5s", retry_interval: "1s" }),
     ("managed, ttl 1 s", "managed-1s", Kind::Ours { managed: true, ttl: "1s", retry_interval: "200ms" }),
     ("by selector", "selector", Kind::Ours { managed: false, ttl: "5s", retry_interval: "1s" }),
-    ("by selector, ttl 1 s", "selector-1s", Kind::Ours { managed: false, ttl: "1s", retry_interval: "200ms" }),
+    (
+        "by selector, ttl 1 s",
+        "selector-1s",
+        Kind::Ours { managed: false, ttl: "1s", retry_interval: "200ms" },
+    ),
     ("Kubernetes alone", "kubernetes", Kind::Kubernetes),
     ("client-go", "client-go", Kind::ClientGo(&[])),
     (
@@ -204,9 +208,7 @@ impl Candidate {
 /// The Deployment. All pods have the same readiness probe. Those of Kubernetes alone have a liveness probe with its
 /// defaults; for the others the lock takes its place.
 fn deployment(stage: &Stage, kind: Kind, replicas: i32) -> Result<Value> {
-    let env_of = |name: &str, field: &str| {
-        json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.{field}") } } })
-    };
+    let env_of = |name: &str, field: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.{field}") } } });
     let mut env = vec![
         env_of("POD_NAME", "name"),
         env_of("POD_NAMESPACE", "namespace"),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use kube::{
-    ResourceExt as _,
+    ResourceExt,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
 use leadergroup_e2e::{
@@ -91,7 +91,10 @@ impl Fault {
                 let annotations = json!({ "example.com/restarted": at.to_string() });
                 let template = json!({ "metadata": { "annotations": annotations } });
                 let patch = Patch::Merge(json!({ "spec": { "template": template } }));
-                scenario.deployments().patch(&scenario.workload.name, &PatchParams::default(), &patch).await?;
+                scenario
+                    .deployments()
+                    .patch(&scenario.workload.name, &PatchParams::default(), &patch)
+                    .await?;
             }
             Self::Crash => {
                 scenario.stage.own()?.kill_pod(&serving.uid)?;
@@ -132,7 +135,7 @@ impl Fault {
 async fn evict(candidate: &Candidate, node: &str) -> Result<()> {
     let pods = candidate.scenario.pods();
     let there = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?;
-    for name in there.items.iter().map(|pod| pod.name_any()) {
+    for name in there.items.iter().map(ResourceExt::name_any) {
         eventually("the eviction to be allowed", STARTED, async || {
             match pods.evict(&name, &EvictParams::default()).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

@@ -30,9 +30,12 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
-/// The values of something, each from a time on.
+/// The names of some pods, from a time on.
+type Seen = (Moment, BTreeSet<String>);
+
+/// What was seen, in order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trace(Arc<Mutex<Vec<(Moment, BTreeSet<String>)>>>);
+pub(crate) struct Trace(Arc<Mutex<Vec<Seen>>>);
 
 impl Trace {
     fn set(&self, value: BTreeSet<String>) {
@@ -55,7 +58,13 @@ impl Trace {
 
     /// The most members that a value has had since a moment.
     pub(crate) fn most_since(&self, moment: Moment) -> usize {
-        self.0.lock().iter().filter(|(seen, _)| *seen > moment).map(|(_, value)| value.len()).max().unwrap_or(0)
+        self.0
+            .lock()
+            .iter()
+            .filter(|(seen, _)| *seen > moment)
+            .map(|(_, value)| value.len())
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -121,7 +130,12 @@ fn watch<K>(
     look: impl Fn(&K) -> BTreeSet<String> + Send + 'static,
 ) -> JoinHandle<()>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + 'static,
 {
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();

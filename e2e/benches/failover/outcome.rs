@@ -139,19 +139,25 @@ impl Outcome {
         ];
         for (candidate, fault, share, limit) in targets {
             let labelled = times(self.rounds(candidate, fault), |round| round.labelled);
-            self.at_most(format!("{candidate}: {} to label, {}", fault.name(), percentile(share)), &labelled, share, limit);
+            self.at_most(
+                &format!("{candidate}: {} to label, {}", fault.name(), percentile(share)),
+                &labelled,
+                share,
+                limit,
+            );
         }
         for (share, limit) in [(0.5, 50.0), (0.99, 150.0)] {
             for fault in [Fault::Switchover, Fault::Deletion, Fault::PowerOff] {
                 let rounds = self.rounds("managed endpoints", fault);
                 let beyond = times(rounds, |round| Some(round.answered? - round.labelled?));
-                let what = format!("managed endpoints: {}, answer after label, {}", fault.name(), percentile(share));
-                self.at_most(what, &beyond, share, limit);
+                let what =
+                    format!("managed endpoints: {}, answer after label, {}", fault.name(), percentile(share));
+                self.at_most(&what, &beyond, share, limit);
             }
         }
     }
 
-    fn at_most(&mut self, what: String, times: &Latencies, share: f64, limit: f64) {
+    fn at_most(&mut self, what: &str, times: &Latencies, share: f64, limit: f64) {
         if times.count() > 0 {
             self.report.at_most(format!("{what} ms"), times.quantile(share), limit);
         }
@@ -164,7 +170,8 @@ impl Outcome {
 
     /// The gap of each change, and the course of two of them.
     fn pictures(&mut self) {
-        let gap = |fault: Fault, name: &str| times(self.rounds(name, fault), |round| Some(round.gap)).quantile(0.5);
+        let gap =
+            |fault: Fault, name: &str| times(self.rounds(name, fault), |round| Some(round.gap)).quantile(0.5);
         let groups = Fault::ALL.iter().map(|fault| {
             let gaps = PICTURED.iter().map(|(name, _)| gap(*fault, name));
             (fault.name().to_owned(), gaps.map(or_nothing).collect())
@@ -177,10 +184,18 @@ impl Outcome {
         self.report.picture("failover-gaps.svg", gaps.svg());
         for (fault, title, file) in [
             (Fault::Deletion, "From the deletion of the active pod, median, ms", "failover-deletion.svg"),
-            (Fault::PowerOff, "From the power-off of the active pod's node, median, ms", "failover-power-off.svg"),
+            (
+                Fault::PowerOff,
+                "From the power-off of the active pod's node, median, ms",
+                "failover-power-off.svg",
+            ),
         ] {
-            let steps: [fn(&Figures) -> Option<f64>; 4] =
-                [|round| round.decided, |round| round.labelled, |round| round.endpoint, |round| round.answered];
+            let steps: [fn(&Figures) -> Option<f64>; 4] = [
+                |round| round.decided,
+                |round| round.labelled,
+                |round| round.endpoint,
+                |round| round.answered,
+            ];
             let groups = PICTURED.iter().map(|(name, short)| {
                 let step = |step| or_nothing(times(self.rounds(name, fault), step).quantile(0.5));
                 ((*short).to_owned(), steps.map(step).into())

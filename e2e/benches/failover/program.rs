@@ -10,7 +10,7 @@ use hyper::{Request, Response, StatusCode, body::Incoming, server::conn::http1, 
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt as _,
+    Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::json;
@@ -103,7 +103,7 @@ async fn contend(url: &str, key: &str, name: &str, leads: &watch::Sender<bool>) 
 async fn take_over(pods: &Api<Pod>, app: &str, name: &str) -> Result<()> {
     let label = |role: &str| Patch::Merge(json!({ "metadata": { "labels": { RIVALS_LABEL: role } } }));
     let active = ListParams::default().labels(&format!("app={app},{RIVALS_LABEL}=active"));
-    for pod in pods.list(&active).await?.items.iter().map(|pod| pod.name_any()).filter(|pod| pod != name) {
+    for pod in pods.list(&active).await?.items.iter().map(ResourceExt::name_any).filter(|pod| pod != name) {
         match pods.patch(&pod, &PatchParams::default(), &label("standby")).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             answer => drop(answer?),

@@ -49,8 +49,9 @@ pub(crate) async fn run(stage: &Rc<Stage>, lasting: Duration) -> Result<()> {
         time::sleep(Duration::from_secs(10)).await;
         compiler.keep_busy()?;
     }
-    let (compiled, load) = (compiler.stop(), std::fs::read_to_string("/proc/loadavg")?);
-    progress(&format!("builds begun: {compiled}; load at the end: {}", load.trim()));
+    let load = std::fs::read_to_string("/proc/loadavg")?;
+    let builds = compiler.stop();
+    progress(&format!("builds begun: {builds}; load at the end: {}", load.trim()));
     let history = recorder.history().await?;
     let table = Report::table(
         &format!("False failovers in {} minutes under a compiler", lasting.as_secs() / 60),

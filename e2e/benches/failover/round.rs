@@ -58,7 +58,9 @@ impl<'a> Round<'a> {
         let serving = candidate.settled().await?;
         let node = candidate.scenario.another_node(&serving.node)?;
         let client = candidate.scenario.call_from(&node).await?;
-        client.until("answers", STARTED, |calls| calls.latest(BEFORE).answered_by(&serving.pod) == BEFORE).await?;
+        client
+            .until("answers", STARTED, |calls| calls.latest(BEFORE).answered_by(&serving.pod) == BEFORE)
+            .await?;
         Ok(Self { candidate, serving, client })
     }
 
@@ -91,7 +93,7 @@ impl<'a> Round<'a> {
         let result = served.await;
         fault.undo(candidate.scenario.stage.own()?, &self.serving);
         let (pod, _) = result?;
-        Ok(self.figures(fault, at, &pod).await?)
+        self.figures(fault, at, &pod).await
     }
 
     async fn figures(self, fault: Fault, at: Moment, pod: &str) -> Result<Figures> {
