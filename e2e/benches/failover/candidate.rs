@@ -225,7 +225,7 @@ fn deployment(stage: &Stage, kind: Kind, replicas: i32) -> Result<Value> {
         }
     }
     let mut readiness = probe();
-    readiness["periodSeconds"] = 2.into();
+    readiness["periodSeconds"] = 1.into();
     let contends = matches!(kind, Kind::ClientGo(_) | Kind::Baseline);
     // Kubernetes' default is to wait five minutes.
     let tolerations = ["not-ready", "unreachable"].map(|taint| {

@@ -1,18 +1,21 @@
 //! What happens to the pod that serves: faults and planned changes.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
+use futures::future::try_join_all;
 use kube::{
     ResourceExt,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
-use leadergroup_e2e::{
-    cluster::Cluster,
-    moment::Moment,
-    scenario::{STARTED, eventually},
-};
+use leadergroup_e2e::{cluster::Cluster, moment::Moment, scenario::STARTED};
 use serde_json::json;
+use tokio::time;
 
 use crate::candidate::{Candidate, Kind, Serving};
+
+/// `kubectl drain` repeats an eviction that was refused after this time.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// A fault or a planned change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,22 +59,20 @@ impl Fault {
         }
     }
 
-    /// Whether it concerns a node, and so every candidate with a pod on it.
-    pub(crate) fn is_of_node(self) -> bool {
-        matches!(self, Self::Drain | Self::PowerOff)
-    }
-
     /// Whether another pod must serve afterwards. After a crash the kubelet starts the same pod again.
     pub(crate) fn moves(self) -> bool {
         !matches!(self, Self::Crash | Self::Freeze)
     }
 
     /// Whether it is measured for a candidate. Only ours can be asked for a switchover. The ttl matters only if silence
-    /// is the evidence.
+    /// is the evidence, which for client-go includes a crash.
     pub(crate) fn concerns(self, kind: Kind) -> bool {
         match kind {
             Kind::Ours { ttl: "1s", .. } => matches!(self, Self::Freeze | Self::PowerOff),
             Kind::Ours { .. } => true,
+            Kind::ClientGo([]) => {
+                matches!(self, Self::Deletion | Self::Drain | Self::Freeze | Self::PowerOff)
+            }
             Kind::Kubernetes | Kind::ClientGo(_) | Kind::Baseline => self != Self::Switchover,
         }
     }
@@ -131,18 +132,24 @@ impl Fault {
     }
 }
 
-/// Evicts the candidate's pods on a node, as `kubectl drain` does: again and again while the API server refuses.
+/// Evicts the candidate's pods on a node, as `kubectl drain` does: all at the same time, and again after five seconds if
+/// a PodDisruptionBudget holds one back.
 async fn evict(candidate: &Candidate, node: &str) -> Result<()> {
     let pods = candidate.scenario.pods();
     let there = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?;
-    for name in there.items.iter().map(ResourceExt::name_any) {
-        eventually("the eviction to be allowed", STARTED, async || {
-            match pods.evict(&name, &EvictParams::default()).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                answer => answer.map(drop).map_err(Into::into),
+    let evictions = there.items.iter().map(ResourceExt::name_any).map(|name| {
+        let pods = pods.clone();
+        async move {
+            loop {
+                match pods.evict(&name, &EvictParams::default()).await {
+                    Err(kube::Error::Api(status)) if status.code == 429 => time::sleep(AGAIN).await,
+                    Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                    answer => return answer.map(drop),
+                }
             }
-        })
-        .await?;
-    }
+        }
+    });
+    let all = time::timeout(STARTED, try_join_all(evictions)).await;
+    all.context("the evictions were not allowed in time")??;
     Ok(())
 }
