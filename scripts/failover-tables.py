@@ -24,14 +24,17 @@ def quantile(values, share):
 
 
 def number(value):
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if math.isfinite(value) else "never"
 
 
-def spread(rounds, step):
-    values = [one[step] for one in rounds if one[step] is not None]
+def spread(it, step):
+    """Median and 99th percentile. A round that failed counts as the slowest one."""
+    values = [one[step] for one in it["rounds"] if one[step] is not None]
     if not values:
         return "–"
-    return f"{number(quantile(values, 0.5))} / {number(quantile(values, 0.99))}"
+    count = f" ({len(values)})" if len(values) < len(it["rounds"]) else ""
+    values += [math.inf] * it["failed"]
+    return f"{number(quantile(values, 0.5))} / {number(quantile(values, 0.99))}{count}"
 
 
 def row(cells):
@@ -50,8 +53,9 @@ def long_table(rows):
             change += f", minSyncPeriod {it['proxy_min_sync_period_ms']} ms"
         stale = sum(one["stale"] for one in rounds)
         two = sum(one["two_endpoints"] for one in rounds)
-        spreads = [spread(rounds, step) for step in STEPS]
-        lines.append(row([change, it["candidate"], str(len(rounds)), *spreads, str(stale), str(two)]))
+        spreads = [spread(it, step) for step in STEPS]
+        count = str(len(rounds) + it["failed"])
+        lines.append(row([change, it["candidate"], count, *spreads, str(stale), str(two)]))
     return lines
 
 
@@ -64,6 +68,7 @@ def short_table(rows):
         for candidate in SHORT:
             found = [it for it in usual if (it["change"], it["candidate"]) == (change, candidate)]
             gaps = [one["gap"] for it in found for one in it["rounds"]]
+            gaps += [math.inf for it in found for _ in range(it["failed"])]
             cells.append(number(quantile(gaps, 0.5)) if gaps else "–")
         lines.append(row(cells))
     return lines

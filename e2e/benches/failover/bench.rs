@@ -4,6 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::{join_all, try_join_all};
+use k8s_openapi::api::core::v1::Pod;
 use leadergroup_e2e::{
     cluster::Cluster,
     command::progress,
@@ -27,13 +28,18 @@ const ALONE: usize = 1;
 const SIDE_BY_SIDE: usize = 4;
 /// A candidate that fails this often at a fault is not measured further.
 const FAILURES: usize = 3;
-/// Rounds of a rollout, which replaces all pods, and of a power-off for Kubernetes alone, which takes it a minute.
-const SLOW_ROUNDS: usize = 10;
 /// kube-proxy's `minSyncPeriod`: its default, and a short one.
 pub(crate) const PROXY_DEFAULT: Duration = Duration::from_secs(1);
 pub(crate) const PROXY_SHORT: Duration = Duration::from_millis(100);
 /// What is measured with the short one.
 const WITH_SHORT: [Fault; 2] = [Fault::Switchover, Fault::Deletion];
+
+/// How many rounds of a candidate ended, and how.
+#[derive(Clone, Copy, Default)]
+struct Ended {
+    measured: usize,
+    failed: usize,
+}
 
 /// What to measure.
 pub(crate) struct Plan {
@@ -43,6 +49,20 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Fails if a word selects nothing.
+    pub(crate) fn check(&self) -> Result<()> {
+        let names = || CANDIDATES.iter().map(|(_, namespace, _)| *namespace);
+        for word in &self.only {
+            let all = names().chain(Fault::ALL.iter().map(|fault| fault.name()));
+            let known = all.collect::<Vec<_>>().join(", ");
+            ensure!(
+                known.split(", ").any(|name| name.contains(word.as_str())),
+                "{word} is not part of any of {known}"
+            );
+        }
+        Ok(())
+    }
+
     fn wants<'a>(&self, name: &str, mut all: impl Iterator<Item = &'a str>) -> bool {
         let names = |word: &String| name.contains(word.as_str());
         let concerns = |word: &String| all.any(|one| one.contains(word.as_str()));
@@ -83,13 +103,13 @@ impl Bench {
         self.of_nodes(Fault::Drain).await?;
         if WITH_SHORT.iter().any(|fault| self.plan.wants_fault(*fault)) {
             self.stage.own()?.set_proxy_min_sync_period(PROXY_SHORT).await?;
-            // With managed endpoints the first change after a pause is applied at once.
-            let by_selector = |candidate: &&Candidate| {
-                !matches!(candidate.kind, Kind::Ours { managed: true, .. } | Kind::Baseline)
-            };
-            let candidates: Vec<_> = self.candidates.iter().filter(by_selector).collect();
+            // A change that is not measured: kube-proxy has started when a client notices it.
+            Round::prepare(all[0]).await?.of(Fault::Deletion).await?;
+            let candidates: Vec<_> =
+                self.candidates.iter().filter(|candidate| candidate.kind != Kind::ClientGo(&[])).collect();
             self.of_pods(PROXY_SHORT, &candidates, &WITH_SHORT, ALONE).await;
             self.stage.own()?.set_proxy_min_sync_period(PROXY_DEFAULT).await?;
+            Round::prepare(all[0]).await?.of(Fault::Deletion).await?;
         }
         self.of_pods(PROXY_DEFAULT, &all, &[Fault::Crash], ALONE).await;
         self.of_pods(PROXY_DEFAULT, &all, &[Fault::Freeze], SIDE_BY_SIDE).await;
@@ -114,7 +134,9 @@ impl Bench {
                 for _ in 0..self.rounds(candidate, *fault) {
                     let _permit = permits.acquire().await;
                     let figures = async { Round::prepare(candidate).await?.of(*fault).await };
-                    failures += usize::from(!self.note(candidate, *fault, proxy, figures.await));
+                    let figures = figures.await;
+                    let measured = self.outcome.borrow_mut().add(candidate, *fault, proxy, figures);
+                    failures += usize::from(!measured);
                     if failures == FAILURES {
                         break;
                     }
@@ -127,16 +149,17 @@ impl Bench {
 
     /// Faults of a node.
     async fn of_nodes(&self, fault: Fault) -> Result<()> {
-        let (mut measured, mut failures) = (BTreeMap::new(), 0);
-        for number in 0..if self.plan.wants_fault(fault) { self.plan.rounds } else { 0 } {
-            let result = self.of_node(fault, &mut measured).await;
+        let (mut ended, mut failures) = (BTreeMap::new(), 0);
+        let rounds = self.rounds(&self.candidates[0], fault);
+        for number in 0..if self.plan.wants_fault(fault) { rounds } else { 0 } {
+            let result = self.of_node(fault, &mut ended).await;
             self.stage.own()?.heal(STARTED).await?;
             for node in self.stage.own()?.nodes() {
                 self.candidates[0].scenario.cordon(&node.name, false).await?;
             }
             self.stage.operator.ready(STARTED).await?;
             if let Err(error) = result {
-                self.outcome.borrow_mut().failed(format!("{}: {error:#}", fault.name()));
+                eprintln!("failed: {}: {error:#}", fault.name());
                 failures += 1;
             }
             if failures == FAILURES {
@@ -150,61 +173,64 @@ impl Bench {
     }
 
     /// One fault of a node, for all candidates that have their active pod there. Those of ours are moved there first.
-    async fn of_node(&self, fault: Fault, measured: &mut BTreeMap<&'static str, usize>) -> Result<()> {
-        let all: Vec<&Candidate> = self.candidates.iter().collect();
-        let serving = try_join_all(all.iter().map(|candidate| candidate.settled())).await?;
-        let left = |candidate: &Candidate| {
-            self.rounds(candidate, fault).saturating_sub(measured.get(candidate.name).copied().unwrap_or(0))
+    async fn of_node(&self, fault: Fault, ended: &mut BTreeMap<&'static str, Ended>) -> Result<()> {
+        let left = |candidate: &Candidate, ended: &BTreeMap<&str, Ended>| {
+            let ended = ended.get(candidate.name).copied().unwrap_or_default();
+            let given_up = ended.failed >= FAILURES || !fault.concerns(candidate.kind);
+            if given_up { 0 } else { self.rounds(candidate, fault).saturating_sub(ended.measured) }
         };
-        let node = node_of_most(&all, &serving, left)?;
-        let mut there = Vec::new();
-        for (candidate, serving) in all.iter().zip(&serving) {
-            let at_node = serving.node == node || candidate.move_to(&node).await?;
-            if at_node && left(candidate) > 0 {
-                there.push(*candidate);
+        let all: Vec<&Candidate> =
+            self.candidates.iter().filter(|candidate| left(candidate, ended) > 0).collect();
+        let serving = join_all(all.iter().map(|candidate| candidate.settled())).await;
+        let serving: Vec<_> = all.into_iter().zip(serving).collect();
+        let node = node_of_most(&serving, |candidate| left(candidate, ended))?;
+        let node = node.as_str();
+        let rounds = join_all(serving.into_iter().map(|(candidate, serving)| async move {
+            let there = async { anyhow::Ok(serving?.node == node || candidate.move_to(node).await?) };
+            match there.await {
+                Ok(true) => Some((candidate, Round::prepare(candidate).await)),
+                Ok(false) => None,
+                Err(error) => Some((candidate, Err(error))),
             }
-        }
-        let rounds = try_join_all(there.iter().map(|candidate| Round::prepare(candidate))).await?;
-        ensure!(rounds.iter().all(|round| round.serving.node == node), "a pod is not on {node} any more");
+        }));
+        let rounds: Vec<_> = rounds.await.into_iter().flatten().collect();
+        let replicas = self.stage.operator.replicas().await?;
+        let on_node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+        let with_replica = replicas.iter().any(on_node);
         let at = if fault == Fault::Drain {
             let at = Moment::now();
-            self.candidates[0].scenario.cordon(&node, true).await?;
+            self.candidates[0].scenario.cordon(node, true).await?;
             at
         } else {
-            Moment::from(self.stage.own()?.power_off(&node).await?)
+            Moment::from(self.stage.own()?.power_off(node).await?)
         };
-        let figures = join_all(rounds.into_iter().map(|round| async {
-            fault.cause(round.candidate(), &round.serving).await?;
-            round.since(fault, at).await
+        let figures = join_all(rounds.into_iter().map(|(candidate, round)| async move {
+            let figures = async {
+                let round = round?;
+                ensure!(round.serving.node == node, "{} is not on {node} any more", round.serving.pod);
+                fault.cause(candidate, &round.serving).await?;
+                Ok(Figures { with_replica, ..round.since(fault, at).await? })
+            };
+            (candidate, figures.await)
         }));
-        for (candidate, figures) in there.iter().zip(figures.await) {
-            if self.note(candidate, fault, PROXY_DEFAULT, figures) {
-                *measured.entry(candidate.name).or_default() += 1;
-            }
+        for (candidate, figures) in figures.await {
+            let ended = ended.entry(candidate.name).or_default();
+            let measured = self.outcome.borrow_mut().add(candidate, fault, PROXY_DEFAULT, figures);
+            *(if measured { &mut ended.measured } else { &mut ended.failed }) += 1;
         }
         Ok(())
     }
 
     /// Fewer rounds of what takes long.
     fn rounds(&self, candidate: &Candidate, fault: Fault) -> usize {
-        let slow =
-            fault == Fault::Rollout || (candidate.kind == Kind::Kubernetes && fault == Fault::PowerOff);
-        if slow { self.plan.rounds.min(SLOW_ROUNDS) } else { self.plan.rounds }
-    }
-
-    /// Keeps the result of a round. False if it failed.
-    fn note(&self, candidate: &Candidate, fault: Fault, proxy: Duration, figures: Result<Figures>) -> bool {
-        let mut outcome = self.outcome.borrow_mut();
-        match figures {
-            Ok(figures) => {
-                outcome.add(candidate.name, fault, proxy, figures);
-                true
-            }
-            Err(error) => {
-                outcome.failed(format!("{}, {}: {error:#}", candidate.name, fault.name()));
-                false
-            }
-        }
+        let most = match fault {
+            Fault::Rollout => 10,
+            // It takes a minute.
+            Fault::PowerOff if candidate.kind == Kind::Kubernetes => 6,
+            Fault::Drain | Fault::Freeze | Fault::PowerOff => 20,
+            Fault::Switchover | Fault::Deletion | Fault::Crash => usize::MAX,
+        };
+        self.plan.rounds.min(most)
     }
 }
 
@@ -218,17 +244,16 @@ pub(crate) async fn stage() -> Result<Rc<Stage>> {
 
 /// The node with the most active pods of candidates that cannot be moved and still have to be measured.
 fn node_of_most(
-    all: &[&Candidate],
-    serving: &[Serving],
+    serving: &[(&Candidate, Result<Serving>)],
     left: impl Fn(&Candidate) -> usize,
 ) -> Result<String> {
     let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
-    for (candidate, serving) in all.iter().zip(serving).filter(|(candidate, _)| !candidate.is_ours()) {
-        *waiting.entry(&serving.node).or_default() += left(candidate);
+    for (candidate, serving) in serving {
+        let Ok(serving) = serving else { continue };
+        *waiting.entry(&serving.node).or_default() += if candidate.is_ours() { 0 } else { left(candidate) };
     }
-    let most = waiting.into_iter().max_by_key(|(_, left)| *left).map(|(node, _)| node);
-    let any = serving.first().map(|serving| serving.node.as_str());
-    Ok(most.or(any).context("there is no candidate")?.to_owned())
+    let most = waiting.into_iter().max_by_key(|(_, left)| *left).map(|(node, _)| node.to_owned());
+    most.context("no candidate is left, or none is served")
 }
 
 async fn load_images(cluster: &Cluster) -> Result<()> {

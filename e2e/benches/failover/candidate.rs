@@ -5,6 +5,7 @@ use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{Namespace, Pod, ServiceAccount},
     policy::v1::PodDisruptionBudget,
     rbac::v1::{Role, RoleBinding},
@@ -13,12 +14,12 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
 };
-use leadergroup::api::ROLE_LABEL;
+use leadergroup::api::{HoldConnection, ROLE_LABEL};
 use leadergroup_e2e::{
     moment::Moment,
     scenario::{Scenario, Stage, Workload, eventually, is_ready},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     observed::Observed,
@@ -30,8 +31,6 @@ pub(crate) const PROGRAM: &str = "docker.io/leadergroup/bench-failover:1";
 pub(crate) const ELECTOR: &str = "docker.io/leadergroup/bench-elector:1";
 /// The label that the rivals' Services select.
 pub(crate) const RIVALS_LABEL: &str = "example.com/role";
-/// How long the lock of a silent holder lasts: ours, client-go's when it is tuned, and the baseline's.
-pub(crate) const RIVALS_TTL: Duration = Duration::from_secs(5);
 /// Time for pods to start and for a lock to expire, on a busy machine.
 const SETTLED: Duration = Duration::from_mins(3);
 const APP: &str = "app";
@@ -101,7 +100,7 @@ impl Candidate {
         if let Kind::Ours { managed, ttl, retry_interval } = kind {
             workload = Workload { managed, ttl, retry_interval, role_label: ROLE_LABEL, ..workload };
         }
-        workload.deployment = Some(serde_json::from_value(deployment(stage, kind, workload.replicas)?)?);
+        workload.deployment = Some(Box::new(deployment(stage, kind, &workload)?));
         let create = PostParams::default();
         let object = serde_json::from_value(json!({ "metadata": { "name": namespace } }))?;
         Api::<Namespace>::all(stage.kube.clone()).create(&create, &object).await?;
@@ -120,7 +119,9 @@ impl Candidate {
         let mut service = scenario.workload.service()?;
         match self.kind {
             Kind::Ours { .. } => {
-                let group = scenario.workload.group(APP)?;
+                let mut group = scenario.workload.group(APP)?;
+                // The pods keep connections open, unlike those of the scenarios.
+                group.spec.health.hold_connection = HoldConnection::default();
                 scenario.groups().create(&create, &group).await?;
                 let budget: PodDisruptionBudget = serde_json::from_value(json!({
                     "metadata": { "name": APP },
@@ -205,9 +206,9 @@ impl Candidate {
     }
 }
 
-/// The Deployment. All pods have the same readiness probe. Those of Kubernetes alone have a liveness probe with its
-/// defaults; for the others the lock takes its place.
-fn deployment(stage: &Stage, kind: Kind, replicas: i32) -> Result<Value> {
+/// The scenarios' Deployment, with another container. All pods have the same readiness probe. Those of Kubernetes alone
+/// have a liveness probe with its defaults; for the others the lock takes its place.
+fn deployment(stage: &Stage, kind: Kind, workload: &Workload) -> Result<Deployment> {
     let env_of = |name: &str, field: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.{field}") } } });
     let mut env = vec![
         env_of("POD_NAME", "name"),
@@ -215,6 +216,7 @@ fn deployment(stage: &Stage, kind: Kind, replicas: i32) -> Result<Value> {
         json!({ "name": "APP", "value": APP }),
     ];
     let (mut image, mut args) = (PROGRAM, vec![SERVE]);
+    let probe = || json!({ "httpGet": { "path": "/healthz", "port": "http" } });
     let mut liveness = None;
     match kind {
         Kind::Ours { .. } => {}
@@ -226,44 +228,23 @@ fn deployment(stage: &Stage, kind: Kind, replicas: i32) -> Result<Value> {
     }
     let mut readiness = probe();
     readiness["periodSeconds"] = 1.into();
-    let contends = matches!(kind, Kind::ClientGo(_) | Kind::Baseline);
-    // Kubernetes' default is to wait five minutes.
-    let tolerations = ["not-ready", "unreachable"].map(|taint| {
-        json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute",
-            "tolerationSeconds": 5 })
+    let container = json!({
+        "name": "program", "image": image, "imagePullPolicy": "IfNotPresent", "args": args, "env": env,
+        "ports": [{ "name": "http", "containerPort": PORT }],
+        "readinessProbe": readiness,
+        "livenessProbe": liveness,
+        "resources": { "requests": { "cpu": "5m", "memory": "16Mi" } },
     });
-    Ok(json!({
-        "metadata": { "name": APP },
-        "spec": {
-            "replicas": replicas,
-            "selector": { "matchLabels": { "app": APP } },
-            "strategy": { "type": if replicas == 1 { "Recreate" } else { "RollingUpdate" } },
-            "template": {
-                "metadata": { "labels": { "app": APP } },
-                "spec": {
-                    "serviceAccountName": if contends { APP } else { "default" },
-                    "automountServiceAccountToken": contends,
-                    "enableServiceLinks": false,
-                    "terminationGracePeriodSeconds": 2,
-                    "tolerations": tolerations,
-                    "topologySpreadConstraints": [{
-                        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
-                        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": { "app": APP } },
-                    }],
-                    "containers": [{
-                        "name": "program", "image": image, "imagePullPolicy": "IfNotPresent", "args": args, "env": env,
-                        "ports": [{ "name": "http", "containerPort": PORT }],
-                        "readinessProbe": readiness,
-                        "livenessProbe": liveness,
-                        "resources": { "requests": { "cpu": "5m", "memory": "16Mi" } },
-                    }],
-                },
-            },
-        },
-    }))
-}
-
-/// A probe with Kubernetes' defaults: every 10 s, with a time limit of 1 s, three failures.
-fn probe() -> Value {
-    json!({ "httpGet": { "path": "/healthz", "port": "http" } })
+    let mut deployment = workload.deployment()?;
+    let spec = deployment.spec.as_mut().context("the scenarios' Deployment has a spec")?;
+    let pod = spec.template.spec.as_mut().context("the scenarios' Deployment has pods")?;
+    pod.containers = vec![serde_json::from_value(container)?];
+    if matches!(kind, Kind::ClientGo(_) | Kind::Baseline) {
+        pod.service_account_name = Some(APP.to_owned());
+        pod.automount_service_account_token = Some(true);
+    }
+    if kind == Kind::Kubernetes {
+        spec.strategy = Some(serde_json::from_value(json!({ "type": "Recreate" }))?);
+    }
+    Ok(deployment)
 }

@@ -65,7 +65,7 @@ impl Fault {
     }
 
     /// Whether it is measured for a candidate. Only ours can be asked for a switchover. The ttl matters only if silence
-    /// is the evidence, which for client-go includes a crash.
+    /// is the evidence, and client-go's retry period for planned changes.
     pub(crate) fn concerns(self, kind: Kind) -> bool {
         match kind {
             Kind::Ours { ttl: "1s", .. } => matches!(self, Self::Freeze | Self::PowerOff),

@@ -1,8 +1,8 @@
 //! How long clients wait when the active pod changes: LeaderGroup beside what a user would pick instead, on one cluster.
 //!
-//! `make bench-failover` prints a table and a last line, and writes all figures as JSON. Arguments choose faults and
-//! candidates by parts of their names; `quiet` alone looks
-//! for false failovers. docs/benchmarks.md explains what is measured, and how.
+//! `make bench-failover` prints a table and a last line, and writes all figures as JSON. Arguments choose changes and
+//! candidates by parts of their names; `quiet` alone looks for false failovers. docs/benchmarks.md explains what is
+//! measured, and how.
 
 #![allow(missing_docs, reason = "a program, not a library")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people, far below 2^52")]
@@ -49,11 +49,16 @@ async fn main() -> Result<()> {
     let minutes = setting("LEADERGROUP_BENCH_MINUTES", MINUTES)?;
     // Cargo passes flags of its own.
     let only: Vec<String> = arguments.into_iter().filter(|word| !word.starts_with('-')).collect();
+    let plan = Plan { rounds, only };
+    let quiet = plan.only == ["quiet"];
+    if !quiet {
+        plan.check()?;
+    }
     let stage = bench::stage().await?;
-    if only == ["quiet"] {
+    if quiet {
         return quiet::run(&stage, Duration::from_mins(minutes as u64)).await;
     }
-    Bench::set_up(stage, Plan { rounds, only }).await?.run().await
+    Bench::set_up(stage, plan).await?.run().await
 }
 
 fn setting(variable: &str, default: usize) -> Result<usize> {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     bench::{PROXY_DEFAULT, Plan},
-    candidate::CANDIDATES,
+    candidate::{CANDIDATES, Candidate},
     fault::Fault,
     measure::Latencies,
     plot::Bars,
@@ -20,20 +20,24 @@ use crate::{
 type Subject = (Fault, Duration, usize);
 
 /// The candidates in the pictures.
-const PICTURED: [(&str, &str); 5] = [
-    ("managed endpoints", "managed"),
-    ("by selector", "selector"),
-    ("Kubernetes alone", "Kubernetes"),
-    ("client-go, 5 s", "client-go"),
-    ("baseline", "baseline"),
-];
+const PICTURED: [&str; 5] =
+    ["managed endpoints", "by selector", "Kubernetes alone", "client-go, 5 s", "baseline"];
+
+/// The rounds of a subject.
+#[derive(Debug, Default)]
+struct Row {
+    rounds: Vec<Figures>,
+    /// Rounds after which the Service was not served again in time.
+    failed: usize,
+}
 
 /// Collects the results.
 pub(crate) struct Outcome {
     report: Report,
     complete: bool,
-    rows: BTreeMap<Subject, Vec<Figures>>,
-    failures: Vec<String>,
+    rows: BTreeMap<Subject, Row>,
+    /// What went wrong with our groups.
+    wrong: Vec<String>,
 }
 
 impl Outcome {
@@ -49,31 +53,46 @@ impl Outcome {
             report: Report::new("failover", machine),
             complete: plan.only.is_empty(),
             rows: BTreeMap::new(),
-            failures: Vec::new(),
+            wrong: Vec::new(),
         })
     }
 
-    pub(crate) fn add(&mut self, candidate: &str, fault: Fault, proxy: Duration, figures: Figures) {
-        let place = CANDIDATES.iter().position(|(name, ..)| *name == candidate).unwrap_or(CANDIDATES.len());
-        self.rows.entry((fault, proxy, place)).or_default().push(figures);
+    /// Adds the result of a round. Returns whether it succeeded.
+    pub(crate) fn add(
+        &mut self,
+        candidate: &Candidate,
+        fault: Fault,
+        proxy: Duration,
+        figures: Result<Figures>,
+    ) -> bool {
+        let row = self.rows.entry((fault, proxy, place(candidate.name))).or_default();
+        match figures {
+            Ok(figures) => {
+                row.rounds.push(figures);
+                true
+            }
+            Err(error) => {
+                row.failed += 1;
+                let what = format!("{}, {}: {error:#}", candidate.name, fault.name());
+                eprintln!("failed: {what}");
+                self.wrong.extend(candidate.is_ours().then_some(what));
+                false
+            }
+        }
     }
 
-    pub(crate) fn failed(&mut self, what: String) {
-        eprintln!("failed: {what}");
-        self.failures.push(what);
-    }
-
-    /// Prints and writes everything. Fails if a round failed, or if our groups broke an invariant.
+    /// Prints and writes everything. Fails if a round of ours failed, or if our groups broke an invariant.
     pub(crate) fn finish(mut self, history: &History) -> Result<()> {
         self.table();
         self.targets();
         self.pictures();
-        let rows = self.rows.iter().map(|((fault, proxy, place), rounds)| {
+        let rows = self.rows.iter().map(|((fault, proxy, place), row)| {
             json!({
                 "change": fault.name(),
                 "proxy_min_sync_period_ms": u64::try_from(proxy.as_millis()).unwrap_or(u64::MAX),
                 "candidate": CANDIDATES[*place].0,
-                "rounds": rounds,
+                "rounds": row.rounds,
+                "failed": row.failed,
             })
         });
         self.report.figures("rows", rows.collect());
@@ -82,12 +101,12 @@ impl Outcome {
         self.report.summarise(format!(
             "ours: at most {most_active} active at each of {revisions} revisions, {} violations, {} rounds failed",
             violations.len(),
-            self.failures.len()
+            self.wrong.len()
         ));
         self.report.finish(self.complete)?;
         ensure!(violations.is_empty(), "violations: {violations:?}");
-        if let Some(first) = self.failures.first() {
-            bail!("{} rounds failed, first: {first}", self.failures.len());
+        if let Some(first) = self.wrong.first() {
+            bail!("{} rounds failed, first: {first}", self.wrong.len());
         }
         Ok(())
     }
@@ -111,12 +130,12 @@ impl Outcome {
                 ("two", 4),
             ],
         );
-        for ((fault, proxy, place), rounds) in &self.rows {
+        for ((fault, proxy, place), Row { rounds, failed }) in &self.rows {
             table.row(&[
                 fault.name().to_owned(),
                 format!("{} ms", proxy.as_millis()),
                 CANDIDATES[*place].0.to_owned(),
-                rounds.len().to_string(),
+                format!("{}+{failed}", rounds.len()).trim_end_matches("+0").to_owned(),
                 spread(&times(rounds, |round| round.decided)),
                 spread(&times(rounds, |round| round.labelled)),
                 spread(&times(rounds, |round| round.endpoint)),
@@ -147,7 +166,7 @@ impl Outcome {
             );
         }
         for (share, limit) in [(0.5, 50.0), (0.99, 150.0)] {
-            for fault in [Fault::Switchover, Fault::Deletion, Fault::PowerOff] {
+            for fault in [Fault::Switchover, Fault::Deletion] {
                 let rounds = self.rounds("managed endpoints", fault);
                 let beyond = times(rounds, |round| Some(round.answered? - round.labelled?));
                 let what =
@@ -164,8 +183,8 @@ impl Outcome {
     }
 
     fn rounds(&self, candidate: &str, fault: Fault) -> &[Figures] {
-        let place = CANDIDATES.iter().position(|(name, ..)| *name == candidate).unwrap_or(CANDIDATES.len());
-        self.rows.get(&(fault, PROXY_DEFAULT, place)).map_or(&[], Vec::as_slice)
+        let row = self.rows.get(&(fault, PROXY_DEFAULT, place(candidate)));
+        row.map_or(&[], |row| row.rounds.as_slice())
     }
 
     /// The gap of each change, and the course of two of them.
@@ -173,12 +192,12 @@ impl Outcome {
         let gap =
             |fault: Fault, name: &str| times(self.rounds(name, fault), |round| Some(round.gap)).quantile(0.5);
         let groups = Fault::ALL.iter().map(|fault| {
-            let gaps = PICTURED.iter().map(|(name, _)| gap(*fault, name));
+            let gaps = PICTURED.iter().map(|name| gap(*fault, name));
             (fault.name().to_owned(), gaps.map(or_nothing).collect())
         });
         let gaps = Bars {
             title: "Longest time without an answer, median of all rounds, ms",
-            names: PICTURED.map(|(_, short)| short).into(),
+            names: PICTURED.into(),
             groups: groups.collect(),
         };
         self.report.picture("failover-gaps.svg", gaps.svg());
@@ -196,15 +215,20 @@ impl Outcome {
                 |round| round.endpoint,
                 |round| round.answered,
             ];
-            let groups = PICTURED.iter().map(|(name, short)| {
+            let groups = PICTURED.iter().map(|name| {
                 let step = |step| or_nothing(times(self.rounds(name, fault), step).quantile(0.5));
-                ((*short).to_owned(), steps.map(step).into())
+                ((*name).to_owned(), steps.map(step).into())
             });
             let names = vec!["decided", "labelled", "endpoint", "answered"];
             let steps = Bars { title, names, groups: groups.collect() };
             self.report.picture(file, steps.svg());
         }
     }
+}
+
+/// The candidate's place in the list.
+fn place(candidate: &str) -> usize {
+    CANDIDATES.iter().position(|(name, ..)| *name == candidate).unwrap_or(CANDIDATES.len())
 }
 
 fn times(rounds: &[Figures], of: impl Fn(&Figures) -> Option<f64>) -> Latencies {

@@ -14,7 +14,10 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::json;
-use sqlx::{Connection as _, postgres::PgConnection};
+use sqlx::{
+    Connection as _,
+    postgres::{PgConnectOptions, PgConnection},
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -23,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    candidate::{RIVALS_LABEL, RIVALS_TTL},
+    candidate::RIVALS_LABEL,
     rivals::{BASELINE_RELEASE, Outcome, baseline},
 };
 
@@ -33,6 +36,9 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const SERVE: &str = "serve";
 /// The environment variable with the database for the baseline protocol.
 pub(crate) const DATABASE: &str = "DATABASE_URL";
+
+/// The time between two attempts of the baseline protocol, whose lock lasts 5 s.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM.
 pub(crate) async fn serve() -> Result<()> {
@@ -79,23 +85,21 @@ async fn answer_all(listener: TcpListener, name: Arc<str>, leads: watch::Receive
 /// The loop of each pod: try, renew, and after each change of holder label the pods.
 async fn contend(url: &str, key: &str, name: &str, leads: &watch::Sender<bool>) -> Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(kube::Client::try_default().await?);
-    let mut connection = PgConnection::connect(url).await?;
-    let mut rounds = time::interval(RIVALS_TTL / 5);
+    // A transaction of a pod that froze must not hold the table's lock for ever.
+    let options: PgConnectOptions = url.parse()?;
+    let options = options.options([("idle_in_transaction_session_timeout", "5s")]);
+    let mut connection = PgConnection::connect_with(&options).await?;
+    let mut rounds = time::interval(RETRY);
+    let mut labelled = false;
     loop {
         rounds.tick().await;
-        let outcome = time::timeout(Duration::from_secs(1), baseline(&mut connection, key, name)).await;
-        match outcome.context("no answer from the database")?? {
-            Outcome::Taken => {
-                leads.send_replace(true);
-                take_over(&pods, key, name).await?;
-            }
-            Outcome::Kept => {
-                leads.send_replace(true);
-            }
-            Outcome::Held => {
-                leads.send_replace(false);
-            }
+        let outcome = time::timeout(RETRY, baseline(&mut connection, key, name)).await;
+        let holds = outcome.context("no answer from the database")?? != Outcome::Held;
+        leads.send_replace(holds);
+        if holds && !labelled {
+            take_over(&pods, key, name).await?;
         }
+        labelled = holds;
     }
 }
 

@@ -1,10 +1,6 @@
-//! False failovers: groups with a short ttl whose pods all work, while a compiler keeps every core busy.
+//! False failovers: groups with a short ttl whose pods all work, while two builds keep every core busy.
 
-use std::{
-    path::PathBuf,
-    rc::Rc,
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, path::Path, rc::Rc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -43,18 +39,16 @@ pub(crate) async fn run(stage: &Rc<Stage>, lasting: Duration) -> Result<()> {
     let groups = try_join_all(GROUPS.into_iter().map(|group| Candidate::set_up(stage, group))).await?;
     let recorder = stage.recorder.as_ref().context("nothing records")?;
     let begin = recorder.revision().await?;
-    let mut compiler = Compiler::start()?;
-    let end = Instant::now() + lasting;
-    while Instant::now() < end {
-        time::sleep(Duration::from_secs(10)).await;
-        compiler.keep_busy()?;
+    let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
+    tokio::select! {
+        ended = try_join_all(folders.iter().map(|folder| compile(folder.path()))) => drop(ended?),
+        () = time::sleep(lasting) => {}
     }
     let load = std::fs::read_to_string("/proc/loadavg")?;
-    let builds = compiler.stop();
-    progress(&format!("builds begun: {builds}; load at the end: {}", load.trim()));
+    progress(&format!("load at the end: {}", load.trim()));
     let history = recorder.history().await?;
     let table = Report::table(
-        &format!("False failovers in {} minutes under a compiler", lasting.as_secs() / 60),
+        &format!("False failovers in {} minutes beside two builds", lasting.as_secs() / 60),
         &[("group", -34), ("false failovers", 15)],
     );
     let mut all = 0;
@@ -74,46 +68,36 @@ fn changes(history: &History, namespace: &str, since: i64) -> usize {
     checked.promotions.iter().filter(|promotion| promotion.revision > since).count()
 }
 
-/// Builds this workspace again and again.
-struct Compiler {
-    target: tempfile::TempDir,
-    build: Child,
-    begun: usize,
+/// Builds this workspace again and again, until it is dropped.
+async fn compile(target: &Path) -> Result<Infallible> {
+    loop {
+        let mut build = Build::start(target)?;
+        let status = build.0.wait().await?;
+        ensure!(status.success(), "the build failed: {status}");
+        tokio::fs::remove_dir_all(target).await?;
+    }
 }
 
-impl Compiler {
-    fn start() -> Result<Self> {
-        let target = tempfile::tempdir().context("a directory for the builds")?;
-        let build = build(target.path().join("1"))?;
-        Ok(Self { target, build, begun: 1 })
-    }
+/// A build, which is killed with the compilers that it has started when this value is dropped.
+struct Build(Child);
 
-    /// Begins the next build if the last one has ended.
-    fn keep_busy(&mut self) -> Result<()> {
-        let Some(status) = self.build.try_wait()? else { return Ok(()) };
-        ensure!(status.success(), "the build failed: {status}");
-        let _ = std::fs::remove_dir_all(self.target.path().join(self.begun.to_string()));
-        self.begun += 1;
-        self.build = build(self.target.path().join(self.begun.to_string()))?;
-        Ok(())
+impl Build {
+    fn start(target: &Path) -> Result<Self> {
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(["build", "--workspace", "--quiet", "--target-dir"])
+            .arg(target)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .process_group(0);
+        Ok(Self(cargo.spawn().context("starting cargo")?))
     }
+}
 
-    fn stop(self) -> usize {
-        let pid = self.build.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        if let Some(pid) = pid {
-            // With the compilers that it has started.
+impl Drop for Build {
+    fn drop(&mut self) {
+        // It has no id any more if it has ended.
+        if let Some(pid) = self.0.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
             let _ = kill_process_group(pid, Signal::KILL);
         }
-        self.begun
     }
-}
-
-fn build(target: PathBuf) -> Result<Child> {
-    Command::new("cargo")
-        .args(["build", "--workspace", "--quiet", "--target-dir"])
-        .arg(target)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .process_group(0)
-        .spawn()
-        .context("starting cargo")
 }

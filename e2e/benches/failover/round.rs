@@ -43,6 +43,8 @@ pub(crate) struct Figures {
     pub(crate) stale: usize,
     /// More than one pod was a ready endpoint at a time.
     pub(crate) two_endpoints: bool,
+    /// A replica of the operator was on the node that failed.
+    pub(crate) with_replica: bool,
 }
 
 /// A candidate that is served, with a client that calls it.
@@ -64,10 +66,6 @@ impl<'a> Round<'a> {
         Ok(Self { candidate, serving, client })
     }
 
-    pub(crate) fn candidate(&self) -> &'a Candidate {
-        self.candidate
-    }
-
     /// Causes the fault and measures until the candidate is served again.
     pub(crate) async fn of(self, fault: Fault) -> Result<Figures> {
         let at = fault.cause(self.candidate, &self.serving).await?;
@@ -78,46 +76,48 @@ impl<'a> Round<'a> {
     pub(crate) async fn since(self, fault: Fault, at: Moment) -> Result<Figures> {
         let (candidate, former) = (self.candidate, self.serving.pod.as_str());
         let served = eventually("the Service to be served again", SERVED_AGAIN, async || {
-            let calls = self.client.calls();
-            let pod = server(&calls, at).with_context(|| calls.latest(AFTER).to_string())?;
-            let other = pod != former;
-            ensure!(other || !fault.moves() && calls.from(at).lost() > 0, "{former} still answers");
+            let latest = self.client.latest(AFTER);
+            let pod = server(&latest, at).with_context(|| latest.to_string())?;
             let only: BTreeSet<String> = [pod.clone()].into();
             let observed = &candidate.observed;
             ensure!(observed.endpoints.now() == only, "the endpoints are {:?}", observed.endpoints.now());
             let labelled = candidate.kind == Kind::Kubernetes || observed.labelled.now() == only;
             ensure!(labelled, "labelled active: {:?}", observed.labelled.now());
             ensure!(fault.is_over(candidate).await?, "it is not over");
-            Ok((pod, calls))
+            let same = !fault.moves() && self.client.calls().from(at).lost() > 0;
+            ensure!(pod != former || same, "{former} still answers");
+            Ok(pod)
         });
         let result = served.await;
         fault.undo(candidate.scenario.stage.own()?, &self.serving);
-        let (pod, _) = result?;
-        self.figures(fault, at, &pod).await
+        self.figures(fault, at, &result?).await
     }
 
     async fn figures(self, fault: Fault, at: Moment, pod: &str) -> Result<Figures> {
         let (observed, former) = (&self.candidate.observed, self.serving.pod.as_str());
-        let calls = self.client.stop().await?;
-        let moved = if pod == former { None } else { calls.switch(former, pod, at) };
+        let all = self.client.stop().await?;
+        let calls = all.around(at);
+        let switch = if pod == former { None } else { all.switch(former, pod, at) };
+        let answered = switch.as_ref().map_or_else(|| calls.recovered(), |switch| Some(switch.first_new));
         // After a rollout the last change is not the only one.
         let single = |seen: Option<Duration>| seen.filter(|_| fault != Fault::Rollout).map(milliseconds);
         Ok(Figures {
             decided: single(observed.decided.since(at)),
             labelled: single(observed.labelled.since(at)),
             endpoint: single(observed.endpoints.since(at)),
-            answered: single(moved.as_ref().map(|switch| switch.first_new.since(at))),
+            answered: single(answered.map(|answered| answered.since(at))),
             gap: milliseconds(calls.longest_gap()),
             lost: calls.lost(),
-            stale: moved.map_or(0, |switch| switch.stale),
+            stale: switch.map_or(0, |switch| switch.stale),
             two_endpoints: observed.endpoints.most_since(at) > 1,
+            with_replica: false,
         })
     }
 }
 
 /// The pod that has answered all of the last calls, if they began after a moment.
-fn server(calls: &Calls, at: Moment) -> Option<String> {
-    let latest = calls.from(at).latest(AFTER);
+fn server(latest: &Calls, at: Moment) -> Option<String> {
+    let latest = latest.from(at);
     let pods = latest.pods();
     (latest.len() == AFTER && latest.lost() == 0 && pods.len() == 1).then(|| pods[0].to_owned())
 }

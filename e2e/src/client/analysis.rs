@@ -59,6 +59,19 @@ impl Calls {
         Self(self.0.iter().filter(|call| call.at >= moment).cloned().collect())
     }
 
+    /// The calls from the last answer before a moment on.
+    #[must_use]
+    pub fn around(&self, moment: Moment) -> Self {
+        let last = self.0.iter().rposition(|call| call.end <= moment && call.answer.is_ok());
+        Self(self.0[last.unwrap_or(0)..].to_vec())
+    }
+
+    /// When the first answer after a lost call arrived.
+    pub fn recovered(&self) -> Option<Moment> {
+        let lost = self.0.iter().position(|call| call.answer.is_err())?;
+        self.0[lost..].iter().find(|call| call.answer.is_ok()).map(|call| call.end)
+    }
+
     /// The last calls.
     #[must_use]
     pub fn latest(&self, count: usize) -> Self {
@@ -191,6 +204,23 @@ mod tests {
         ]);
         let switch = calls.switch("a", "b", ms(5)).expect("b answered");
         assert_eq!((switch.stale, switch.lost, switch.last_old), (1, 0, Some(ms(2))));
+    }
+
+    #[test]
+    fn what_happened_before_the_fault_is_not_counted_but_for_the_last_answer() {
+        let calls = Calls::new(vec![
+            call(0, 2, Ok("a")),
+            call(10, 2, Err("refused")),
+            call(500, 2, Ok("a")),
+            call(510, 250, Err("timeout")),
+            call(520, 2, Err("refused")),
+            call(530, 2, Ok("a")),
+        ]);
+        let around = calls.around(ms(515));
+        assert_eq!((around.len(), around.lost(), around.longest_gap()), (4, 2, Duration::from_millis(30)));
+        assert_eq!(around.recovered(), Some(ms(532)));
+        assert_eq!(calls.around(ms(1)).len(), 6, "no answer before that moment");
+        assert_eq!(calls.latest(1).recovered(), None);
     }
 
     #[test]

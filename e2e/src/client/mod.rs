@@ -83,6 +83,12 @@ impl Client {
         Calls::new(self.calls.lock().clone())
     }
 
+    /// The calls that ended last.
+    pub fn latest(&self, count: usize) -> Calls {
+        let calls = self.calls.lock();
+        Calls::new(calls[calls.len().saturating_sub(count)..].to_vec())
+    }
+
     /// Waits until the calls meet a condition, and returns them.
     pub async fn until(
         &self,
