@@ -62,3 +62,50 @@ impl Lapses {
         times.filter(|at| self.now < *at).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    /// For how long another pod is preferred after each of so many failures, one right after the other.
+    fn lasting(failures: u32) -> Duration {
+        let mut lapses = Lapses::default();
+        for _ in 0..failures {
+            lapses.add("a");
+        }
+        let mut now = Duration::ZERO;
+        while lapses.has("a") {
+            let next = lapses.wake().expect("it ends");
+            assert!(next > now, "it wakes again and again");
+            (now, lapses.now) = (next, next);
+        }
+        now
+    }
+
+    #[test]
+    fn each_failure_doubles_the_time_up_to_a_limit() {
+        let minutes: Vec<u64> = (1..=6).map(|failures| lasting(failures).as_secs() / 60).collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 10, 10]);
+        assert_eq!(lasting(1_000), LONGEST);
+    }
+
+    #[test]
+    fn a_failure_is_fresh_for_a_minute_and_remembered_for_two_hours() {
+        let mut lapses = Lapses::default();
+        lapses.add("a");
+        lapses.add("a");
+        assert!(lapses.is_fresh("a") && !lapses.is_fresh("b"));
+        lapses.set_time(MINUTE);
+        assert!(lapses.has("a") && !lapses.is_fresh("a"));
+        lapses.set_time(REMEMBERED - MINUTE);
+        lapses.add("a");
+        lapses.set_time(REMEMBERED + MINUTE * 2);
+        assert!(lapses.has("a"), "this is the third failure, for which others are preferred for four minutes");
+        lapses.set_time(REMEMBERED * 2);
+        lapses.add("a");
+        lapses.set_time(REMEMBERED * 2 + MINUTE);
+        assert!(!lapses.has("a"), "this is the first failure again");
+    }
+}

@@ -157,17 +157,22 @@ impl Seen<'_> {
                 };
                 if !is_settled {
                     let (service, seen) = (service.name_any(), seen.cloned());
-                    plan.changes.push(SliceChange { service, seen, wanted: Some(wanted) });
+                    plan.changes.push(SliceChange {
+                        service,
+                        seen,
+                        wanted: Some(wanted),
+                        without_service: false,
+                    });
                 }
             }
         }
         if decider == Decider::This {
             let left =
                 self.slices.iter().filter(|slice| is_managed(slice) && !kept.contains(&slice.name_any()));
-            plan.changes.extend(left.map(|slice| SliceChange {
-                service: slice.labels().get(SERVICE_NAME_LABEL).cloned().unwrap_or_default(),
-                seen: Some((*slice).clone()),
-                wanted: None,
+            plan.changes.extend(left.map(|slice| {
+                let service = slice.labels().get(SERVICE_NAME_LABEL).cloned().unwrap_or_default();
+                let without_service = !self.services.iter().any(|seen| seen.name_any() == service);
+                SliceChange { service, seen: Some((*slice).clone()), wanted: None, without_service }
             }));
         }
         if managed && self.services.is_empty() {
@@ -271,7 +276,8 @@ mod tests {
         slice
     }
 
-    /// Name, token and pod of each slice to be written; neither of them for one to be deleted.
+    /// Name, token and pod of each slice to be written; only the name of one to be deleted, and whether it must be
+    /// proved first that there is no Service.
     fn plan(
         endpoints: &str,
         services: &[&Service],
@@ -283,7 +289,9 @@ mod tests {
         let text = |change: &SliceChange| {
             let wanted = change.wanted.as_ref();
             let token = wanted.and_then(stamp_of).map(|stamp| stamp.token);
-            format!("{} {token:?} {:?}", change.name(), wanted.and_then(routed_to).map(|pod| pod.name))
+            let to_prove = if change.without_service { " unless there is a Service" } else { "" };
+            let pod = wanted.and_then(routed_to).map(|pod| pod.name);
+            format!("{} {token:?} {pod:?}{to_prove}", change.name())
         };
         (plan.changes.iter().map(text).collect(), plan.report.problem.map(|problem| problem.reason))
     }
@@ -344,7 +352,8 @@ mod tests {
         assert_eq!(plan("Managed", &[&external], &[], &to("p1", 7)).1, Some(Reason::ServiceUnusable));
         // The group, or the Service, no longer asks for managed endpoints.
         assert_eq!(plan("Selector", &[&role("managed")], &[&there], &to("p1", 7)), (deleted.clone(), None));
-        assert_eq!(plan("Managed", &[], &[&there], &to("p1", 7)), (deleted, Some(Reason::NoService)));
+        let gone = vec!["front-leadergroup-ipv4 None None unless there is a Service".to_owned()];
+        assert_eq!(plan("Managed", &[], &[&there], &to("p1", 7)), (gone, Some(Reason::NoService)));
         // Slices of others are not touched.
         let mut foreign = there;
         foreign.metadata.name = Some("front-abc".to_owned());

@@ -141,7 +141,7 @@ mod tests {
         let mut wanted = EndpointSlice::default();
         wanted.metadata.name = Some("front".to_owned());
         wanted.metadata.annotations = Some([("token".to_owned(), token.to_string())].into());
-        SliceChange { service: "front".to_owned(), seen: None, wanted: Some(wanted) }
+        SliceChange { service: "front".to_owned(), seen: None, wanted: Some(wanted), without_service: false }
     }
 
     fn at(millis: u64) -> Duration {

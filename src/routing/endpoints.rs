@@ -48,6 +48,8 @@ pub struct SliceChange {
     pub seen: Option<EndpointSlice>,
     /// The slice as it should be, if there should be one.
     pub wanted: Option<EndpointSlice>,
+    /// The watch shows no Service of this name that names the group. It may be late.
+    pub without_service: bool,
 }
 
 impl SliceChange {
@@ -238,6 +240,9 @@ impl Router {
         let api = self.slices(group);
         let Some(wanted) = &change.wanted else {
             let Some(seen) = &change.seen else { return Ok(Published::Done) };
+            if change.without_service && self.has_service(group, &change.service).await? {
+                return Ok(Published::Outdated);
+            }
             return self.delete(&api, seen).await;
         };
         if let Some(removed) =
@@ -281,6 +286,16 @@ impl Router {
         let Some(found) = self.pod(group, pod).await? else { return Ok(true) };
         let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
         Ok(!is_active || address(&found, family).is_none())
+    }
+
+    /// Whether there is a Service of this name that names the group: by a quorum read, because a watch may be late.
+    async fn has_service(&self, group: &GroupRef, name: &str) -> Result<bool, RoutingError> {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &group.namespace);
+        let params = ListParams::default()
+            .labels(&format!("{GROUP_LABEL}={}", group.name))
+            .fields(&format!("metadata.name={name}"));
+        let found = self.call("look for the Service of an EndpointSlice", api.list_metadata(&params)).await?;
+        Ok(!found.items.is_empty())
     }
 
     /// Creates a slice without endpoints, so that a request that arrives late adds none. If there is one of its name,

@@ -6,7 +6,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
-    api::{PodRef, STAMP_ANNOTATION},
+    api::{GROUP_LABEL, PodRef, STAMP_ANNOTATION},
     routing::{Published, SliceChange, slices},
 };
 use serde_json::{Value, json};
@@ -44,7 +44,25 @@ impl Routed {
     async fn change(&self, seen: Option<&EndpointSlice>, token: i64, pod: &PodRef) -> SliceChange {
         let pod = self.stage.read(pod).await;
         let wanted = slices(&self.service, &self.stage.group, token, Some(&pod)).remove(0);
-        SliceChange { service: "front".into(), seen: seen.cloned(), wanted: Some(wanted) }
+        SliceChange {
+            service: "front".into(),
+            seen: seen.cloned(),
+            wanted: Some(wanted),
+            without_service: false,
+        }
+    }
+
+    /// What this replica would do if its watch showed no Service.
+    async fn removal(&self) -> SliceChange {
+        let seen = Some(self.read().await);
+        SliceChange { service: "front".into(), seen, wanted: None, without_service: true }
+    }
+
+    /// Lets the Service name a group.
+    async fn name_group(&self, group: Option<&str>) {
+        let services: Api<Service> = Api::namespaced(self.stage.client.clone(), &self.stage.namespace);
+        let labels = Patch::Merge(json!({ "metadata": { "labels": { GROUP_LABEL: group } } }));
+        services.patch("front", &PatchParams::default(), &labels).await.unwrap();
     }
 
     async fn publish(&self, change: &SliceChange) -> Published {
@@ -152,6 +170,23 @@ async fn what_others_wrote_is_put_right() {
 }
 
 #[tokio::test]
+async fn a_slice_is_not_deleted_because_a_watch_does_not_show_its_service() {
+    let routed = Routed::new("service-not-shown").await;
+    let one = routed.pod("orders-0", "198.18.0.1").await;
+    routed.stage.declare(1, &one).await;
+    routed.publish(&routed.change(None, 1, &one).await).await;
+    let group = routed.stage.group.name.clone();
+    routed.name_group(Some(&group)).await;
+    assert_eq!(routed.publish(&routed.removal().await).await, Published::Outdated);
+    assert_eq!(routed.routed().await, routed.stamped("orders-0", 1));
+    for other in [Some("another"), None] {
+        routed.name_group(other).await;
+        assert_eq!(routed.publish(&routed.removal().await).await, Published::Done);
+        routed.publish(&routed.change(None, 1, &one).await).await;
+    }
+}
+
+#[tokio::test]
 async fn an_active_pod_is_not_taken_out_because_a_watch_does_not_show_it() {
     let routed = Routed::new("kept-endpoints").await;
     let one = routed.pod("orders-0", "198.18.0.1").await;
@@ -161,8 +196,9 @@ async fn an_active_pod_is_not_taken_out_because_a_watch_does_not_show_it() {
     routed.publish(&routed.change(None, 1, &one).await).await;
     let empty = async || {
         let wanted = slices(&routed.service, &routed.stage.group, 1, None).remove(0);
+        let seen = Some(routed.read().await);
         let change =
-            SliceChange { service: "front".into(), seen: Some(routed.read().await), wanted: Some(wanted) };
+            SliceChange { service: "front".into(), seen, wanted: Some(wanted), without_service: false };
         routed.publish(&change).await
     };
     assert_eq!(empty().await, Published::Outdated);

@@ -133,8 +133,7 @@ impl Bench {
                 let mut failures = 0;
                 for _ in 0..self.rounds(candidate, *fault) {
                     let _permit = permits.acquire().await;
-                    let figures = async { Round::prepare(candidate).await?.of(*fault).await };
-                    let figures = figures.await;
+                    let figures = async { Round::prepare(candidate).await?.of(*fault).await }.await;
                     let measured = self.outcome.borrow_mut().add(candidate, *fault, proxy, figures);
                     failures += usize::from(!measured);
                     if failures == FAILURES {
@@ -149,12 +148,15 @@ impl Bench {
 
     /// Faults of a node.
     async fn of_nodes(&self, fault: Fault) -> Result<()> {
+        if !self.plan.wants_fault(fault) {
+            return Ok(());
+        }
+        let cluster = self.stage.own()?;
         let (mut ended, mut failures) = (BTreeMap::new(), 0);
-        let rounds = self.rounds(&self.candidates[0], fault);
-        for number in 0..if self.plan.wants_fault(fault) { rounds } else { 0 } {
+        for number in 1..=self.rounds(&self.candidates[0], fault) {
             let result = self.of_node(fault, &mut ended).await;
-            self.stage.own()?.heal(STARTED).await?;
-            for node in self.stage.own()?.nodes() {
+            cluster.heal(STARTED).await?;
+            for node in cluster.nodes() {
                 self.candidates[0].scenario.cordon(&node.name, false).await?;
             }
             self.stage.operator.ready(STARTED).await?;
@@ -165,8 +167,8 @@ impl Bench {
             if failures == FAILURES {
                 break;
             }
-            if (number + 1).is_multiple_of(10) {
-                progress(&format!("{}: {} rounds", fault.name(), number + 1));
+            if number.is_multiple_of(10) {
+                progress(&format!("{}: {number} rounds", fault.name()));
             }
         }
         Ok(())

@@ -20,6 +20,7 @@ mod first_promotion;
 mod foreign_labels;
 mod frozen_pod;
 mod group_deleted;
+mod headless_service;
 mod leaking_pod;
 mod managed_endpoints;
 mod node_cut_off;
@@ -63,7 +64,7 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
-        Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, failback;
+        Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, headless_service, failback;
         PodFaults: fenced_writer, frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;

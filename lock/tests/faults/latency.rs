@@ -45,6 +45,9 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
     eventually("the second one waits", async || waiters().await == 1).await;
     let third = waits(&three);
     eventually("the third one waits", async || waiters().await == 2).await;
+    // On a machine that is very busy, connecting may have taken so long that a client began with another session.
+    let dead = async || database.number("select count(*) from leadergroup.session where dead").await;
+    let dead_before = dead().await;
     let before = (beats(&database, "one").await, beats(&database, "two").await);
     eventually("they watch each other for longer than a ttl", async || {
         beats(&database, "one").await >= before.0 + 20 && beats(&database, "two").await >= before.1 + 20
@@ -52,7 +55,7 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
     .await;
     assert!(!held.is_lost());
     assert_eq!(waiters().await, 2);
-    assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
+    assert_eq!(dead().await, dead_before);
 
     assert!(matches!(held.transfer_to(Successor::Name("three")).await.unwrap(), Transferred::Done));
     let third = third.await.unwrap();

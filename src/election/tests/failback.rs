@@ -134,6 +134,42 @@ fn a_pod_that_failed_follows_if_no_other_can() {
 }
 
 #[test]
+fn a_pod_that_failed_lately_is_avoided_even_if_it_is_of_the_newest_revision() {
+    let revisions = |mut world: World| {
+        world.members[0].created = 9;
+        for (member, revision) in world.members.iter_mut().zip(["2", "1", "1"]) {
+            member.revision = Some(revision.into());
+        }
+        world
+    };
+    let mut case = Case::stable(revisions(with(Standing::Silent)));
+    assert_eq!(case.grant().holder, pod("b"));
+    carry_out(&mut case, 6, "b", revisions(settled()));
+    let mut world = active(revisions(settled()), "b", &case);
+    world.members[1].standing = Standing::Silent;
+    case.world(world);
+    assert_eq!(case.grant().holder, pod("c"));
+}
+
+#[test]
+fn every_failure_of_an_active_pod_counts() {
+    let failures =
+        [Reason::ContainerTerminated, Reason::ContainerRestarted, Reason::PodNotReady, Reason::ProbeRefused];
+    for standing in failures.map(Standing::Failing).into_iter().chain([Standing::Silent]) {
+        let mut case = Case::stable(with(standing));
+        if let Standing::Failing(reason) = standing {
+            case.verified(reason);
+        }
+        assert_eq!(case.grant().holder, pod("b"));
+        carry_out(&mut case, 6, "b", settled());
+        let mut world = active(settled(), "b", &case);
+        world.members[1].standing = Standing::Silent;
+        case.world(world);
+        assert_eq!(case.grant().holder, pod("c"), "{standing:?}");
+    }
+}
+
+#[test]
 fn what_a_user_has_requested_stays() {
     let world = World {
         switchover: Some(SwitchoverRequest { id: "one".to_owned(), to: Some("c".to_owned()) }),
