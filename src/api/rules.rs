@@ -111,14 +111,14 @@ pub(super) fn requirement(schema: &mut Schema) {
 
 /// The least and the greatest value of a duration, as text.
 type Range = (&'static str, &'static str);
-const TTL: Range = ("500ms", "1h");
-const RETRY_INTERVAL: Range = ("50ms", "1h");
+const TTL: Range = ("1s", "1h");
+const RETRY_INTERVAL: Range = ("100ms", "1h");
 const LOCK_DELAY: Range = ("0s", "1h");
 const TIMEOUT: Range = ("1ms", "1h");
 
 pub(super) fn lock(schema: &mut Schema) {
-    on(schema, "ttl", within("ttl", TTL, "from 500ms to 1h"));
-    on(schema, "retryInterval", within("retryInterval", RETRY_INTERVAL, "from 50ms to a third of ttl"));
+    on(schema, "ttl", within("ttl", TTL, "from 1s to 1h"));
+    on(schema, "retryInterval", within("retryInterval", RETRY_INTERVAL, "from 100ms to a third of ttl"));
     on(schema, "lockDelay", within("lockDelay", LOCK_DELAY, "from 0s to 1h"));
     add(
         schema,

@@ -85,9 +85,9 @@ pub struct LeaderGroupSpec {
 #[schemars(transform = rules::lock)]
 pub struct LockSpec {
     /// ttl is how long the active pod may be silent before another pod takes over. This is how long a failover takes
-    /// when the pod hangs or its node is lost. From 500ms to 1h, written like 5s or 1m30s. Defaults to 5s.
+    /// when the pod hangs or its node is lost. From 1s to 1h, written like 5s or 1m30s. Defaults to 5s.
     pub ttl: HumanDuration,
-    /// retryInterval is how often each pod is probed. From 50ms to a third of ttl. Defaults to 1s.
+    /// retryInterval is how often each pod is probed. From 100ms to a third of ttl. Defaults to 1s.
     pub retry_interval: HumanDuration,
     /// lockDelay is how long to wait before the next pod is promoted when the holder did not end cleanly (silent or
     /// failing). It is for workloads that need time to notice that they lost the role. From 0s to 1h. Defaults to 0s.

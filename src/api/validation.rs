@@ -190,11 +190,11 @@ impl LockSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
         let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
         let (ttl, retry_interval) = (self.ttl.0, self.retry_interval.0);
-        if ttl < Duration::from_millis(500) || ttl > LONGEST {
-            return out_of_range("lock.ttl", "from 500ms to 1h");
+        if ttl < Duration::from_secs(1) || ttl > LONGEST {
+            return out_of_range("lock.ttl", "from 1s to 1h");
         }
-        if retry_interval < Duration::from_millis(50) || retry_interval * 3 > ttl {
-            return out_of_range("lock.retryInterval", "from 50ms to a third of ttl");
+        if retry_interval < Duration::from_millis(100) || retry_interval * 3 > ttl {
+            return out_of_range("lock.retryInterval", "from 100ms to a third of ttl");
         }
         if self.lock_delay.0 > LONGEST {
             return out_of_range("lock.lockDelay", "from 0s to 1h");

@@ -23,11 +23,11 @@ use crate::{
 /// The groups: name in the table, namespace, ttl and retryInterval.
 const GROUPS: [(&str, &str, Kind); 6] = [
     ("ttl 5 s, retryInterval 1 s", "quiet-5s", of("5s", "1s")),
+    ("ttl 2 s, retryInterval 500 ms", "quiet-2s", of("2s", "500ms")),
     ("ttl 1 s, retryInterval 200 ms", "quiet-1s", of("1s", "200ms")),
     ("ttl 1 s, retryInterval 200 ms", "quiet-1s-more", of("1s", "200ms")),
-    ("ttl 500 ms, retryInterval 100 ms", "quiet-500ms", of("500ms", "100ms")),
-    ("ttl 500 ms, retryInterval 50 ms", "quiet-500ms-50ms", of("500ms", "50ms")),
-    ("ttl 500 ms, retryInterval 50 ms", "quiet-500ms-more", of("500ms", "50ms")),
+    ("ttl 1 s, retryInterval 100 ms", "quiet-100ms", of("1s", "100ms")),
+    ("ttl 1 s, retryInterval 100 ms", "quiet-100ms-more", of("1s", "100ms")),
 ];
 
 const fn of(ttl: &'static str, retry_interval: &'static str) -> Kind {
