@@ -168,6 +168,9 @@ impl Group {
                 Phase::Declaring(change) | Phase::Stripping(change) | Phase::Rechecking(change),
                 Outcome::Declared | Outcome::Stripped | Outcome::Rechecked { .. },
             ) if !self.is_fit(&change.holder) => self.pass_over(change, now, effects),
+            (Phase::Declaring(change), Outcome::Declared) if self.is_heard_again(&change) => {
+                self.pass_over(change, now, effects);
+            }
             (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
             (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
                 Some(version) => self.promote(change, version, effects),
@@ -314,7 +317,7 @@ impl Group {
         self.row.token = token;
         self.row.confirmed = false;
         self.row.reason = Some(change.reason);
-        if !self.is_fit(&change.holder) {
+        if !self.is_fit(&change.holder) || self.is_heard_again(&change) {
             // The answer was late, and the evidence has changed.
             return self.pass_over(change, now, effects);
         }
@@ -394,7 +397,8 @@ impl Group {
         self.unused.forget();
         self.lost_since = None;
         self.stamp_after = now;
-        if let Some(former) = change.from.as_ref().filter(|_| change.reason.is_failure()) {
+        let replaced = change.from.as_ref().filter(|former| **former != change.holder);
+        if let Some(former) = replaced.filter(|_| change.reason.is_failure()) {
             self.lapses.add(&former.uid);
         }
         let finished = Finished {

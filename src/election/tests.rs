@@ -761,6 +761,22 @@ fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
     assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
 }
 
+#[test]
+fn a_silent_holder_that_answers_again_before_it_loses_its_label_keeps_the_role() {
+    for declared in [false, true] {
+        let mut case = Case::stable(with(Standing::Silent));
+        assert_eq!(case.grant().holder, pod("b"));
+        let mut answer = Outcome::Granted { token: 6 };
+        if declared {
+            case.answer(answer);
+            answer = Outcome::Declared;
+        }
+        case.meanwhile(settled());
+        case.answer(answer);
+        assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6), "declared: {declared}");
+    }
+}
+
 /// How often the group asks for something in the background within a minute, if that is always answered in this way.
 fn asks_in_a_minute(case: &mut Case, answer: &Outcome) -> usize {
     let (mut asked, until) = (0, case.now + Duration::from_mins(1));

@@ -20,8 +20,8 @@ use crate::{
     api::{Endpoints, GROUP_LABEL, NO_ROLE, Reason, Role},
     election::{self, Phase},
     routing::{
-        Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, is_as_wanted, is_managed, routed_to,
-        slices, stamp_of,
+        Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed,
+        routed_to, slice, slice_name, stamp_of,
     },
 };
 use leadergroup_lock::SessionId;
@@ -134,8 +134,8 @@ impl Seen<'_> {
                 continue;
             }
             plan.report.services.push(service.name_any());
-            for empty in slices(service, group, 0, None) {
-                let name = empty.name_any();
+            for family in families(service) {
+                let name = slice_name(service, family);
                 let seen = self.slices.iter().find(|slice| slice.name_any() == name).copied();
                 kept.insert(name.clone());
                 let stays = |keeps: &dyn Fn(&Pod) -> bool| {
@@ -149,8 +149,7 @@ impl Seen<'_> {
                     Route::WhileActive => stays(&|pod| group.marks.role(pod) == Role::Active),
                 };
                 let Some((token, pod)) = target else { continue };
-                let all = slices(service, group, token, pod.as_ref());
-                let Some(wanted) = all.into_iter().find(|wanted| wanted.name_any() == name) else { continue };
+                let wanted = slice(service, family, group, token, pod.as_ref());
                 let is_settled = match seen {
                     Some(seen) => is_as_wanted(seen, &wanted),
                     None => wanted.endpoints.is_empty(),
@@ -271,7 +270,7 @@ mod tests {
 
     /// The slice of the Service as it would be written, with a version.
     fn slice(service: &Service, token: i64, uid: &str) -> EndpointSlice {
-        let mut slice = slices(service, &record("Managed").reference, token, pod(uid).as_ref()).remove(0);
+        let mut slice = super::slice(service, "IPv4", &record("Managed").reference, token, pod(uid).as_ref());
         slice.metadata.resource_version = Some("5".to_owned());
         slice
     }

@@ -88,22 +88,26 @@ pub fn is_managed(slice: &EndpointSlice) -> bool {
     slice.labels().get(MANAGED_BY_LABEL).is_some_and(|by| by == SLICE_MANAGER)
 }
 
-/// The slices of a Service that routes to this pod, or to none: one for each of the Service's address families.
-pub fn slices(service: &Service, group: &GroupRef, token: i64, pod: Option<&Pod>) -> Vec<EndpointSlice> {
-    let default = ServiceSpec::default();
-    let spec = service.spec.as_ref().unwrap_or(&default);
-    let families = spec.ip_families.iter().flatten();
-    families.map(|family| slice(service, spec, family, group, token, pod)).collect()
+/// The address families of a Service. It has one slice for each.
+pub fn families(service: &Service) -> impl Iterator<Item = &str> {
+    service.spec.iter().flat_map(|spec| spec.ip_families.iter().flatten()).map(String::as_str)
 }
 
-fn slice(
+/// The name of a Service's slice for an address family.
+pub fn slice_name(service: &Service, family: &str) -> String {
+    format!("{}-leadergroup-{}", service.name_any(), family.to_lowercase())
+}
+
+/// The slice of a Service, for an address family, that routes to this pod, or to none.
+pub fn slice(
     service: &Service,
-    spec: &ServiceSpec,
     family: &str,
     group: &GroupRef,
     token: i64,
     pod: Option<&Pod>,
 ) -> EndpointSlice {
+    let default = ServiceSpec::default();
+    let spec = service.spec.as_ref().unwrap_or(&default);
     let name = service.name_any();
     // As Kubernetes' own controller does, with all labels of the Service.
     let mut labels = service.labels().clone();
@@ -127,7 +131,7 @@ fn slice(
     let ports = routed.as_ref().map(|(pod, _)| spec.ports.iter().flatten().filter_map(|it| port(it, pod)));
     EndpointSlice {
         metadata: ObjectMeta {
-            name: Some(format!("{name}-leadergroup-{}", family.to_lowercase())),
+            name: Some(slice_name(service, family)),
             namespace: service.namespace(),
             labels: Some(labels),
             annotations: Some([(STAMP_ANNOTATION.to_owned(), group.stamp(token).to_string())].into()),
@@ -471,7 +475,9 @@ mod tests {
     }
 
     fn first(spec: &Value, pod: Option<&Pod>) -> EndpointSlice {
-        slices(&service(spec), &group(), 7, pod).remove(0)
+        let service = service(spec);
+        let family = families(&service).next().expect("it has a family");
+        slice(&service, family, &group(), 7, pod)
     }
 
     #[test]
@@ -484,7 +490,9 @@ mod tests {
             { "name": "unknown", "port": 84, "targetPort": "none" }
         ]);
         let spec = json!({ "clusterIP": "198.19.0.9", "ipFamilies": ["IPv4", "IPv6"], "ports": ports });
-        let both = slices(&service(&spec), &group(), 7, Some(&pod(&[])));
+        let (service, pod) = (service(&spec), pod(&[]));
+        let both = families(&service).map(|family| slice(&service, family, &group(), 7, Some(&pod)));
+        let both: Vec<_> = both.collect();
         let names: Vec<_> = both.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names, ["front-leadergroup-ipv4", "front-leadergroup-ipv6"]);
         let addresses: Vec<_> = both.iter().map(|slice| slice.endpoints[0].addresses.clone()).collect();

@@ -7,7 +7,7 @@ use kube::{
 };
 use leadergroup::{
     api::{GROUP_LABEL, PodRef, STAMP_ANNOTATION},
-    routing::{Published, SliceChange, slices},
+    routing::{Published, SliceChange, slice},
 };
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ impl Routed {
     /// What this replica would write for this term.
     async fn change(&self, seen: Option<&EndpointSlice>, token: i64, pod: &PodRef) -> SliceChange {
         let pod = self.stage.read(pod).await;
-        let wanted = slices(&self.service, &self.stage.group, token, Some(&pod)).remove(0);
+        let wanted = slice(&self.service, "IPv4", &self.stage.group, token, Some(&pod));
         SliceChange {
             service: "front".into(),
             seen: seen.cloned(),
@@ -122,7 +122,7 @@ async fn a_write_of_an_earlier_term_that_arrives_late_is_refused() {
     let later = routed.stage.replace_group().await;
     assert_eq!(routed.publish(&late_first).await, Published::Outdated);
     assert_eq!(routed.read().await.endpoints, []);
-    let mut wanted = slices(&routed.service, &later, 1, Some(&routed.stage.read(&two).await)).remove(0);
+    let mut wanted = slice(&routed.service, "IPv4", &later, 1, Some(&routed.stage.read(&two).await));
     wanted.metadata.resource_version = routed.read().await.resource_version();
     routed.api().replace("front-leadergroup-ipv4", &PostParams::default(), &wanted).await.unwrap();
     assert_eq!(routed.publish(&late_first).await, Published::Outdated);
@@ -195,7 +195,7 @@ async fn an_active_pod_is_not_taken_out_because_a_watch_does_not_show_it() {
     routed.stage.router.promote(&routed.stage.group, KEY, 1, &one, &version).await.unwrap();
     routed.publish(&routed.change(None, 1, &one).await).await;
     let empty = async || {
-        let wanted = slices(&routed.service, &routed.stage.group, 1, None).remove(0);
+        let wanted = slice(&routed.service, "IPv4", &routed.stage.group, 1, None);
         let seen = Some(routed.read().await);
         let change =
             SliceChange { service: "front".into(), seen, wanted: Some(wanted), without_service: false };
