@@ -94,9 +94,9 @@ impl Group {
     /// operator's own network can look like silence, and delay the grant until it is over.
     pub(super) fn is_heard_again(&self, change: &Change) -> bool {
         let former = change.from.as_ref().filter(|_| change.reason == Reason::Silent);
-        former.and_then(|former| self.member(&former.uid)).is_some_and(|member| {
-            member.standing == Standing::Eligible && member.role == Role::Active
-        })
+        former
+            .and_then(|former| self.member(&former.uid))
+            .is_some_and(|member| member.standing == Standing::Eligible && member.role == Role::Active)
     }
 
     /// Whether a dry run has to show first that the API server lets this pod be labelled active: nothing shows it so

@@ -166,13 +166,7 @@ impl Seen<'_> {
             }
         }
         if decider == Decider::This {
-            let left =
-                self.slices.iter().filter(|slice| is_managed(slice) && !kept.contains(&slice.name_any()));
-            plan.changes.extend(left.map(|slice| {
-                let service = slice.labels().get(SERVICE_NAME_LABEL).cloned().unwrap_or_default();
-                let without_service = !self.services.iter().any(|seen| seen.name_any() == service);
-                SliceChange { service, seen: Some((*slice).clone()), wanted: None, without_service }
-            }));
+            plan.changes.extend(self.removals(&kept));
         }
         if managed && self.services.is_empty() {
             let message = format!(
@@ -183,6 +177,16 @@ impl Seen<'_> {
             plan.report.problem = Some(EndpointsProblem::new(Reason::NoService, message));
         }
         plan
+    }
+
+    /// Deletes the operator's other slices than these.
+    fn removals(&self, kept: &BTreeSet<String>) -> impl Iterator<Item = SliceChange> {
+        let left = self.slices.iter().filter(|slice| is_managed(slice) && !kept.contains(&slice.name_any()));
+        left.map(|slice| {
+            let service = slice.labels().get(SERVICE_NAME_LABEL).cloned().unwrap_or_default();
+            let without_service = !self.services.iter().any(|seen| seen.name_any() == service);
+            SliceChange { service, seen: Some((*slice).clone()), wanted: None, without_service }
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! What is compared: LeaderGroup in its forms, and what a user would pick instead. Each has a namespace with a Deployment
-//! and a Service.
+//! What is compared: LeaderGroup in its forms, and what a user would pick instead. Each has a namespace with a
+//! Deployment and a Service.
 
 use std::{rc::Rc, time::Duration};
 

@@ -132,8 +132,8 @@ impl Fault {
     }
 }
 
-/// Evicts the candidate's pods on a node, as `kubectl drain` does: all at the same time, and again after five seconds if
-/// a PodDisruptionBudget holds one back.
+/// Evicts the candidate's pods on a node, as `kubectl drain` does: all at the same time, and again after five seconds
+/// if a `PodDisruptionBudget` holds one back.
 async fn evict(candidate: &Candidate, node: &str) -> Result<()> {
     let pods = candidate.scenario.pods();
     let there = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?;

@@ -1,4 +1,4 @@
-//! How long clients wait when the active pod changes: LeaderGroup beside what a user would pick instead, on one cluster.
+//! How long clients wait when the active pod changes: LeaderGroup beside what a user would pick instead.
 //!
 //! `make bench-failover` prints a table and a last line, and writes all figures as JSON. Arguments choose changes and
 //! candidates by parts of their names; `quiet` alone looks for false failovers. docs/benchmarks.md explains what is

@@ -1,5 +1,5 @@
-//! The program of the pods: answers HTTP requests with the pod's name. For the baseline protocol it also contends for the
-//! lock, and answers 503 while it does not hold it.
+//! The program of the pods: answers HTTP requests with the pod's name. For the baseline protocol it also contends for
+//! the lock, and answers 503 while it does not hold it.
 
 use std::{convert::Infallible, net::Ipv4Addr, sync::Arc, time::Duration};
 

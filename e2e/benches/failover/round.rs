@@ -18,8 +18,8 @@ use crate::{
 
 /// Calls before the fault.
 const BEFORE: usize = 50;
-/// Calls that one pod must answer without a failure until the round is over: one second of calls, because kube-proxy may
-/// apply a change that late.
+/// Calls that one pod must answer without a failure until the round is over: one second of calls, because kube-proxy
+/// may apply a change that late.
 const AFTER: usize = 100;
 /// Kubernetes replaces a pod of a lost node after a minute.
 const SERVED_AGAIN: Duration = Duration::from_mins(3);
