@@ -37,6 +37,7 @@ fn member(name: &str, role: Role) -> Member {
         standing: Standing::Eligible,
         created: 0,
         revision: None,
+        workload: None,
     }
 }
 

@@ -198,7 +198,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes kube-proxy's `minSyncPeriod` on every node, until the node is powered off or the cluster ends.
+    /// Changes kube-proxy's `minSyncPeriod` on every node, until it is changed again or the cluster ends.
     pub async fn set_proxy_min_sync_period(&self, period: Duration) -> Result<()> {
         let credentials = Self::credentials();
         try_join_all(self.nodes().iter().map(|machine| self.as_node(machine)).map(|node| {

@@ -54,6 +54,8 @@ pub enum Reason {
     Switchover,
     /// The pod's node is cordoned, or about to be removed by an autoscaler.
     NodeCordoned,
+    /// A rollout is about to delete the pod.
+    Rollout,
     /// A pod of a higher priority could be active again.
     Failback,
     /// A change that was interrupted by a fault was completed; why it was begun is not known.
@@ -110,7 +112,7 @@ impl fmt::Display for ConditionType {
 
 impl Reason {
     /// The reasons for which holders change. The lock's row keeps them as text.
-    pub const OF_CHANGES: [Self; 15] = [
+    pub const OF_CHANGES: [Self; 16] = [
         Self::FirstHolder,
         Self::PodDeleted,
         Self::PodFinished,
@@ -125,12 +127,13 @@ impl Reason {
         Self::LabelLost,
         Self::Switchover,
         Self::NodeCordoned,
+        Self::Rollout,
         Self::Failback,
     ];
 
     /// Whether a change for this reason is planned: the former holder works.
     pub fn is_planned(self) -> bool {
-        matches!(self, Self::Switchover | Self::NodeCordoned | Self::Failback)
+        matches!(self, Self::Switchover | Self::NodeCordoned | Self::Rollout | Self::Failback)
     }
 
     /// Whether a change for this reason means that the former holder did not work, although it had not ended for good.

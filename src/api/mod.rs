@@ -27,8 +27,8 @@ pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
     ElectionSpec, Endpoints, Failback, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup,
-    LeaderGroupSpec, LockSpec, OnCordon, OnDelete, Priority, ProbePort, ProbeScheme, ProbeSpec, RoutingSpec,
-    TcpSocketProbe,
+    LeaderGroupSpec, LockSpec, OnDelete, PlannedLoss, Priority, ProbePort, ProbeScheme, ProbeSpec,
+    RoutingSpec, TcpSocketProbe,
 };
 pub use status::{
     ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef, SwitchoverResult,

@@ -240,7 +240,11 @@ pub struct ElectionSpec {
     /// onCordon is what happens when the active pod's node is cordoned, for example by `kubectl drain`, or when an
     /// autoscaler is about to remove it. Handover makes an eligible pod on another node active while the present one
     /// still works. Ignore waits until the pod is deleted. Defaults to Handover.
-    pub on_cordon: OnCordon,
+    pub on_cordon: PlannedLoss,
+    /// onRollout is what happens when the active pod is the next one that a rollout deletes. Handover makes an eligible
+    /// pod of the newest revision active while the present one still works. Ignore waits until the pod is deleted.
+    /// Defaults to Handover.
+    pub on_rollout: PlannedLoss,
     /// priorities prefer some pods to others when a holder is chosen. A pod has the sum of the weights of all entries
     /// that match it. Pods that fit equally well are compared: health, cordoned nodes and rollouts come first. At most
     /// 16.
@@ -259,7 +263,8 @@ pub struct ElectionSpec {
 impl Default for ElectionSpec {
     fn default() -> Self {
         Self {
-            on_cordon: OnCordon::default(),
+            on_cordon: PlannedLoss::default(),
+            on_rollout: PlannedLoss::default(),
             priorities: Vec::new(),
             failback: Failback::default(),
             failback_delay: HumanDuration::from_secs(60),
@@ -295,10 +300,10 @@ pub enum Failback {
     WhenReady,
 }
 
-/// What happens when the node of the active pod is cordoned.
+/// What happens when the active pod is about to be deleted although it works.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
-pub enum OnCordon {
-    /// An eligible pod on another node becomes active.
+pub enum PlannedLoss {
+    /// An eligible pod that stays becomes active first.
     #[default]
     Handover,
     /// Nothing, until the pod is deleted.

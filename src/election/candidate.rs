@@ -99,6 +99,17 @@ impl Group {
             .is_some_and(|member| member.standing == Standing::Eligible && member.role == Role::Active)
     }
 
+    /// The former holder of this change keeps the role, under a term of its own.
+    pub(super) fn stay(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+        match change.from.filter(|_| self.may_begin()) {
+            Some(holder) => {
+                let from = Some(holder.clone());
+                self.begin(Change { holder, from, reason: Reason::Resumed, began: now }, effects);
+            }
+            None => self.settle(now),
+        }
+    }
+
     /// Whether a dry run has to show first that the API server lets this pod be labelled active: nothing shows it so
     /// far, and the attempt would cost another pod its label; or an earlier attempt failed.
     pub(super) fn needs_trial(&self, holder: &PodRef) -> bool {
@@ -132,8 +143,8 @@ impl Group {
     /// needs no dry run takes its place, if there is still a reason to change the holder.
     pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         let fails = |holder: &PodRef| self.case_against(holder).is_some();
-        if change.reason == Reason::Failback && self.is_finished() {
-            // The holder works, and only this pod is preferred to it.
+        if matches!(change.reason, Reason::Failback | Reason::Rollout) && self.is_finished() {
+            // The holder works, and nothing is urgent.
             self.move_after = now + MOVE_PAUSE;
             return self.settle(now);
         }

@@ -77,7 +77,7 @@ impl Group {
         if self.keeps_its_label() || self.world.policy.paused || !self.works(holder) {
             let hands_over = self.keeps_its_label()
                 && (self.switch_over(holder, now, effects)
-                    || self.leave_node(holder, now, effects)
+                    || self.leave(holder, now, effects)
                     || self.fail_back(holder, now, effects));
             if !hands_over {
                 self.failures = 0;
@@ -142,14 +142,25 @@ impl Group {
             }
         }
         match successor {
-            Some(successor) if is_certain(reason) => self.change(successor, reason, now, effects),
+            Some(successor) if self.is_certain(holder) => self.change(successor, reason, now, effects),
             _ => self.verify(holder, reason, effects),
         }
     }
 
+    /// Whether there is evidence against the holder that needs no quorum read: it comes from our own probes, or a later
+    /// version of the pod cannot refute it, because a restart count only grows and a `deletionTimestamp` is never
+    /// removed. A pod that is missing may only have lost a label.
+    pub(super) fn is_certain(&self, holder: &PodRef) -> bool {
+        self.member(&holder.uid).is_some_and(|member| match member.standing {
+            Standing::Silent | Standing::Ended(Reason::PodDeleted) => true,
+            Standing::Failing(reason) => matches!(reason, Reason::ProbeRefused | Reason::ContainerRestarted),
+            _ => false,
+        })
+    }
+
     /// Asks for a quorum read of the holder.
     pub(super) fn verify(&mut self, holder: &PodRef, reason: Reason, effects: &mut Effects) {
-        let certain = is_certain(reason);
+        let certain = self.is_certain(holder);
         self.go(Phase::Verifying { reason, certain }, Effect::Verify(holder.clone()), effects);
     }
 
@@ -158,9 +169,9 @@ impl Group {
         self.world = world;
         self.refusals.refresh(&self.world.members);
         self.lapses.refresh(&self.world.members);
-        let against = self.row.holder.as_ref().and_then(|holder| self.case_against(holder));
+        let against = self.row.holder.as_ref().is_some_and(|holder| self.is_certain(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {
-            *certain |= against.is_some_and(is_certain);
+            *certain |= against;
         }
     }
 
@@ -227,9 +238,4 @@ impl Group {
 /// Whether the reason means that the pod has ended for good.
 fn is_end(reason: Reason) -> bool {
     matches!(reason, Reason::PodDeleted | Reason::PodFinished | Reason::DisruptionTarget)
-}
-
-/// Whether the reason needs no quorum read: it comes from our own probes, or from a count that only grows.
-pub(super) fn is_certain(reason: Reason) -> bool {
-    matches!(reason, Reason::Silent | Reason::ProbeRefused | Reason::ContainerRestarted)
 }

@@ -13,6 +13,8 @@ pub enum SwitchoverRefusal {
     AlreadyActive(String),
     /// The node of this pod is about to be emptied, so that the group would leave it at once.
     NodeCordoned(String),
+    /// A rollout is about to delete this pod, so that the group would leave it at once.
+    Superseded(String),
     /// There is no fresh proof that this pod works, or the API server refuses to change it.
     NotEligible(String),
     /// No other pod could become active.
@@ -33,6 +35,9 @@ impl fmt::Display for SwitchoverRefusal {
                 f,
                 "the node of {pod} is cordoned, or about to be removed; uncordon it first, or choose another pod"
             ),
+            Self::Superseded(pod) => {
+                write!(f, "a rollout is about to delete {pod}; choose a pod of the newest revision")
+            }
             Self::NotEligible(pod) => {
                 write!(f, "{pod} could not become active now: check that it is ready and answers its probe")
             }

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use super::{
-    evaluate::is_certain,
     event::Effect,
     group::{Change, Group, Phase, Retirement},
     step::Effects,
@@ -198,7 +197,7 @@ impl Group {
                 let reason = self.reason_of_term();
                 self.go(Phase::Verifying { reason, certain: true }, Effect::Verify(holder.clone()), effects);
             }
-            (Some(successor), Some(reason)) if is_certain(reason) => {
+            (Some(successor), Some(reason)) if self.is_certain(holder) => {
                 self.change(successor, reason, now, effects);
             }
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {

@@ -169,7 +169,7 @@ impl Group {
                 Outcome::Declared | Outcome::Stripped | Outcome::Rechecked { .. },
             ) if !self.is_fit(&change.holder) => self.pass_over(change, now, effects),
             (Phase::Declaring(change), Outcome::Declared) if self.is_heard_again(&change) => {
-                self.pass_over(change, now, effects);
+                self.stay(change, now, effects);
             }
             (Phase::Declaring(change), Outcome::Declared) => self.strip(change, effects),
             (Phase::Stripping(change), Outcome::Stripped) => match self.witness.take() {
@@ -296,7 +296,7 @@ impl Group {
         (self.grant, self.in_doubt, self.retry_at, self.failures) = (None, false, None, 0);
         match change.reason {
             Reason::Switchover => self.last_request.grants += 1,
-            Reason::NodeCordoned | Reason::Failback => {
+            Reason::NodeCordoned | Reason::Rollout | Reason::Failback => {
                 (self.move_after, self.preferred) = (now + MOVE_PAUSE, None);
             }
             _ => {}
@@ -317,8 +317,11 @@ impl Group {
         self.row.token = token;
         self.row.confirmed = false;
         self.row.reason = Some(change.reason);
-        if !self.is_fit(&change.holder) || self.is_heard_again(&change) {
-            // The answer was late, and the evidence has changed.
+        // The answer was late, and the evidence has changed.
+        if self.is_heard_again(&change) {
+            return self.stay(change, now, effects);
+        }
+        if !self.is_fit(&change.holder) {
             return self.pass_over(change, now, effects);
         }
         self.fence(change, settled, now, effects);

@@ -1,4 +1,5 @@
-//! Planned changes of holder: on request, before the holder's node is emptied, and back to a preferred pod.
+//! Planned changes of holder: on request, before the holder is lost with its node or in a rollout, and back to a
+//! preferred pod.
 //!
 //! A request is carried out once: the declaration of the term that carries it out names it. It is fulfilled by any
 //! change of holder to a pod that it allows, so that a failover in between is not followed by another change.
@@ -76,21 +77,36 @@ impl Group {
         }
     }
 
-    /// Begins to hand over to a pod on another node, if the holder's node is about to be emptied and the holder works.
-    /// Returns whether it did. Without such a pod the holder stays until it is deleted.
-    pub(super) fn leave_node(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
-        if self.world.policy.paused || !self.member(&holder.uid).is_some_and(|member| member.leaving) {
+    /// Begins to hand over from a holder that works and is about to be lost: to a pod on another node if its node is
+    /// about to be emptied, to a pod of the newest revision if a rollout is about to delete it. Returns whether it did.
+    /// Without such a pod the holder stays until it is deleted.
+    pub(super) fn leave(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
+        let Some(present) = self.member(&holder.uid).filter(|_| !self.world.policy.paused) else {
+            return false;
+        };
+        let leaves_node = present.leaving;
+        let newest = self.superseded_by(present).cloned();
+        if !leaves_node && newest.is_none() {
             return false;
         }
         self.wake_after_lapses();
-        // The pod must leave sooner or later. So one that failed often, but not just now, may follow.
-        let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
-        let Some(successor) = self.successor_that_stays(holder, may) else { return false };
+        let (reason, successor) = if leaves_node {
+            // The pod must leave sooner or later. So one that failed often, but not just now, may follow.
+            let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
+            (Reason::NodeCordoned, self.successor_that_stays(holder, may))
+        } else {
+            // If one pod of the newest revision failed while it was active, the others may fail in the same way.
+            let of_newest = |member: &Member| member.revision == newest;
+            let failed = |member: &Member| of_newest(member) && self.lapses.has(&member.pod.uid);
+            let fails = self.world.members.iter().any(failed);
+            (Reason::Rollout, self.successor_that_stays(holder, |member| of_newest(member) && !fails))
+        };
+        let Some(successor) = successor else { return false };
         if now < self.move_after {
             self.wake_at(self.move_after);
             return false;
         }
-        self.change(successor, Reason::NodeCordoned, now, effects);
+        self.change(successor, reason, now, effects);
         true
     }
 
@@ -169,6 +185,7 @@ impl Group {
             None => Err(R::NoSuchPod(name.clone())),
             Some(member) if member.pod.uid == holder.uid => Err(R::AlreadyActive(name.clone())),
             Some(member) if member.leaving => Err(R::NodeCordoned(name.clone())),
+            Some(member) if self.superseded_by(member).is_some() => Err(R::Superseded(name.clone())),
             Some(member) if !self.is_candidate(member) => Err(R::NotEligible(name.clone())),
             Some(member) => Ok(member.pod.clone()),
         }

@@ -3,6 +3,7 @@
 mod candidates;
 mod cordon;
 mod failback;
+mod rollout;
 mod switchover;
 
 use std::time::Duration;
@@ -43,6 +44,7 @@ fn member(name: &str, role: Role, standing: Standing) -> Member {
         standing,
         created: 0,
         revision: None,
+        workload: None,
     }
 }
 
@@ -179,7 +181,7 @@ fn each_reason_replaces_the_holder_and_watch_evidence_is_confirmed_first() {
         (Standing::Failing(Reason::ContainerRestarted), Reason::ContainerRestarted, false),
         (Standing::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
         (Standing::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
-        (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, true),
+        (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, false),
         (Standing::Ended(Reason::PodFinished), Reason::PodFinished, true),
         (Standing::Ended(Reason::DisruptionTarget), Reason::DisruptionTarget, true),
     ] {
@@ -318,7 +320,7 @@ fn the_lock_delay_waits_after_an_unclean_end_only() {
     case.now += Duration::from_secs(3);
     case.step(Event::Tick);
     assert_eq!(case.grant().reason, Reason::Silent);
-    assert!(matches!(delayed(with(Standing::Ended(Reason::PodDeleted))).effect(), Effect::Verify(_)));
+    assert_eq!(delayed(with(Standing::Ended(Reason::PodDeleted))).grant().reason, Reason::PodDeleted);
 }
 
 #[test]
@@ -380,9 +382,9 @@ fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_an
 
 #[test]
 fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
-    for reason in [Reason::PodNotReady, Reason::PodDeleted] {
+    for reason in [Reason::PodNotReady, Reason::PodFinished] {
         let standing = match reason {
-            Reason::PodDeleted => Standing::Ended(reason),
+            Reason::PodFinished => Standing::Ended(reason),
             reason => Standing::Failing(reason),
         };
         for alone in [false, true] {
@@ -763,17 +765,42 @@ fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
 
 #[test]
 fn a_silent_holder_that_answers_again_before_it_loses_its_label_keeps_the_role() {
-    for declared in [false, true] {
-        let mut case = Case::stable(with(Standing::Silent));
+    // In a group of two, the next holder is the one before the last.
+    for (declared, strip) in [(false, &[][..]), (true, &[]), (false, &["b"]), (true, &["b"])] {
+        let silent = World { declared: declaration(5, Some("a"), strip), ..with(Standing::Silent) };
+        let mut case = Case::stable(silent.clone());
         assert_eq!(case.grant().holder, pod("b"));
         let mut answer = Outcome::Granted { token: 6 };
         if declared {
             case.answer(answer);
             answer = Outcome::Declared;
         }
-        case.meanwhile(settled());
+        case.meanwhile(World { members: settled().members, ..silent });
         case.answer(answer);
-        assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6), "declared: {declared}");
+        assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6), "{declared}, {strip:?}");
+        case.answer(Outcome::Granted { token: 7 });
+        let finished = loop {
+            match case.asked[0].1.clone() {
+                Effect::Finished(finished) => break finished,
+                Effect::Stamp { .. } => {
+                    let mut stamped = case.group.world().clone();
+                    stamped.members[1].stamp = Some(case.group.declared().token);
+                    case.meanwhile(stamped);
+                    case.answer(Outcome::Stamped(Vec::new()));
+                }
+                Effect::Declare { .. } => case.answer(Outcome::Declared),
+                Effect::Strip { pods, .. } => {
+                    assert!(pods.iter().all(|stripped| stripped.pod != pod("a")), "{pods:?}");
+                    case.answer(Outcome::Stripped);
+                }
+                Effect::Promote { .. } => case.answer(Outcome::Promoted),
+                Effect::Confirm { .. } => case.answer(Outcome::Confirmed),
+                other => panic!("{other:?}"),
+            }
+        };
+        // No other pod was the holder, so none has failed.
+        assert_eq!((finished.token, finished.from, finished.to), (7, Some(pod("a")), Some(pod("a"))));
+        assert!(!case.group.lapses.has("uid-a") && !case.group.lapses.has("uid-b"));
     }
 }
 
@@ -1310,7 +1337,7 @@ fn a_plan_is_what_the_group_would_do() {
 
     let (steps, to, rest) = planned(&with(Standing::Silent), held());
     assert_eq!((&steps[..5], to.as_deref(), rest), (&change[..], Some("b"), Rest::HolderWorks));
-    let (steps, to, _) = planned(&with(Standing::Ended(Reason::PodDeleted)), held());
+    let (steps, to, _) = planned(&with(Standing::Ended(Reason::PodFinished)), held());
     assert_eq!((steps[0], &steps[1..6], to.as_deref()), ("verify", &change[..], Some("b")));
 
     let mut alone = with(Standing::Silent);

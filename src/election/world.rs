@@ -61,6 +61,17 @@ pub struct Member {
     pub created: i64,
     /// The revision of the pod's template, compared only with that of other pods; none if nothing controls the pod.
     pub revision: Option<Arc<str>>,
+    /// The workload that replaces the pod by one of its newest revision; none if that cannot be told.
+    pub workload: Option<Workload>,
+}
+
+/// What rolls its pods out, revision by revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Tells it from other workloads.
+    pub name: Arc<str>,
+    /// The pod's number, if the workload replaces the pods in descending order of their numbers.
+    pub ordinal: Option<u32>,
 }
 
 impl Member {
@@ -102,6 +113,8 @@ pub struct Policy {
     /// How long a pod of a higher priority than the holder's must have been fit before it becomes the holder; none if
     /// it never does so while the holder works.
     pub failback: Option<Duration>,
+    /// Whether a holder hands over before a rollout deletes it.
+    pub leaves_before_rollout: bool,
     /// What happens to the labels when the group is deleted.
     pub on_delete: OnDelete,
 }

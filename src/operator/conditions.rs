@@ -297,6 +297,7 @@ mod tests {
             standing: Standing::Unproven,
             created: 0,
             revision: None,
+            workload: None,
         };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::{executor::Context, message::Done, record::Record, trouble::Trouble};
 use crate::{
-    api::{OnDelete, PodAt, PodRef, Reason, Sighting},
+    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
@@ -18,8 +18,8 @@ use leadergroup_lock::{
     self, Changed, Granted, Holder, LockError, LockRow, SessionId, Token, Tombstone, Vacate,
 };
 
-/// The pause between the last strip and the promotion. It lets the EndpointSlice controller see the one before the
-/// other; otherwise it finds its cache out of date and waits for a second.
+/// The pause between the last strip and the promotion, if Services select the role label. It lets the EndpointSlice
+/// controller see the one before the other; otherwise it finds its cache out of date and waits for a second.
 const SETTLE: Duration = Duration::from_millis(5);
 
 /// One effect to carry out.
@@ -146,7 +146,7 @@ impl Call<'_> {
                 Stripped::Outdated => Outcome::Rejected(Rejection::Outdated),
                 Stripped::Done(pods, changed) => {
                     (learned.pods, learned.stripped) = (pods, changed);
-                    if changed {
+                    if changed && self.record.object.spec.routing.endpoints == Endpoints::Selector {
                         sleep(SETTLE).await;
                     }
                     Outcome::Stripped

@@ -20,7 +20,7 @@ use crate::{
     api::{Endpoints, GROUP_LABEL, NO_ROLE, Reason, Role},
     election::{self, Phase},
     routing::{
-        Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed,
+        Basis, Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed,
         routed_to, slice, slice_name, stamp_of,
     },
 };
@@ -156,17 +156,13 @@ impl Seen<'_> {
                 };
                 if !is_settled {
                     let (service, seen) = (service.name_any(), seen.cloned());
-                    plan.changes.push(SliceChange {
-                        service,
-                        seen,
-                        wanted: Some(wanted),
-                        without_service: false,
-                    });
+                    let basis = self.basis(record, &service);
+                    plan.changes.push(SliceChange { service, seen, wanted: Some(wanted), basis });
                 }
             }
         }
         if decider == Decider::This {
-            plan.changes.extend(self.removals(&kept));
+            plan.changes.extend(self.removals(record, &kept));
         }
         if managed && self.services.is_empty() {
             let message = format!(
@@ -180,13 +176,21 @@ impl Seen<'_> {
     }
 
     /// Deletes the operator's other slices than these.
-    fn removals(&self, kept: &BTreeSet<String>) -> impl Iterator<Item = SliceChange> {
+    fn removals(&self, record: &Record, kept: &BTreeSet<String>) -> impl Iterator<Item = SliceChange> {
         let left = self.slices.iter().filter(|slice| is_managed(slice) && !kept.contains(&slice.name_any()));
         left.map(|slice| {
             let service = slice.labels().get(SERVICE_NAME_LABEL).cloned().unwrap_or_default();
-            let without_service = !self.services.iter().any(|seen| seen.name_any() == service);
-            SliceChange { service, seen: Some((*slice).clone()), wanted: None, without_service }
+            let basis = self.basis(record, &service);
+            SliceChange { service, seen: Some((*slice).clone()), wanted: None, basis }
         })
+    }
+
+    fn basis(&self, record: &Record, service: &str) -> Basis {
+        let service = self.services.iter().find(|seen| seen.name_any() == service);
+        Basis {
+            generation: record.object.metadata.generation,
+            service: service.and_then(|service| service.resource_version()),
+        }
     }
 }
 
@@ -279,8 +283,8 @@ mod tests {
         slice
     }
 
-    /// Name, token and pod of each slice to be written; only the name of one to be deleted, and whether it must be
-    /// proved first that there is no Service.
+    /// Name, token and pod of each slice to be written; the name of one to be deleted, and the version of the Service
+    /// that it must still have.
     fn plan(
         endpoints: &str,
         services: &[&Service],
@@ -292,9 +296,11 @@ mod tests {
         let text = |change: &SliceChange| {
             let wanted = change.wanted.as_ref();
             let token = wanted.and_then(stamp_of).map(|stamp| stamp.token);
-            let to_prove = if change.without_service { " unless there is a Service" } else { "" };
             let pod = wanted.and_then(routed_to).map(|pod| pod.name);
-            format!("{} {token:?} {pod:?}{to_prove}", change.name())
+            if wanted.is_none() {
+                return format!("delete {} if the Service is {:?}", change.name(), change.basis.service);
+            }
+            format!("{} {token:?} {pod:?}", change.name())
         };
         (plan.changes.iter().map(text).collect(), plan.report.problem.map(|problem| problem.reason))
     }
@@ -344,7 +350,7 @@ mod tests {
     fn a_service_that_selects_pods_is_left_to_kubernetes() {
         let role = |value: &str| service("front", &json!({ "app": "web", "leadergroup.dev/role": value }));
         let there = slice(&role("managed"), 7, "p1");
-        let deleted = vec!["front-leadergroup-ipv4 None None".to_owned()];
+        let deleted = vec!["delete front-leadergroup-ipv4 if the Service is Some(\"1\")".to_owned()];
         assert_eq!(plan("Managed", &[&role("managed")], &[&there], &to("p1", 7)), (vec![], None));
         for selecting in [role("active"), role("standby"), service("front", &json!({ "app": "web" }))] {
             let (changes, problem) = plan("Managed", &[&selecting], &[&there], &to("p1", 7));
@@ -355,7 +361,7 @@ mod tests {
         assert_eq!(plan("Managed", &[&external], &[], &to("p1", 7)).1, Some(Reason::ServiceUnusable));
         // The group, or the Service, no longer asks for managed endpoints.
         assert_eq!(plan("Selector", &[&role("managed")], &[&there], &to("p1", 7)), (deleted.clone(), None));
-        let gone = vec!["front-leadergroup-ipv4 None None unless there is a Service".to_owned()];
+        let gone = vec!["delete front-leadergroup-ipv4 if the Service is None".to_owned()];
         assert_eq!(plan("Managed", &[], &[&there], &to("p1", 7)), (gone, Some(Reason::NoService)));
         // Slices of others are not touched.
         let mut foreign = there;
@@ -422,6 +428,7 @@ mod tests {
             standing: Standing::Unproven,
             created: 0,
             revision: None,
+            workload: None,
         };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };

@@ -136,12 +136,13 @@ impl Publishing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::Basis;
 
     fn change(token: i64) -> SliceChange {
         let mut wanted = EndpointSlice::default();
         wanted.metadata.name = Some("front".to_owned());
         wanted.metadata.annotations = Some([("token".to_owned(), token.to_string())].into());
-        SliceChange { service: "front".to_owned(), seen: None, wanted: Some(wanted), without_service: false }
+        SliceChange { service: "front".to_owned(), seen: None, wanted: Some(wanted), basis: Basis::default() }
     }
 
     fn at(millis: u64) -> Duration {

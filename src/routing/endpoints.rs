@@ -22,7 +22,7 @@ use k8s_openapi::{
     },
 };
 use kube::{
-    Api, ResourceExt,
+    Api, Resource as _, ResourceExt,
     api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 
@@ -48,8 +48,17 @@ pub struct SliceChange {
     pub seen: Option<EndpointSlice>,
     /// The slice as it should be, if there should be one.
     pub wanted: Option<EndpointSlice>,
-    /// The watch shows no Service of this name that names the group. It may be late.
-    pub without_service: bool,
+    /// What this was decided on.
+    pub basis: Basis,
+}
+
+/// What the watches show of a group and a Service. A slice is deleted only if it is still so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// The generation of the group.
+    pub generation: Option<i64>,
+    /// The version of the Service, if there is one of this name that names the group.
+    pub service: Option<String>,
 }
 
 impl SliceChange {
@@ -244,7 +253,7 @@ impl Router {
         let api = self.slices(group);
         let Some(wanted) = &change.wanted else {
             let Some(seen) = &change.seen else { return Ok(Published::Done) };
-            if change.without_service && self.has_service(group, &change.service).await? {
+            if self.basis(group, &change.service).await?.as_ref() != Some(&change.basis) {
                 return Ok(Published::Outdated);
             }
             return self.delete(&api, seen).await;
@@ -292,14 +301,17 @@ impl Router {
         Ok(!is_active || address(&found, family).is_none())
     }
 
-    /// Whether there is a Service of this name that names the group: by a quorum read, because a watch may be late.
-    async fn has_service(&self, group: &GroupRef, name: &str) -> Result<bool, RoutingError> {
+    /// The present basis of a decision about the slices of a Service, by quorum reads; `None` if the group is gone.
+    async fn basis(&self, group: &GroupRef, service: &str) -> Result<Option<Basis>, RoutingError> {
+        let Some(found) = self.sight(group).await? else { return Ok(None) };
         let api: Api<Service> = Api::namespaced(self.client.clone(), &group.namespace);
         let params = ListParams::default()
             .labels(&format!("{GROUP_LABEL}={}", group.name))
-            .fields(&format!("metadata.name={name}"));
-        let found = self.call("look for the Service of an EndpointSlice", api.list_metadata(&params)).await?;
-        Ok(!found.items.is_empty())
+            .fields(&format!("metadata.name={service}"));
+        let services =
+            self.call("look for the Service of an EndpointSlice", api.list_metadata(&params)).await?;
+        let service = services.items.first().and_then(ResourceExt::resource_version);
+        Ok(Some(Basis { generation: found.meta().generation, service }))
     }
 
     /// Creates a slice without endpoints, so that a request that arrives late adds none. If there is one of its name,

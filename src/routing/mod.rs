@@ -15,7 +15,7 @@ mod pods;
 mod shared_list;
 
 pub use endpoints::{
-    Published, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed, routed_to, slice,
+    Basis, Published, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed, routed_to, slice,
     slice_name,
 };
 pub use error::RoutingError;

@@ -282,7 +282,8 @@ impl ApiServer {
             .arg(format!("--secure-port={}", self.port))
             // This address is not used, but without it the server requires a network interface besides loopback.
             .args(["--advertise-address=198.18.0.1", "--endpoint-reconciler-type=none"])
-            .arg("--service-cluster-ip-range=198.19.0.0/24")
+            // A second family for dual-stack Services, of a block that is reserved for documentation.
+            .arg("--service-cluster-ip-range=198.19.0.0/24,2001:db8:198::/112")
             .arg(format!("--cert-dir={}", path("certificates")))
             .arg(format!("--token-auth-file={}", path("tokens.csv")))
             .arg("--service-account-issuer=https://kubernetes.default.svc")

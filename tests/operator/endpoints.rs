@@ -61,15 +61,21 @@ impl Slices {
     }
 }
 
-async fn give_address(pods: &Api<Pod>, name: &str, address: &str) {
-    let status = Patch::Merge(json!({ "status": { "podIP": address, "podIPs": [{ "ip": address }] } }));
+/// Gives a pod an address of each family.
+async fn give_addresses(pods: &Api<Pod>, name: &str, addresses: &[&str]) {
+    let all: Vec<_> = addresses.iter().map(|address| json!({ "ip": address })).collect();
+    let status = Patch::Merge(json!({ "status": { "podIP": addresses[0], "podIPs": all } }));
     pods.patch_status(name, &PatchParams::default(), &status).await.unwrap();
 }
 
-async fn create_service(client: &Client, namespace: &str, name: &str) {
+fn request_switchover(request: &str) -> Patch<Value> {
+    Patch::Merge(json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": request } } }))
+}
+
+async fn create_service(client: &Client, namespace: &str, name: &str, families: &str) {
     let service = json!({
         "metadata": { "name": name, "labels": { "leadergroup.dev/group": "web" } },
-        "spec": { "ports": [{ "port": 80, "targetPort": 8080 }] }
+        "spec": { "ports": [{ "port": 80, "targetPort": 8080 }], "ipFamilyPolicy": families }
     });
     let services = Api::<Service>::namespaced(client.clone(), namespace);
     services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
@@ -87,7 +93,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     let kubelet = keep_lease(client.clone(), "node-of-endpoints").await;
     for (name, address) in [("web-0", "198.18.9.1"), ("web-1", "198.18.9.2")] {
         run_pod(&pods, name, "node-of-endpoints").await;
-        give_address(&pods, name, address).await;
+        give_addresses(&pods, name, &[address]).await;
     }
     let spec =
         json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
@@ -107,7 +113,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
     let mut operator = Operator::start_with(server, &namespace, &variables);
     routed("NoService").await;
-    create_service(&client, &namespace, "front").await;
+    create_service(&client, &namespace, "front", "SingleStack").await;
     let ready = async || condition(&groups, "web", "Ready").await.0 == "True";
     eventually("the group to be ready", ready).await;
     let first = active(&pods).await.remove(0);
@@ -117,10 +123,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     // One update replaces the one pod by the other.
     let versions = slices.observe();
     eventually("the observer", async || !versions.lock().unwrap().is_empty()).await;
-    let switch = |request: &str| {
-        Patch::Merge(json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": request } } }))
-    };
-    groups.patch("web", &PatchParams::default(), &switch("1")).await.unwrap();
+    groups.patch("web", &PatchParams::default(), &request_switchover("1")).await.unwrap();
     slices.until(SLICE, Some(&[second])).await;
     assert_eq!(active(&pods).await, [second]);
     let seen = async |count: usize| {
@@ -141,7 +144,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     pods.delete(second, &DeleteParams::default().grace_period(0)).await.unwrap();
     eventually("the pod to be gone", async || pods.get_opt(second).await.unwrap().is_none()).await;
     run_pod(&pods, second, "node-of-endpoints").await;
-    give_address(&pods, second, "198.18.9.2").await;
+    give_addresses(&pods, second, &["198.18.9.2"]).await;
     eventually("the other pod is eligible", async || {
         groups.get("web").await.unwrap().data["status"]["ready"] == "2/2"
     })
@@ -191,7 +194,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     assert!(condition(&groups, "web", "Routed").await.2.contains("the endpoints of front"));
 
     // Several Services; one that loses its label; and the way back.
-    create_service(&client, &namespace, "back").await;
+    create_service(&client, &namespace, "back", "SingleStack").await;
     slices.until("back-leadergroup-ipv4", Some(&now)).await;
     let forget = Patch::Merge(json!({ "metadata": { "labels": { "leadergroup.dev/group": null } } }));
     services.patch("back", &PatchParams::default(), &forget).await.unwrap();
@@ -225,12 +228,12 @@ async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes()
     let kubelet = keep_lease(client.clone(), "node-of-kept-endpoints").await;
     for (name, address) in [("web-0", "198.18.9.3"), ("web-1", "198.18.9.4")] {
         run_pod(&pods, name, "node-of-kept-endpoints").await;
-        give_address(&pods, name, address).await;
+        give_addresses(&pods, name, &[address]).await;
     }
     let spec =
         json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
     groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-    create_service(&client, &namespace, "front").await;
+    create_service(&client, &namespace, "front", "SingleStack").await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
@@ -254,6 +257,61 @@ async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes()
     pods.delete(&holder, &DeleteParams::default().grace_period(0)).await.unwrap();
     slices.until(SLICE, Some(&[])).await;
     assert_eq!(active(&pods).await, Vec::<String>::new());
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+    kubelet.abort();
+}
+
+#[tokio::test]
+async fn a_dual_stack_service_has_a_slice_for_each_family() {
+    const SLICES: [(&str, &str); 2] = [(SLICE, "IPv4"), ("front-leadergroup-ipv6", "IPv6")];
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("endpoints-dual").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let slices = Slices(Api::namespaced(client.clone(), &namespace));
+    let kubelet = keep_lease(client.clone(), "node-of-dual-endpoints").await;
+    let addresses = |pod: &str| match pod {
+        "web-0" => ["198.18.9.5", "2001:db8:9::5"],
+        _ => ["198.18.9.6", "2001:db8:9::6"],
+    };
+    for name in ["web-0", "web-1"] {
+        run_pod(&pods, name, "node-of-dual-endpoints").await;
+        give_addresses(&pods, name, &addresses(name)).await;
+    }
+    let spec =
+        json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    create_service(&client, &namespace, "front", "RequireDualStack").await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let mut operator =
+        Operator::start_with(server, &namespace, &[("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON]);
+    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    let first = active(&pods).await.remove(0);
+    let second = if first == "web-0" { "web-1" } else { "web-0" };
+    let versions = slices.observe();
+    let both_list = async |pod: &str| {
+        for ((name, family), address) in SLICES.into_iter().zip(addresses(pod)) {
+            slices.until(name, Some(&[pod])).await;
+            let slice = slices.0.get(name).await.unwrap();
+            assert_eq!(
+                (&*slice.address_type, &slice.endpoints[0].addresses),
+                (family, &vec![address.into()])
+            );
+        }
+    };
+    both_list(&first).await;
+    groups.patch("web", &PatchParams::default(), &request_switchover("1")).await.unwrap();
+    both_list(second).await;
+    assert!(versions.lock().unwrap().iter().all(|pods| pods.len() <= 1));
+
+    // A Service that gives up its second family needs no slice for it.
+    let services = Api::<Service>::namespaced(client.clone(), &namespace);
+    let single = Patch::Merge(json!({ "spec": { "ipFamilyPolicy": "SingleStack" } }));
+    services.patch("front", &PatchParams::default(), &single).await.unwrap();
+    slices.until(SLICES[1].0, None).await;
+    slices.until(SLICE, Some(&[second])).await;
     assert!(operator.end().await.0.success(), "{}", operator.log());
     kubelet.abort();
 }

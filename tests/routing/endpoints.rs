@@ -6,8 +6,8 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::{
-    api::{GROUP_LABEL, PodRef, STAMP_ANNOTATION},
-    routing::{Published, SliceChange, slice},
+    api::{GROUP_LABEL, LeaderGroup, PodRef, STAMP_ANNOTATION},
+    routing::{Basis, Published, SliceChange, slice},
 };
 use serde_json::{Value, json};
 
@@ -48,21 +48,30 @@ impl Routed {
             service: "front".into(),
             seen: seen.cloned(),
             wanted: Some(wanted),
-            without_service: false,
+            basis: Basis::default(),
         }
     }
 
-    /// What this replica would do if its watch showed no Service.
+    /// The deletion of the slice, decided on what is there now.
     async fn removal(&self) -> SliceChange {
-        let seen = Some(self.read().await);
-        SliceChange { service: "front".into(), seen, wanted: None, without_service: true }
+        let group = self.stage.router.group(&self.stage.group).await.unwrap().unwrap();
+        let service = self.services().get("front").await.unwrap();
+        let names_it = service.labels().get(GROUP_LABEL) == Some(&self.stage.group.name);
+        let basis = Basis {
+            generation: group.metadata.generation,
+            service: service.resource_version().filter(|_| names_it),
+        };
+        SliceChange { service: "front".into(), seen: Some(self.read().await), wanted: None, basis }
+    }
+
+    fn services(&self) -> Api<Service> {
+        Api::namespaced(self.stage.client.clone(), &self.stage.namespace)
     }
 
     /// Lets the Service name a group.
     async fn name_group(&self, group: Option<&str>) {
-        let services: Api<Service> = Api::namespaced(self.stage.client.clone(), &self.stage.namespace);
         let labels = Patch::Merge(json!({ "metadata": { "labels": { GROUP_LABEL: group } } }));
-        services.patch("front", &PatchParams::default(), &labels).await.unwrap();
+        self.services().patch("front", &PatchParams::default(), &labels).await.unwrap();
     }
 
     async fn publish(&self, change: &SliceChange) -> Published {
@@ -161,7 +170,7 @@ async fn what_others_wrote_is_put_right() {
     assert_eq!(routed.publish(&late).await, Published::Done);
     assert_eq!(routed.routed().await, routed.stamped("orders-0", 1));
     // A late deletion.
-    let late = SliceChange { wanted: None, ..routed.change(Some(&first), 1, &one).await };
+    let late = SliceChange { seen: Some(first), ..routed.removal().await };
     assert_eq!(routed.publish(&late).await, Published::Outdated);
     routed.read().await;
     routed.stage.router.withdraw(&routed.stage.group).await.unwrap();
@@ -170,16 +179,28 @@ async fn what_others_wrote_is_put_right() {
 }
 
 #[tokio::test]
-async fn a_slice_is_not_deleted_because_a_watch_does_not_show_its_service() {
-    let routed = Routed::new("service-not-shown").await;
+async fn a_slice_is_not_deleted_because_a_watch_is_late() {
+    let routed = Routed::new("late-watches").await;
     let one = routed.pod("orders-0", "198.18.0.1").await;
     routed.stage.declare(1, &one).await;
     routed.publish(&routed.change(None, 1, &one).await).await;
     let group = routed.stage.group.name.clone();
+    // The Service does not name the group yet, then it selects pods, then the group manages no endpoints.
+    let unnamed = routed.removal().await;
     routed.name_group(Some(&group)).await;
-    assert_eq!(routed.publish(&routed.removal().await).await, Published::Outdated);
-    assert_eq!(routed.routed().await, routed.stamped("orders-0", 1));
-    for other in [Some("another"), None] {
+    let selecting = routed.removal().await;
+    let patch = |change: Value| Patch::Merge(change);
+    let unselected = patch(json!({ "spec": { "selector": { "leadergroup.dev/role": "managed" } } }));
+    routed.services().patch("front", &PatchParams::default(), &unselected).await.unwrap();
+    let by_selector = routed.removal().await;
+    let groups: Api<LeaderGroup> = Api::namespaced(routed.stage.client.clone(), &routed.stage.namespace);
+    let managed = patch(json!({ "spec": { "routing": { "endpoints": "Managed" } } }));
+    groups.patch(&group, &PatchParams::default(), &managed).await.unwrap();
+    for late in [unnamed, selecting, by_selector] {
+        assert_eq!(routed.publish(&late).await, Published::Outdated, "{late:?}");
+        assert_eq!(routed.routed().await, routed.stamped("orders-0", 1));
+    }
+    for other in [Some(&*group), Some("another"), None] {
         routed.name_group(other).await;
         assert_eq!(routed.publish(&routed.removal().await).await, Published::Done);
         routed.publish(&routed.change(None, 1, &one).await).await;
@@ -198,7 +219,7 @@ async fn an_active_pod_is_not_taken_out_because_a_watch_does_not_show_it() {
         let wanted = slice(&routed.service, "IPv4", &routed.stage.group, 1, None);
         let seen = Some(routed.read().await);
         let change =
-            SliceChange { service: "front".into(), seen, wanted: Some(wanted), without_service: false };
+            SliceChange { service: "front".into(), seen, wanted: Some(wanted), basis: Basis::default() };
         routed.publish(&change).await
     };
     assert_eq!(empty().await, Published::Outdated);

@@ -7,7 +7,9 @@ use std::{
 
 use leadergroup::{
     api::{PodRef, Reason, Role},
-    election::{Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, SwitchoverRequest, World},
+    election::{
+        Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, SwitchoverRequest, Workload, World,
+    },
 };
 use uuid::Uuid;
 
@@ -53,7 +55,7 @@ pub struct Replica {
     pub against: BTreeMap<String, (Duration, u64)>,
     /// The holder that was replaced by the last decision, and since which revision there was evidence against it.
     pub replaced: Option<(String, Option<u64>)>,
-    /// The holder that the last decision replaces as planned: a user requested it, or its node is cordoned.
+    /// The holder that the last decision replaces as planned: for a request, a cordon, a rollout or a priority.
     pub released: Option<String>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
@@ -85,6 +87,7 @@ impl Replica {
             created: pod.created.cast_signed(),
             // As if each pod that replaces one of the first three were of a newer template.
             revision: Some(if pod.created > 3 { "2" } else { "1" }.into()),
+            workload: Some(Workload { name: "web".into(), ordinal: None }),
         });
         World {
             members: members.collect(),
@@ -92,6 +95,7 @@ impl Replica {
                 paused: entry.object.paused,
                 lock_delay: entry.object.lock_delay,
                 failback: entry.object.failback,
+                leaves_before_rollout: true,
                 on_delete: entry.object.on_delete,
             },
             declared: entry.object.declared.clone(),
@@ -150,8 +154,10 @@ impl Replica {
             let leaving = |pod: &PodRef| entry.machine.member(&pod.uid).is_some_and(|member| member.leaving);
             let requested = entry.object.requested.as_ref();
             let priority = |pod: &PodRef| entry.machine.member(&pod.uid).map_or(0, |member| member.priority);
+            let revision = |pod: &PodRef| entry.machine.member(&pod.uid).and_then(|it| it.revision.clone());
             let due = match grant.reason {
                 Reason::NodeCordoned => former.is_some_and(leaving) && !leaving(&grant.holder),
+                Reason::Rollout => former.is_some_and(|former| revision(former) < revision(&grant.holder)),
                 Reason::Failback => {
                     entry.object.failback.is_some()
                         && former.is_some_and(|former| priority(former) < priority(&grant.holder))

@@ -96,11 +96,19 @@ impl Bench {
         Ok(Self { plan, stage, candidates, outcome })
     }
 
+    /// Measures everything. What was measured before an error is kept.
     pub(crate) async fn run(self) -> Result<()> {
+        let course = self.measure().await;
+        let history = self.stage.recorder.as_ref().context("nothing records")?.history().await?;
+        self.outcome.into_inner().finish(&history)?;
+        course
+    }
+
+    async fn measure(&self) -> Result<()> {
         let all: Vec<_> = self.candidates.iter().collect();
         // A pod that failed lately is not preferred by a planned change, so these come first.
         self.of_pods(PROXY_DEFAULT, &all, &[Fault::Switchover, Fault::Deletion, Fault::Rollout], ALONE).await;
-        self.of_nodes(Fault::Drain).await?;
+        self.drains().await?;
         if WITH_SHORT.iter().any(|fault| self.plan.wants_fault(*fault)) {
             self.stage.own()?.set_proxy_min_sync_period(PROXY_SHORT).await?;
             // A change that is not measured: kube-proxy has started when a client notices it.
@@ -113,9 +121,7 @@ impl Bench {
         }
         self.of_pods(PROXY_DEFAULT, &all, &[Fault::Crash], ALONE).await;
         self.of_pods(PROXY_DEFAULT, &all, &[Fault::Freeze], SIDE_BY_SIDE).await;
-        self.of_nodes(Fault::PowerOff).await?;
-        let history = self.stage.recorder.as_ref().context("nothing records")?.history().await?;
-        self.outcome.into_inner().finish(&history)
+        self.power_offs().await
     }
 
     /// The faults of single pods: each candidate by itself.
@@ -146,19 +152,33 @@ impl Bench {
         .await;
     }
 
-    /// Faults of a node.
-    async fn of_nodes(&self, fault: Fault) -> Result<()> {
+    /// Drains, each for one candidate. A cordon concerns every group with its active pod on the node, so the other
+    /// groups are paused.
+    async fn drains(&self) -> Result<()> {
+        if !self.plan.wants_fault(Fault::Drain) {
+            return Ok(());
+        }
+        let pause_all = async |paused| {
+            try_join_all(self.candidates.iter().map(|candidate| candidate.pause(paused))).await.map(drop)
+        };
+        pause_all(true).await?;
+        for candidate in &self.candidates {
+            candidate.pause(false).await?;
+            self.of_pods(PROXY_DEFAULT, &[candidate], &[Fault::Drain], ALONE).await;
+            candidate.pause(true).await?;
+        }
+        pause_all(false).await
+    }
+
+    async fn power_offs(&self) -> Result<()> {
+        let fault = Fault::PowerOff;
         if !self.plan.wants_fault(fault) {
             return Ok(());
         }
-        let cluster = self.stage.own()?;
         let (mut ended, mut failures) = (BTreeMap::new(), 0);
         for number in 1..=self.rounds(&self.candidates[0], fault) {
-            let result = self.of_node(fault, &mut ended).await;
-            cluster.heal(STARTED).await?;
-            for node in cluster.nodes() {
-                self.candidates[0].scenario.cordon(&node.name, false).await?;
-            }
+            let result = self.power_off(&mut ended).await;
+            self.stage.own()?.heal(STARTED).await?;
             self.stage.operator.ready(STARTED).await?;
             if let Err(error) = result {
                 eprintln!("failed: {}: {error:#}", fault.name());
@@ -174,8 +194,9 @@ impl Bench {
         Ok(())
     }
 
-    /// One fault of a node, for all candidates that have their active pod there. Those of ours are moved there first.
-    async fn of_node(&self, fault: Fault, ended: &mut BTreeMap<&'static str, Ended>) -> Result<()> {
+    /// One power-off, for all candidates that have their active pod on the node. Those of ours are moved there first.
+    async fn power_off(&self, ended: &mut BTreeMap<&'static str, Ended>) -> Result<()> {
+        let fault = Fault::PowerOff;
         let left = |candidate: &Candidate, ended: &BTreeMap<&str, Ended>| {
             let ended = ended.get(candidate.name).copied().unwrap_or_default();
             let given_up = ended.failed >= FAILURES || !fault.concerns(candidate.kind);
@@ -199,18 +220,11 @@ impl Bench {
         let replicas = self.stage.operator.replicas().await?;
         let on_node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
         let with_replica = replicas.iter().any(on_node);
-        let at = if fault == Fault::Drain {
-            let at = Moment::now();
-            self.candidates[0].scenario.cordon(node, true).await?;
-            at
-        } else {
-            Moment::from(self.stage.own()?.power_off(node).await?)
-        };
+        let at = Moment::from(self.stage.own()?.power_off(node).await?);
         let figures = join_all(rounds.into_iter().map(|(candidate, round)| async move {
             let figures = async {
                 let round = round?;
                 ensure!(round.serving.node == node, "{} is not on {node} any more", round.serving.pod);
-                fault.cause(candidate, &round.serving).await?;
                 Ok(Figures { with_replica, ..round.since(fault, at).await? })
             };
             (candidate, figures.await)

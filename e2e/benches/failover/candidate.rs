@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::api::{HoldConnection, ROLE_LABEL};
 use leadergroup_e2e::{
@@ -179,6 +179,15 @@ impl Candidate {
             self.serving(&pods)
         });
         settled.await.with_context(|| self.name.to_owned())
+    }
+
+    /// Lets a group of ours make no changes, or lets it make them again.
+    pub(crate) async fn pause(&self, paused: bool) -> Result<()> {
+        if self.is_ours() {
+            let patch = Patch::Merge(json!({ "spec": { "paused": paused } }));
+            self.scenario.groups().patch(APP, &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
     }
 
     /// Moves the active role to a pod on a node. False if that is not possible.

@@ -8,7 +8,7 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
-use leadergroup_e2e::{cluster::Cluster, moment::Moment, scenario::STARTED};
+use leadergroup_e2e::{moment::Moment, scenario::STARTED};
 use serde_json::json;
 use tokio::time;
 
@@ -26,7 +26,7 @@ pub(crate) enum Fault {
     Deletion,
     /// The pods are replaced one after the other, after a change of the template.
     Rollout,
-    /// The node is cordoned, and the pods on it are evicted.
+    /// The node is cordoned, and the candidate's pods on it are evicted.
     Drain,
     /// The pod's processes are killed.
     Crash,
@@ -77,7 +77,7 @@ impl Fault {
         }
     }
 
-    /// Causes it, and returns when. `node` is the node of a fault of a node, which its caller causes.
+    /// Causes it, and returns when. The caller causes a power-off.
     pub(crate) async fn cause(self, candidate: &Candidate, serving: &Serving) -> Result<Moment> {
         let scenario = &candidate.scenario;
         let at = Moment::now();
@@ -103,19 +103,26 @@ impl Fault {
             Self::Freeze => {
                 scenario.stage.own()?.pause(&serving.uid)?;
             }
-            // The node is cordoned already.
-            Self::Drain => evict(candidate, &serving.node).await?,
+            Self::Drain => {
+                scenario.cordon(&serving.node, true).await?;
+                evict(candidate, &serving.node).await?;
+            }
             Self::PowerOff => {}
         }
         Ok(at)
     }
 
-    /// Undoes it for one candidate.
-    pub(crate) fn undo(self, cluster: &Cluster, serving: &Serving) {
-        if self == Self::Freeze {
-            // It may have been replaced.
-            let _ = cluster.resume(&serving.uid);
+    /// Undoes what lasts. The caller undoes a power-off.
+    pub(crate) async fn undo(self, candidate: &Candidate, serving: &Serving) -> Result<()> {
+        match self {
+            Self::Freeze => {
+                // It may have been replaced.
+                let _ = candidate.scenario.stage.own()?.resume(&serving.uid);
+            }
+            Self::Drain => candidate.scenario.cordon(&serving.node, false).await?,
+            _ => {}
         }
+        Ok(())
     }
 
     /// Whether it is over for a candidate that is served again.

@@ -27,6 +27,7 @@ mod report;
 #[allow(dead_code, reason = "the lock's benchmark uses the rest")]
 mod rivals;
 mod round;
+mod timelines;
 
 use std::time::Duration;
 

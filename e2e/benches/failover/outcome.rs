@@ -14,6 +14,7 @@ use crate::{
     plot::Bars,
     report::{Report, number},
     round::Figures,
+    timelines::TimeLines,
 };
 
 /// What a row is about: the change, kube-proxy's `minSyncPeriod`, and the candidate's place in the list.
@@ -127,6 +128,7 @@ impl Outcome {
                 cell("gap"),
                 ("lost", 14),
                 ("stale", 5),
+                ("misrouted", 9),
                 ("two", 4),
             ],
         );
@@ -143,6 +145,7 @@ impl Outcome {
                 spread(&times(rounds, |round| Some(round.gap))),
                 spread(&times(rounds, |round| Some(round.lost as f64))),
                 rounds.iter().map(|round| round.stale).sum::<usize>().to_string(),
+                rounds.iter().map(|round| round.misrouted).sum::<usize>().to_string(),
                 rounds.iter().filter(|round| round.two_endpoints).count().to_string(),
             ]);
         }
@@ -187,7 +190,7 @@ impl Outcome {
         row.map_or(&[], |row| row.rounds.as_slice())
     }
 
-    /// The gap of each change, and the course of two of them.
+    /// The gap of each change, and the course of three of them.
     fn pictures(&mut self) {
         let gap =
             |fault: Fault, name: &str| times(self.rounds(name, fault), |round| Some(round.gap)).quantile(0.5);
@@ -202,6 +205,7 @@ impl Outcome {
         };
         self.report.picture("failover-gaps.svg", gaps.svg());
         for (fault, title, file) in [
+            (Fault::Switchover, "From the request of a switchover, median, ms", "failover-switchover.svg"),
             (Fault::Deletion, "From the deletion of the active pod, median, ms", "failover-deletion.svg"),
             (
                 Fault::PowerOff,
@@ -215,13 +219,14 @@ impl Outcome {
                 |round| round.endpoint,
                 |round| round.answered,
             ];
-            let groups = PICTURED.iter().map(|name| {
+            let measured = PICTURED.into_iter().filter(|name| !self.rounds(name, fault).is_empty());
+            let lines = measured.map(|name| {
                 let step = |step| or_nothing(times(self.rounds(name, fault), step).quantile(0.5));
-                ((*name).to_owned(), steps.map(step).into())
+                (name, steps.map(step).into())
             });
-            let names = vec!["decided", "labelled", "endpoint", "answered"];
-            let steps = Bars { title, names, groups: groups.collect() };
-            self.report.picture(file, steps.svg());
+            let stages = vec!["decided", "labelled", "endpoint", "answered"];
+            let lines = TimeLines { title, stages, lines: lines.collect() };
+            self.report.picture(file, lines.svg());
         }
     }
 }
@@ -246,7 +251,7 @@ fn percentile(share: f64) -> &'static str {
     if share < 0.9 { "p50" } else { "p99" }
 }
 
-/// Bars have no place for what was not measured.
+/// Pictures have no place for what was not measured.
 fn or_nothing(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Figures {
     pub(crate) lost: usize,
     /// Answers of the former pod to calls that began after the new one had answered.
     pub(crate) stale: usize,
+    /// Answers of a pod that was neither the former one nor the new one after it was labelled. They count as lost.
+    pub(crate) misrouted: usize,
     /// More than one pod was a ready endpoint at a time.
     pub(crate) two_endpoints: bool,
     /// A replica of the operator was on the node that failed.
@@ -66,10 +68,16 @@ impl<'a> Round<'a> {
         Ok(Self { candidate, serving, client })
     }
 
-    /// Causes the fault and measures until the candidate is served again.
+    /// Causes the fault, measures until the candidate is served again, and undoes the fault.
     pub(crate) async fn of(self, fault: Fault) -> Result<Figures> {
-        let at = fault.cause(self.candidate, &self.serving).await?;
-        self.since(fault, at).await
+        let (candidate, serving) = (self.candidate, self.serving.clone());
+        let figures = async {
+            let at = fault.cause(candidate, &serving).await?;
+            self.since(fault, at).await
+        };
+        let figures = figures.await;
+        fault.undo(candidate, &serving).await?;
+        figures
     }
 
     /// Measures from a fault that has happened.
@@ -88,14 +96,19 @@ impl<'a> Round<'a> {
             ensure!(pod != former || same, "{former} still answers");
             Ok(pod)
         });
-        let result = served.await;
-        fault.undo(candidate.scenario.stage.own()?, &self.serving);
-        self.figures(fault, at, &result?).await
+        let pod = served.await?;
+        self.figures(fault, at, &pod).await
     }
 
     async fn figures(self, fault: Fault, at: Moment, pod: &str) -> Result<Figures> {
         let (observed, former) = (&self.candidate.observed, self.serving.pod.as_str());
-        let all = self.client.stop().await?;
+        let labelled = observed.labelled.since(at).map(|after| at.plus(after));
+        let is_wrong = |end: Moment, who: &str| {
+            let early = who == pod && labelled.is_some_and(|labelled| end < labelled);
+            // After a rollout the pods in between are not known.
+            who != former && (who != pod || early) && end > at && fault != Fault::Rollout
+        };
+        let (all, misrouted) = self.client.stop().await?.losing(is_wrong);
         let calls = all.around(at);
         let switch = if pod == former { None } else { all.switch(former, pod, at) };
         let answered = switch.as_ref().map_or_else(|| calls.recovered(), |switch| Some(switch.first_new));
@@ -109,6 +122,7 @@ impl<'a> Round<'a> {
             gap: milliseconds(calls.longest_gap()),
             lost: calls.lost(),
             stale: switch.map_or(0, |switch| switch.stale),
+            misrouted,
             two_endpoints: observed.endpoints.most_since(at) > 1,
             with_replica: false,
         })

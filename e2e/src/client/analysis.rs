@@ -66,6 +66,20 @@ impl Calls {
         Self(self.0[last.unwrap_or(0)..].to_vec())
     }
 
+    /// The same calls, where those whose answer is wrong count as lost. Also the number of these.
+    #[must_use]
+    pub fn losing(&self, is_wrong: impl Fn(Moment, &str) -> bool) -> (Self, usize) {
+        let mut calls = self.0.clone();
+        let mut wrong = 0;
+        for call in &mut calls {
+            if call.answer.as_ref().is_ok_and(|pod| is_wrong(call.end, pod)) {
+                call.answer = Err("answered by the wrong pod".to_owned());
+                wrong += 1;
+            }
+        }
+        (Self(calls), wrong)
+    }
+
     /// When the first answer after a lost call arrived.
     pub fn recovered(&self) -> Option<Moment> {
         let lost = self.0.iter().position(|call| call.answer.is_err())?;
@@ -221,6 +235,18 @@ mod tests {
         assert_eq!(around.recovered(), Some(ms(532)));
         assert_eq!(calls.around(ms(1)).len(), 6, "no answer before that moment");
         assert_eq!(calls.latest(1).recovered(), None);
+    }
+
+    #[test]
+    fn an_answer_of_the_wrong_pod_is_no_answer() {
+        let calls = Calls::new(vec![
+            call(0, 2, Ok("a")),
+            call(10, 2, Ok("b")),
+            call(20, 2, Err("timeout")),
+            call(30, 2, Ok("b")),
+        ]);
+        let (served, wrong) = calls.losing(|end, pod| pod == "b" && end < ms(30));
+        assert_eq!((served.lost(), wrong, served.longest_gap()), (2, 1, Duration::from_millis(30)));
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn fits(reason: Option<&str>, against: &[Report], caused: bool) -> bool {
         Some("ContainerTerminated" | "ContainerRestarted") => shows(&[Evidence::Container]),
         Some("PodNotReady") => shows(&[Evidence::NotReady]),
         // Nothing is wrong with the pod: the test has asked for it.
-        Some("Switchover" | "NodeCordoned" | "Failback") => caused,
+        Some("Switchover" | "NodeCordoned" | "Rollout" | "Failback") => caused,
         // The probes' reasons, and changes that another replica completed.
         _ => caused || !against.is_empty(),
     }

@@ -44,8 +44,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         let after = s.still_fails_over("the upgrade").await?;
+        // They jump by a million. A candidate that answers late on a busy machine costs one more token.
         ensure!(
-            after.token == active.token + 1,
+            after.token < active.token + 1_000,
             "the database lost data: {} follows {}",
             after.token,
             active.token

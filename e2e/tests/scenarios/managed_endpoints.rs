@@ -11,7 +11,7 @@ use kube::{
 };
 use leadergroup_e2e::{
     moment::Moment,
-    scenario::{OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
+    scenario::{DELETED, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually},
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         let at = Moment::now();
         s.pods().delete(&active.pod, &DeleteParams::default()).await?;
-        s.failover("deleted", &active, at, Some(&client), &["PodDeleted"]).await?;
+        s.failover("deleted", &active, at, Some(&client), &DELETED).await?;
         active = s.settled(STARTED).await?;
         s.hang_up(client).await?;
 

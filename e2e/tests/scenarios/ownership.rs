@@ -12,9 +12,13 @@ pub(crate) async fn owner(s: &Scenario) -> Result<(String, String)> {
          where not s.dead and l.key like '%/{}/{}'",
         s.namespace, s.workload.name
     );
-    let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
-    let (session, name) = row.trim().split_once('|').context("no live session owns the group")?;
-    Ok((session.to_owned(), name.to_owned()))
+    // A group that is being handed to another replica has no owner for a moment.
+    eventually("a living session to own the group", STARTED, async || {
+        let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
+        let (session, name) = row.trim().split_once('|').context("no living session owns the group")?;
+        Ok((session.to_owned(), name.to_owned()))
+    })
+    .await
 }
 
 /// The node of a replica, with no other replica on it.

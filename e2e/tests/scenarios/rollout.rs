@@ -1,5 +1,5 @@
-//! A rolling update of the Deployment: the first new pod becomes active when the first old pod, the active one, is
-//! deleted, and stays active until the end.
+//! A rolling update of the Deployment: the active pod is the last of the old ones, and hands over to a new pod before
+//! it is deleted.
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -27,11 +27,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let before = s.elect().await?;
         let client = s.call_from(&before.node).await?;
         let old: BTreeSet<_> = s.pods_ready().await?.into_iter().filter_map(|pod| pod.metadata.uid).collect();
-        // The ReplicaSet deletes the active pod first: with two more old pods, the next holder could be one of them.
-        annotate(s, &before.pod).await?;
-        // A program that ends on SIGTERM may refuse probes before the watch shows that its pod is being deleted. This
-        // lasts until the scenario's end, because nobody says when each pod will be deleted.
-        s.fails(old.iter().cloned());
+        // Nobody says when it will be the last one.
+        s.fails([before.uid.clone()]);
         let template = json!({ "metadata": { "annotations": { "example.com/revision": "2" } } });
         let patch = Patch::Merge(json!({ "spec": { "template": template } }));
         s.deployments().patch(&s.workload.name, &PatchParams::default(), &patch).await?;
@@ -45,17 +42,13 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         .await?;
         let after = s.settled(STARTED).await?;
         ensure!(!old.contains(&after.uid), "{} is of the old revision", after.pod);
+        let status = s.group().await?.status.unwrap_or_default();
+        let reasons: Vec<_> = status.history.iter().map(|change| change.reason.as_str()).collect();
+        ensure!(reasons == ["Rollout", "FirstHolder"], "the changes of holder are {reasons:?}");
         // The first promotion, and the one of the rollout.
         s.other_promotions = 2..=2;
         s.hang_up(client).await?;
         Ok(())
     })
     .await
-}
-
-async fn annotate(s: &Scenario, pod: &str) -> Result<()> {
-    let annotations = json!({ "controller.kubernetes.io/pod-deletion-cost": "-1" });
-    let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-    s.pods().patch(pod, &PatchParams::default(), &patch).await?;
-    Ok(())
 }

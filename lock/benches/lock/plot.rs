@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 400.0;
+pub(crate) const WIDTH: f64 = 720.0;
+pub(crate) const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
-const TOP: f64 = 70.0;
-const BOTTOM: f64 = 50.0;
+pub(crate) const TOP: f64 = 70.0;
+pub(crate) const BOTTOM: f64 = 50.0;
 /// Curves with more points are drawn without dots.
 const MOST_DOTS: usize = 40;
 /// Colours that colour-blind readers can distinguish.
-const COLOURS: [&str; 5] = ["#0072b2", "#56b4e9", "#cc79a7", "#d55e00", "#009e73"];
+pub(crate) const COLOURS: [&str; 5] = ["#0072b2", "#56b4e9", "#cc79a7", "#d55e00", "#009e73"];
 
 /// A curve.
 pub(crate) struct Series {
@@ -42,10 +42,11 @@ pub(crate) struct Bars {
     pub(crate) groups: Vec<(String, Vec<f64>)>,
 }
 
-struct Canvas(String);
+/// A picture that is being drawn.
+pub(crate) struct Canvas(String);
 
 impl Canvas {
-    fn new(title: &str, names: &[&str]) -> Self {
+    pub(crate) fn new(title: &str, names: &[&str]) -> Self {
         let mut canvas = Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
              font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
@@ -60,11 +61,11 @@ impl Canvas {
         canvas
     }
 
-    fn shape(&mut self, shape: &str) {
+    pub(crate) fn shape(&mut self, shape: &str) {
         self.0.push_str(&format!("<{shape}/>\n"));
     }
 
-    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
+    pub(crate) fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
         self.0.push_str(&format!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#222222\">{text}</text>\n"
@@ -80,7 +81,7 @@ impl Canvas {
         self.text(LEFT - 8.0, y + 4.0, "end", label);
     }
 
-    fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
     }
@@ -92,7 +93,7 @@ fn height(share: f64) -> f64 {
 }
 
 /// The next larger of 1, 2, 5, 10, 20, 50 and so on.
-fn round_step(least: f64) -> f64 {
+pub(crate) fn round_step(least: f64) -> f64 {
     let least = least.max(1e-3);
     let decade = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -102,7 +103,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(decade * 10.0)
 }
 
-fn label(value: f64) -> String {
+pub(crate) fn label(value: f64) -> String {
     crate::report::number(value).trim_end_matches(".00").trim_end_matches(".0").to_owned()
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 
 use super::pod::{Pods, TrackedPod};
 use crate::{
-    api::{Failback, LeaderGroup, OnCordon, Reason},
+    api::{Failback, LeaderGroup, PlannedLoss, Reason},
     election::{Member, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{coverage::ProbeCoverage, nodes::Nodes, owners::Owners, record::Record, trouble::Trouble},
@@ -203,7 +203,7 @@ impl IndexedGroup {
         let spec = &self.record.object.spec;
         let by_nodes = spec.election.priorities.iter().any(|priority| !priority.node_labels.is_empty());
         let fails_back = spec.election.failback == Failback::WhenReady && (nodes_listed || !by_nodes);
-        let hands_over = spec.election.on_cordon == OnCordon::Handover;
+        let hands_over = spec.election.on_cordon == PlannedLoss::Handover;
         let member = |pod: &TrackedPod| {
             let leaving = hands_over && nodes.is_leaving(pod.node());
             Member { leaving, priority: pod.priority(&spec.election, nodes), ..pod.member().clone() }
@@ -214,6 +214,7 @@ impl IndexedGroup {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,
                 failback: fails_back.then_some(spec.election.failback_delay.0),
+                leaves_before_rollout: spec.election.on_rollout == PlannedLoss::Handover,
                 on_delete: spec.on_delete,
             },
             declared: self.record.declared(),

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use crate::{
     api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef},
-    election::{self, Member},
+    election::{self, Member, Workload},
     health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict},
     operator::{nodes::Nodes, record::Record},
     routing::{has_its_fencing_token, stamp_of},
@@ -149,7 +149,24 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         standing: election::Standing::Unproven,
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
         revision: revision(pod),
+        workload: workload(pod),
     }
+}
+
+/// What replaces the pod in a rollout. A Deployment has a `ReplicaSet` for each template, which is named after it.
+fn workload(pod: &Pod) -> Option<Workload> {
+    let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+    let name = match controller.kind.as_str() {
+        "ReplicaSet" => {
+            let hash = pod.labels().get("pod-template-hash")?;
+            controller.name.strip_suffix(hash.as_str())?.strip_suffix('-')?
+        }
+        "StatefulSet" | "DaemonSet" => controller.uid.as_str(),
+        _ => return None,
+    };
+    let number = || pod.metadata.name.as_ref()?.rsplit('-').next()?.parse().ok();
+    let ordinal = if controller.kind == "StatefulSet" { number() } else { None };
+    Some(Workload { name: name.into(), ordinal })
 }
 
 /// The template that the pod was made from: the label that a Deployment sets, or the one that a `StatefulSet` or a

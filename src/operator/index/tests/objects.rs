@@ -38,6 +38,30 @@ fn a_new_version_of_a_pod_is_looked_at_only_if_it_differs_in_something_else() {
 }
 
 #[test]
+fn pods_of_one_workload_are_recognized_across_its_revisions() {
+    let owner = |kind: &str, name: &str, uid: &str| json!([{ "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true }]);
+    let mut case = Case::web();
+    for (pod, hash, owners, workload) in [
+        ("web-1", Some("7d4b9"), owner("ReplicaSet", "web-7d4b9", "rs-1"), Some(("web", None))),
+        ("web-2", Some("5c8ff"), owner("ReplicaSet", "web-5c8ff", "rs-2"), Some(("web", None))),
+        ("web-3", None, owner("ReplicaSet", "web-7d4b9", "rs-1"), None),
+        ("web-4", Some("7d4b9"), owner("ReplicaSet", "other", "rs-3"), None),
+        ("db-10", None, owner("StatefulSet", "db", "sts-1"), Some(("sts-1", Some(10)))),
+        ("agent-x2", None, owner("DaemonSet", "agent", "ds-1"), Some(("ds-1", None))),
+        ("job-1", None, owner("Job", "job", "job-1"), None),
+        ("bare-1", None, json!([]), None),
+    ] {
+        let labels = json!({ "app": "web", "pod-template-hash": hash });
+        let labels = if hash.is_some() { labels } else { json!({ "app": "web" }) };
+        case.pod(pod, "web", &json!({ "labels": labels, "ownerReferences": owners }));
+        let world = case.index.world(&name("web"), None, case.now).expect("the group");
+        let member = world.members.iter().find(|member| member.pod.name == pod).expect("the pod");
+        let found = member.workload.as_ref().map(|found| (&*found.name, found.ordinal));
+        assert_eq!(found, workload, "{pod}");
+    }
+}
+
+#[test]
 fn the_revision_of_a_pod_is_in_a_label_or_else_its_controller() {
     let mut case = Case::web();
     let owners = json!([

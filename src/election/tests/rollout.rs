@@ -1,0 +1,100 @@
+//! Changes of holder because a rollout is about to delete the holder.
+
+use super::*;
+use crate::election::Workload;
+
+/// a is active with token 5. Each pod has a revision, and was created one second after the one before it.
+fn rolling(revisions: &[&str]) -> World {
+    let mut world = settled();
+    world.policy.leaves_before_rollout = true;
+    for (number, (member, revision)) in (0..).zip(world.members.iter_mut().zip(revisions)) {
+        member.workload = Some(Workload { name: "web".into(), ordinal: None });
+        (member.revision, member.created) = (Some((*revision).into()), number);
+    }
+    world
+}
+
+fn at_rest(world: World) -> bool {
+    Case::stable(world).asked.is_empty()
+}
+
+#[test]
+fn the_last_pod_of_an_old_revision_hands_over_to_one_of_the_newest() {
+    let grant = Case::stable(rolling(&["1", "2", "2"])).grant();
+    assert_eq!((grant.holder, grant.reason), (pod("b"), Reason::Rollout));
+    // b is deleted before a, because its deletion costs less.
+    assert!(at_rest(rolling(&["1", "1", "2"])));
+    let mut deleted = rolling(&["1", "1", "2"]);
+    deleted.members[1].standing = Standing::Ended(Reason::PodDeleted);
+    assert_eq!(Case::stable(deleted).grant().holder, pod("c"));
+    // A pod of another old revision goes first, and is no place to go to.
+    assert!(at_rest(rolling(&["1", "2", "3"])));
+}
+
+#[test]
+fn a_holder_stays_if_no_rollout_is_about_to_delete_it() {
+    for revisions in [["1", "1", "1"], ["2", "1", "2"], ["3", "3", "3"]] {
+        assert!(at_rest(rolling(&revisions)), "{revisions:?}");
+    }
+    let with = |change: &dyn Fn(&mut World)| {
+        let mut world = rolling(&["1", "2", "2"]);
+        change(&mut world);
+        at_rest(world)
+    };
+    assert!(!with(&|_| {}));
+    assert!(with(&|world| world.policy.leaves_before_rollout = false));
+    assert!(with(&|world| world.policy.paused = true));
+    assert!(with(&|world| world.members[0].workload = None));
+    assert!(with(&|world| {
+        for member in &mut world.members[1..] {
+            member.workload = Some(Workload { name: "other".into(), ordinal: None });
+        }
+    }));
+    assert!(with(&|world| {
+        for member in &mut world.members[1..] {
+            member.standing = Standing::Unproven;
+        }
+    }));
+    assert!(with(&|world| {
+        for member in &mut world.members[1..] {
+            member.leaving = true;
+        }
+    }));
+}
+
+#[test]
+fn a_stateful_set_deletes_the_pod_with_the_largest_ordinal_first() {
+    let rolling = |revisions: &[&str], ordinals: [u32; 3]| {
+        let mut world = rolling(revisions);
+        for (member, ordinal) in world.members.iter_mut().zip(ordinals) {
+            member.workload = Some(Workload { name: "db".into(), ordinal: Some(ordinal) });
+        }
+        world
+    };
+    // a is number 1, c is number 2 and was replaced. b is number 0.
+    assert_eq!(Case::stable(rolling(&["1", "1", "2"], [1, 0, 2])).grant().holder, pod("c"));
+    assert!(at_rest(rolling(&["1", "1", "2"], [0, 1, 2])));
+}
+
+#[test]
+fn a_revision_that_failed_lately_gets_the_role_only_when_the_holder_is_deleted() {
+    let mut world = rolling(&["1", "2", "2"]);
+    let mut case = Case::stable(World { members: vec![world.members[0].clone()], ..world.clone() });
+    case.group.lapses.add("uid-b");
+    case.world(world.clone());
+    assert!(case.group.lapses.has("uid-b"), "b is a member, so its failure is not forgotten");
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    world.members[0].standing = Standing::Ended(Reason::PodDeleted);
+    case.world(world);
+    assert_eq!(case.grant().holder, pod("c"));
+}
+
+#[test]
+fn nobody_is_switched_to_a_pod_that_a_rollout_deletes_next() {
+    let mut world = rolling(&["2", "1", "2"]);
+    world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: Some("b".to_owned()) });
+    let mut case = Case::stable(world);
+    case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
+    let refused = case.group.refused_switchover().map(|(_, refused)| refused.clone());
+    assert_eq!(refused, Some(SwitchoverRefusal::Superseded("b".to_owned())));
+}
