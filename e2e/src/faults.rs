@@ -1,8 +1,9 @@
 //! Faults of a running cluster, and how to undo them.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
@@ -194,6 +195,18 @@ impl Cluster {
             bail!("the pod {pod_uid} has no running container");
         }
         Ok(count)
+    }
+
+    /// Makes a machine's kernel forget its connections to a Service. A connection to a pod that hung stays known for
+    /// minutes, and a new one from the same port would follow it to that pod.
+    pub async fn forget_connections(&self, machine: &str, service: IpAddr) -> Result<()> {
+        let mut command = self.command_on(machine, "conntrack");
+        command.args(["--delete", "--orig-dst", &service.to_string()]);
+        let done = command.output().await.context("running conntrack")?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        // It fails if there is none.
+        ensure!(done.status.success() || said.contains("0 flow entries"), "conntrack failed: {said}");
+        Ok(())
     }
 
     /// A command that runs in a machine's network namespace but not in its mounts, for example a client that calls a

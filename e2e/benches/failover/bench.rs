@@ -63,9 +63,9 @@ impl Plan {
         Ok(())
     }
 
-    fn wants<'a>(&self, name: &str, mut all: impl Iterator<Item = &'a str>) -> bool {
+    fn wants<'a>(&self, name: &str, all: impl Iterator<Item = &'a str> + Clone) -> bool {
         let names = |word: &String| name.contains(word.as_str());
-        let concerns = |word: &String| all.any(|one| one.contains(word.as_str()));
+        let concerns = |word: &String| all.clone().any(|one| one.contains(word.as_str()));
         self.only.iter().any(names) || !self.only.iter().any(concerns)
     }
 

@@ -61,6 +61,9 @@ impl<'a> Round<'a> {
     pub(crate) async fn prepare(candidate: &'a Candidate) -> Result<Self> {
         let serving = candidate.settled().await?;
         let node = candidate.scenario.another_node(&serving.node)?;
+        // Those of earlier rounds, some of which were to pods that hung.
+        let service = candidate.scenario.service_address().await?.parse()?;
+        candidate.scenario.stage.own()?.forget_connections(&node, service).await?;
         let client = candidate.scenario.call_from(&node).await?;
         client
             .until("answers", STARTED, |calls| calls.latest(BEFORE).answered_by(&serving.pod) == BEFORE)

@@ -290,10 +290,15 @@ impl Scenario {
         Ok((found.status, found.reason, found.message))
     }
 
+    /// The address of the Service.
+    pub async fn service_address(&self) -> Result<String> {
+        let service = self.services().get(&self.workload.name).await?;
+        service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")
+    }
+
     /// Starts to call the Service from a node (on an existing cluster: from a pod on any node).
     pub async fn call_from(&self, node: &str) -> Result<Client> {
-        let service = self.services().get(&self.workload.name).await?;
-        let address = service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")?;
+        let address = self.service_address().await?;
         let target = format!("{address}:{PORT}");
         if let Some(cluster) = self.stage.provider.faults() {
             let program = self.stage.program.to_str().context("the program's path is no text")?;
