@@ -52,8 +52,8 @@ impl fmt::Display for SwitchoverRefusal {
     }
 }
 
-/// The least time between two terms that are granted although nobody requested a change and no failure calls for one:
-/// the next holder may be unfit by the time of the grant, again and again.
+/// The pause after a term that was granted in vain although nobody requested a change and no failure calls for one: the
+/// next holder may be unfit by the time of the grant, again and again.
 pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What became of the last request.

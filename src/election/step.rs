@@ -401,6 +401,10 @@ impl Group {
         self.lost_since = None;
         self.stamp_after = now;
         let replaced = change.from.as_ref().filter(|former| **former != change.holder);
+        if replaced.is_some() {
+            // The last grant was not in vain.
+            self.move_after = now;
+        }
         if let Some(former) = replaced.filter(|_| change.reason.is_failure()) {
             self.lapses.add(&former.uid);
         }

@@ -73,6 +73,28 @@ fn a_grant_that_fails_is_repeated_soon_and_one_that_was_in_vain_after_a_pause() 
 }
 
 #[test]
+fn a_change_that_succeeded_delays_no_other() {
+    let mut case = Case::stable(cordoned(&["a"]));
+    case.answer(Outcome::Granted { token: 6 });
+    case.answer(Outcome::Declared);
+    case.answer(Outcome::Stripped);
+    case.answer(Outcome::Promoted);
+    // The next node is drained, too.
+    let mut world = World { declared: case.group.declared().clone(), ..cordoned(&["a", "b"]) };
+    for member in &mut world.members {
+        member.role = if member.pod == pod("b") { Role::Active } else { Role::Standby };
+        member.stamp = Some(6);
+    }
+    case.meanwhile(world);
+    case.answer(Outcome::Confirmed);
+    let next = case.asked.iter().find_map(|(_, effect)| match effect {
+        Effect::Grant(grant) => Some(grant.holder.clone()),
+        _ => None,
+    });
+    assert_eq!(next, Some(pod("c")), "{:?}", case.asked);
+}
+
+#[test]
 fn the_grant_follows_a_dry_run_at_once() {
     let mut requested = settled();
     requested.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: None });
