@@ -52,11 +52,11 @@ def long_table(rows):
         if it["proxy_min_sync_period_ms"] != 1000:
             change += f", minSyncPeriod {it['proxy_min_sync_period_ms']} ms"
         stale = sum(one["stale"] for one in rounds)
-        misrouted = sum(one["misrouted"] for one in rounds)
+        misrouted = "–" if change.startswith("rollout") else str(sum(one["misrouted"] for one in rounds))
         two = sum(one["two_endpoints"] for one in rounds)
         spreads = [spread(it, step) for step in STEPS]
         count = str(len(rounds) + it["failed"])
-        lines.append(row([change, it["candidate"], count, *spreads, str(stale), str(misrouted), str(two)]))
+        lines.append(row([change, it["candidate"], count, *spreads, str(stale), misrouted, str(two)]))
     return lines
 
 

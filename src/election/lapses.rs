@@ -56,6 +56,11 @@ impl Lapses {
         self.pods.get(uid).is_some_and(|lapse| self.now < lapse.since + FIRST)
     }
 
+    /// Whether the pod has failed within the time for which failures are remembered.
+    pub(super) fn remembers(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
+    }
+
     /// When the answer for some pod changes next.
     pub(super) fn wake(&self) -> Option<Duration> {
         let times = self.pods.values().flat_map(|lapse| [lapse.since + FIRST, lapse.until]);

@@ -36,7 +36,11 @@ impl fmt::Display for SwitchoverRefusal {
                 "the node of {pod} is cordoned, or about to be removed; uncordon it first, or choose another pod"
             ),
             Self::Superseded(pod) => {
-                write!(f, "a rollout is about to delete {pod}; choose a pod of the newest revision")
+                write!(
+                    f,
+                    "a rollout is about to delete {pod}; choose a pod of the newest revision, or set \
+                     spec.election.onRollout to Ignore"
+                )
             }
             Self::NotEligible(pod) => {
                 write!(f, "{pod} could not become active now: check that it is ready and answers its probe")

@@ -166,6 +166,7 @@ impl Group {
                 (false, true) if self.is_spent(&change.holder) || self.refusals.has(&change.holder.uid) => {
                     self.change(change.holder, change.reason, now, effects);
                 }
+                (false, true) if self.is_heard_again(&change) => self.stay(change, now, effects),
                 (false, true) => {
                     self.witness = None;
                     self.strip(change, effects);

@@ -9,8 +9,11 @@ use super::{
 
 impl Group {
     /// The revision whose pods replace this one, if it is the next pod that a rollout deletes: its workload has a
-    /// younger pod of another revision, and none of an old revision that goes first. A `ReplicaSet` deletes the active
-    /// pod last, because of its deletion cost; a `StatefulSet` begins with the largest ordinal.
+    /// younger pod of another revision, and none that goes first.
+    ///
+    /// A `ReplicaSet` has the pods of one revision, and deletes the active one last, because of its deletion cost. A
+    /// `StatefulSet` replaces its pods in descending order of their ordinals. So if its youngest pod has a smaller one,
+    /// that pod was not created by the rollout: it came back after an eviction, say.
     pub(super) fn superseded_by(&self, pod: &Member) -> Option<&Arc<str>> {
         let workload = pod.workload.as_ref().filter(|_| self.world.policy.leaves_before_rollout)?;
         let peers = || {
@@ -23,10 +26,13 @@ impl Group {
         let youngest = peers().max_by_key(|member| (member.created, &member.pod.uid))?;
         let newest = youngest.revision.as_ref()?;
         let is_old = |member: &Member| member.revision.as_ref() != Some(newest);
-        let goes_first = |member: &Member| {
-            let ordinal = member.workload.as_ref().and_then(|workload| workload.ordinal);
-            member.pod != pod.pod && is_old(member) && ordinal >= workload.ordinal
+        let is_above =
+            |member: &Member| member.workload.as_ref().is_some_and(|other| other.ordinal > workload.ordinal);
+        let goes_first = |member: &Member| match workload.ordinal {
+            Some(_) => is_old(member) && is_above(member),
+            None => member.revision == pod.revision && member.pod != pod.pod,
         };
-        (is_old(pod) && !peers().any(goes_first)).then_some(newest)
+        let replaces = workload.ordinal.is_none() || is_above(youngest);
+        (is_old(pod) && replaces && !peers().any(goes_first)).then_some(newest)
     }
 }

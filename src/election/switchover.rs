@@ -95,9 +95,10 @@ impl Group {
             let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
             (Reason::NodeCordoned, self.successor_that_stays(holder, may))
         } else {
-            // If one pod of the newest revision failed while it was active, the others may fail in the same way.
+            // If one pod of the newest revision failed while it was active, the others may fail in the same way, and
+            // the present one works.
             let of_newest = |member: &Member| member.revision == newest;
-            let failed = |member: &Member| of_newest(member) && self.lapses.has(&member.pod.uid);
+            let failed = |member: &Member| of_newest(member) && self.lapses.remembers(&member.pod.uid);
             let fails = self.world.members.iter().any(failed);
             (Reason::Rollout, self.successor_that_stays(holder, |member| of_newest(member) && !fails))
         };
@@ -123,7 +124,10 @@ impl Group {
         let newest = self.newest_revision(None);
         let outdated = |member: &Member| newest.is_some() && member.revision.as_ref() != newest;
         let (priority, may_be_outdated) = (present.priority, outdated(present));
-        let better = |member: &Member| member.priority > priority && (may_be_outdated || !outdated(member));
+        let better = |member: &Member| {
+            let stays = self.superseded_by(member).is_none();
+            member.priority > priority && stays && (may_be_outdated || !outdated(member))
+        };
         // A pod that failed lately may fail again as soon as it is active.
         let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);
         let Some(next) = self.successor_that_stays(holder, may) else { return false };
@@ -157,7 +161,7 @@ impl Group {
         })
     }
 
-    /// The best of these pods to take over from a holder that works: not one that would have to hand over itself.
+    /// The best of these pods to take over from a holder that works: not one whose node is about to be emptied, too.
     fn successor_that_stays(&self, holder: &PodRef, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
         self.best(Some(holder), |member| member.pod != *holder && !member.leaving && may(member))
     }
@@ -175,7 +179,8 @@ impl Group {
             return Err(R::Paused);
         }
         let Some(name) = &request.to else {
-            return self.successor_that_stays(holder, |_| true).ok_or(R::NoCandidate);
+            let stays = |member: &Member| self.superseded_by(member).is_none();
+            return self.successor_that_stays(holder, stays).ok_or(R::NoCandidate);
         };
         let named = self.world.members.iter().filter(|member| member.pod.name == *name);
         // While a pod is being replaced by one of the same name, the newer one is meant.

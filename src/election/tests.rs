@@ -804,6 +804,20 @@ fn a_silent_holder_that_answers_again_before_it_loses_its_label_keeps_the_role()
     }
 }
 
+#[test]
+fn a_silent_holder_that_answers_again_keeps_the_role_although_the_answer_to_the_declaration_was_lost() {
+    let mut case = Case::stable(with(Standing::Silent));
+    case.answer(Outcome::Granted { token: 6 });
+    assert!(matches!(case.effect(), Effect::Declare { .. }));
+    let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
+    case.answer(Outcome::Failed);
+    case.meanwhile(World { declared: declared.clone(), ..settled() });
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6));
+}
+
 /// How often the group asks for something in the background within a minute, if that is always answered in this way.
 fn asks_in_a_minute(case: &mut Case, answer: &Outcome) -> usize {
     let (mut asked, until) = (0, case.now + Duration::from_mins(1));

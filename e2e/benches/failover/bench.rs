@@ -63,18 +63,18 @@ impl Plan {
         Ok(())
     }
 
-    fn wants<'a>(&self, name: &str, all: impl Iterator<Item = &'a str> + Clone) -> bool {
+    fn wants(&self, name: &str, all: &[&str]) -> bool {
         let names = |word: &String| name.contains(word.as_str());
-        let concerns = |word: &String| all.clone().any(|one| one.contains(word.as_str()));
+        let concerns = |word: &String| all.iter().any(|one| one.contains(word.as_str()));
         self.only.iter().any(names) || !self.only.iter().any(concerns)
     }
 
     fn wants_fault(&self, fault: Fault) -> bool {
-        self.wants(fault.name(), Fault::ALL.iter().map(|fault| fault.name()))
+        self.wants(fault.name(), &Fault::ALL.map(Fault::name))
     }
 
     fn wants_candidate(&self, name: &str) -> bool {
-        self.wants(name, CANDIDATES.iter().map(|(_, namespace, _)| *namespace))
+        self.wants(name, &CANDIDATES.map(|(_, namespace, _)| namespace))
     }
 }
 

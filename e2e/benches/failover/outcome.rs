@@ -145,7 +145,11 @@ impl Outcome {
                 spread(&times(rounds, |round| Some(round.gap))),
                 spread(&times(rounds, |round| Some(round.lost as f64))),
                 rounds.iter().map(|round| round.stale).sum::<usize>().to_string(),
-                rounds.iter().map(|round| round.misrouted).sum::<usize>().to_string(),
+                rounds
+                    .iter()
+                    .map(|round| round.misrouted)
+                    .sum::<Option<usize>>()
+                    .map_or("-".to_owned(), |all| all.to_string()),
                 rounds.iter().filter(|round| round.two_endpoints).count().to_string(),
             ]);
         }

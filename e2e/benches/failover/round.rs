@@ -41,8 +41,9 @@ pub(crate) struct Figures {
     pub(crate) lost: usize,
     /// Answers of the former pod to calls that began after the new one had answered.
     pub(crate) stale: usize,
-    /// Answers of a pod that was neither the former one nor the new one after it was labelled. They count as lost.
-    pub(crate) misrouted: usize,
+    /// Answers of a pod that was neither the former holder nor the next one. They count as lost. After a rollout the
+    /// holders in between are not known.
+    pub(crate) misrouted: Option<usize>,
     /// More than one pod was a ready endpoint at a time.
     pub(crate) two_endpoints: bool,
     /// A replica of the operator was on the node that failed.
@@ -105,10 +106,10 @@ impl<'a> Round<'a> {
 
     async fn figures(self, fault: Fault, at: Moment, pod: &str) -> Result<Figures> {
         let (observed, former) = (&self.candidate.observed, self.serving.pod.as_str());
-        let labelled = observed.labelled.since(at).map(|after| at.plus(after));
+        // The benchmark may see the label after the first answer.
+        let decided = observed.decided.since(at).or(observed.labelled.since(at)).map(|after| at.plus(after));
         let is_wrong = |end: Moment, who: &str| {
-            let early = who == pod && labelled.is_some_and(|labelled| end < labelled);
-            // After a rollout the pods in between are not known.
+            let early = who == pod && decided.is_some_and(|decided| end < decided);
             who != former && (who != pod || early) && end > at && fault != Fault::Rollout
         };
         let (all, misrouted) = self.client.stop().await?.losing(is_wrong);
@@ -125,7 +126,7 @@ impl<'a> Round<'a> {
             gap: milliseconds(calls.longest_gap()),
             lost: calls.lost(),
             stale: switch.map_or(0, |switch| switch.stale),
-            misrouted,
+            misrouted: (fault != Fault::Rollout).then_some(misrouted),
             two_endpoints: observed.endpoints.most_since(at) > 1,
             with_replica: false,
         })

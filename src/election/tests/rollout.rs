@@ -27,8 +27,8 @@ fn the_last_pod_of_an_old_revision_hands_over_to_one_of_the_newest() {
     let mut deleted = rolling(&["1", "1", "2"]);
     deleted.members[1].standing = Standing::Ended(Reason::PodDeleted);
     assert_eq!(Case::stable(deleted).grant().holder, pod("c"));
-    // A pod of another old revision goes first, and is no place to go to.
-    assert!(at_rest(rolling(&["1", "2", "3"])));
+    // A rollout that began during another one empties the oldest ReplicaSet first. b follows, so it gets no role.
+    assert_eq!(Case::stable(rolling(&["1", "2", "3"])).grant().holder, pod("c"));
 }
 
 #[test]
@@ -72,8 +72,31 @@ fn a_stateful_set_deletes_the_pod_with_the_largest_ordinal_first() {
         world
     };
     // a is number 1, c is number 2 and was replaced. b is number 0.
-    assert_eq!(Case::stable(rolling(&["1", "1", "2"], [1, 0, 2])).grant().holder, pod("c"));
+    let next = rolling(&["1", "1", "2"], [1, 0, 2]);
+    assert_eq!(Case::stable(next.clone()).grant().holder, pod("c"));
     assert!(at_rest(rolling(&["1", "1", "2"], [0, 1, 2])));
+    // b will be deleted, too.
+    let mut starting = next;
+    starting.members[2].standing = Standing::Unproven;
+    assert!(at_rest(starting));
+    // c is number 0: it came back, and its partition keeps it at the old revision.
+    assert!(at_rest(rolling(&["2", "2", "1"], [1, 2, 0])));
+}
+
+#[test]
+fn a_preferred_pod_that_a_rollout_deletes_does_not_get_the_role_back() {
+    // b holds the role. a is preferred, and the last pod of its revision. c belongs to another workload, and is the
+    // youngest pod of the group.
+    let mut world = rolling(&["1", "2", "9"]);
+    world.members[2].workload = Some(Workload { name: "other".into(), ordinal: None });
+    world.policy.failback = Some(Duration::ZERO);
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members[0].priority = 10;
+    world.declared = declaration(5, Some("b"), &[]);
+    let row = || row(5, Some("b"), true);
+    assert!(Case::new(world.clone(), row()).asked.is_empty());
+    world.members[0].workload = None;
+    assert_eq!(Case::new(world, row()).grant().reason, Reason::Failback);
 }
 
 #[test]
@@ -84,17 +107,24 @@ fn a_revision_that_failed_lately_gets_the_role_only_when_the_holder_is_deleted()
     case.world(world.clone());
     assert!(case.group.lapses.has("uid-b"), "b is a member, so its failure is not forgotten");
     assert!(case.asked.is_empty(), "{:?}", case.asked);
+    case.now += Duration::from_mins(30);
+    case.step(Event::Tick);
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
     world.members[0].standing = Standing::Ended(Reason::PodDeleted);
     case.world(world);
-    assert_eq!(case.grant().holder, pod("c"));
+    assert_eq!(case.grant().reason, Reason::PodDeleted);
 }
 
 #[test]
 fn nobody_is_switched_to_a_pod_that_a_rollout_deletes_next() {
-    let mut world = rolling(&["2", "1", "2"]);
-    world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: Some("b".to_owned()) });
-    let mut case = Case::stable(world);
-    case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
-    let refused = case.group.refused_switchover().map(|(_, refused)| refused.clone());
-    assert_eq!(refused, Some(SwitchoverRefusal::Superseded("b".to_owned())));
+    for (to, why) in
+        [(Some("b"), SwitchoverRefusal::Superseded("b".to_owned())), (None, SwitchoverRefusal::NoCandidate)]
+    {
+        let mut world = rolling(&["2", "1", "2"]);
+        world.members[2].standing = Standing::Unproven;
+        world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: to.map(str::to_owned) });
+        let mut case = Case::stable(world);
+        case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
+        assert_eq!(case.group.refused_switchover().map(|(_, refused)| refused.clone()), Some(why));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::ResourceExt as _;
 
 use crate::{
@@ -155,7 +155,11 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
 
 /// What replaces the pod in a rollout. A Deployment has a `ReplicaSet` for each template, which is named after it.
 fn workload(pod: &Pod) -> Option<Workload> {
-    let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+    let is_controller = |owner: &&OwnerReference| owner.controller == Some(true);
+    let controller = pod.owner_references().iter().find(is_controller)?;
+    if !controller.api_version.starts_with("apps/") {
+        return None;
+    }
     let name = match controller.kind.as_str() {
         "ReplicaSet" => {
             let hash = pod.labels().get("pod-template-hash")?;

@@ -39,7 +39,8 @@ fn a_new_version_of_a_pod_is_looked_at_only_if_it_differs_in_something_else() {
 
 #[test]
 fn pods_of_one_workload_are_recognized_across_its_revisions() {
-    let owner = |kind: &str, name: &str, uid: &str| json!([{ "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true }]);
+    let controlled_by = |version: &str, kind: &str, name: &str, uid: &str| json!([{ "controller": true, "apiVersion": version, "kind": kind, "name": name, "uid": uid }]);
+    let owner = |kind: &str, name: &str, uid: &str| controlled_by("apps/v1", kind, name, uid);
     let mut case = Case::web();
     for (pod, hash, owners, workload) in [
         ("web-1", Some("7d4b9"), owner("ReplicaSet", "web-7d4b9", "rs-1"), Some(("web", None))),
@@ -49,6 +50,7 @@ fn pods_of_one_workload_are_recognized_across_its_revisions() {
         ("db-10", None, owner("StatefulSet", "db", "sts-1"), Some(("sts-1", Some(10)))),
         ("agent-x2", None, owner("DaemonSet", "agent", "ds-1"), Some(("ds-1", None))),
         ("job-1", None, owner("Job", "job", "job-1"), None),
+        ("clone-1", None, controlled_by("apps.kruise.io/v1beta1", "StatefulSet", "clone", "kruise-1"), None),
         ("bare-1", None, json!([]), None),
     ] {
         let labels = json!({ "app": "web", "pod-template-hash": hash });
