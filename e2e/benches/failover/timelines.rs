@@ -5,7 +5,7 @@ use crate::plot::{BOTTOM, COLOURS, Canvas, HEIGHT, TOP, WIDTH, label, round_step
 /// A line that is this much longer than the median is cut off.
 const LONGEST: f64 = 3.0;
 /// The room for the names on the left, and for the numbers on the right.
-const NAMES: f64 = 130.0;
+const NAMES: f64 = 140.0;
 const NUMBERS: f64 = 80.0;
 
 /// Lines, one below the other: when their stages ended. A time of zero was not measured.
