@@ -154,7 +154,10 @@ impl Group {
             || change.reason == Reason::LabelLost
             || self.row.holder.as_ref().is_none_or(fails);
         let next = self.best(change.from.as_ref(), |member| {
-            let stays = !leaves || (!member.leaving && Some(&member.pod) != change.from.as_ref());
+            let stays = !leaves
+                || (!member.leaving
+                    && !self.lapses.is_fresh(&member.pod.uid)
+                    && Some(&member.pod) != change.from.as_ref());
             stays && member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
         });
         match next.filter(|_| goes_on && self.may_begin()) {

@@ -95,12 +95,9 @@ impl Group {
             let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
             (Reason::NodeCordoned, self.successor_that_stays(holder, may))
         } else {
-            // If one pod of the newest revision failed while it was active, the others may fail in the same way, and
-            // the present one works.
-            let of_newest = |member: &Member| member.revision == newest;
-            let failed = |member: &Member| of_newest(member) && self.lapses.remembers(&member.pod.uid);
-            let fails = self.world.members.iter().any(failed);
-            (Reason::Rollout, self.successor_that_stays(holder, |member| of_newest(member) && !fails))
+            let newest = newest.filter(|newest| !self.has_failed(newest));
+            let of_newest = |member: &Member| newest.is_some() && member.revision == newest;
+            (Reason::Rollout, self.successor_that_stays(holder, of_newest))
         };
         let Some(successor) = successor else { return false };
         if now < self.move_after {
@@ -121,12 +118,14 @@ impl Group {
         let Some(delay) = self.world.policy.failback.filter(|_| !held) else { return false };
         self.wake_after_lapses();
         let Some(present) = self.member(&holder.uid).filter(|_| self.works(holder)) else { return false };
+        let failed = self.superseded_by(present).filter(|newest| self.has_failed(newest));
         let newest = self.newest_revision(None);
         let outdated = |member: &Member| newest.is_some() && member.revision.as_ref() != newest;
         let (priority, may_be_outdated) = (present.priority, outdated(present));
         let better = |member: &Member| {
             let stays = self.superseded_by(member).is_none();
-            member.priority > priority && stays && (may_be_outdated || !outdated(member))
+            let works = failed.is_none() || member.revision.as_ref() != failed;
+            member.priority > priority && stays && works && (may_be_outdated || !outdated(member))
         };
         // A pod that failed lately may fail again as soon as it is active.
         let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);
@@ -180,7 +179,10 @@ impl Group {
         }
         let Some(name) = &request.to else {
             let stays = |member: &Member| self.superseded_by(member).is_none();
-            return self.successor_that_stays(holder, stays).ok_or(R::NoCandidate);
+            let superseded =
+                || self.successor_that_stays(holder, |_| true).map(|pod| R::Superseded(pod.name));
+            let best = self.successor_that_stays(holder, stays);
+            return best.ok_or_else(|| superseded().unwrap_or(R::NoCandidate));
         };
         let named = self.world.members.iter().filter(|member| member.pod.name == *name);
         // While a pod is being replaced by one of the same name, the newer one is meant.

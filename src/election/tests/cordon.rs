@@ -126,6 +126,12 @@ fn another_pod_follows_if_the_dry_run_of_the_first_gets_no_answer() {
     world.members[2].standing = Standing::Unproven;
     let case = tried(&world);
     assert_eq!((case.group.phase(), case.group.wake()), (&Phase::Stable, Some(NOW + Duration::from_secs(5))));
+    // One that has just failed while it was active does not follow either.
+    world.members[2].standing = Standing::Eligible;
+    let mut case = Case::stable(world);
+    case.group.lapses.add("uid-c");
+    case.answer(Outcome::Failed);
+    assert_eq!(*case.group.phase(), Phase::Stable);
 }
 
 #[test]
