@@ -153,14 +153,15 @@ bench-fleet-short: root build-cluster ## The same within a minute, with few grou
 	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" cargo test --workspace --bench fleet
 
 .PHONY: bench-failover
-bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30, ONLY=<changes and candidates>. 70 minutes
+bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30, ONLY=<changes and candidates>. Half an hour with ROUNDS=10
 	cargo build --workspace --bins --profile bench
 	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --bench failover -- $(ONLY)
 
 .PHONY: bench-failover-docs
 bench-failover-docs: root build-cluster # The same, and the tables and pictures of README.md and docs/benchmarks.md
 	cargo build --workspace --bins --profile bench
-	LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" cargo bench --workspace --bench failover
+	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" LEADERGROUP_BENCH_IMAGES="$(CURDIR)/docs/images" \
+	  cargo bench --workspace --bench failover
 	scripts/failover-tables.py "$(CARGO_TARGET_DIR)/bench/failover.json"
 
 .PHONY: bench-quiet

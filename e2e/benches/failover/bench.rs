@@ -237,16 +237,10 @@ impl Bench {
         Ok(())
     }
 
-    /// Fewer rounds of what takes long.
+    /// Fewer rounds of what takes a minute.
     fn rounds(&self, candidate: &Candidate, fault: Fault) -> usize {
-        let most = match fault {
-            Fault::Rollout => 10,
-            // It takes a minute.
-            Fault::PowerOff if candidate.kind == Kind::Kubernetes => 6,
-            Fault::Drain | Fault::Freeze | Fault::PowerOff => 20,
-            Fault::Switchover | Fault::Deletion | Fault::Crash => usize::MAX,
-        };
-        self.plan.rounds.min(most)
+        let takes_long = fault == Fault::PowerOff && candidate.kind == Kind::Kubernetes;
+        if takes_long { self.plan.rounds.min(6) } else { self.plan.rounds }
     }
 }
 
