@@ -52,7 +52,8 @@ def long_table(rows):
         if it["proxy_min_sync_period_ms"] != 1000:
             change += f", minSyncPeriod {it['proxy_min_sync_period_ms']} ms"
         stale = sum(one["stale"] for one in rounds)
-        misrouted = "–" if change.startswith("rollout") else str(sum(one["misrouted"] for one in rounds))
+        misrouted = [one["misrouted"] for one in rounds]
+        misrouted = "–" if None in misrouted else str(sum(misrouted))
         two = sum(one["two_endpoints"] for one in rounds)
         spreads = [spread(it, step) for step in STEPS]
         count = str(len(rounds) + it["failed"])

@@ -84,21 +84,18 @@ impl Group {
         let Some(present) = self.member(&holder.uid).filter(|_| !self.world.policy.paused) else {
             return false;
         };
-        let leaves_node = present.leaving;
-        let newest = self.superseded_by(present).cloned();
-        if !leaves_node && newest.is_none() {
-            return false;
-        }
-        self.wake_after_lapses();
-        let (reason, successor) = if leaves_node {
+        let (reason, successor) = if present.leaving {
             // The pod must leave sooner or later. So one that failed often, but not just now, may follow.
             let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
             (Reason::NodeCordoned, self.successor_that_stays(holder, may))
+        } else if let Some(newest) = self.superseded_by(present) {
+            let works = !self.has_failed(newest);
+            let may = |member: &Member| works && member.revision.as_ref() == Some(newest);
+            (Reason::Rollout, self.successor_that_stays(holder, may))
         } else {
-            let newest = newest.filter(|newest| !self.has_failed(newest));
-            let of_newest = |member: &Member| newest.is_some() && member.revision == newest;
-            (Reason::Rollout, self.successor_that_stays(holder, of_newest))
+            return false;
         };
+        self.wake_after_lapses();
         let Some(successor) = successor else { return false };
         if now < self.move_after {
             self.wake_at(self.move_after);

@@ -62,7 +62,7 @@ impl<'a> Round<'a> {
     pub(crate) async fn prepare(candidate: &'a Candidate) -> Result<Self> {
         let serving = candidate.settled().await?;
         let node = candidate.scenario.another_node(&serving.node)?;
-        // Those of earlier rounds, some of which were to pods that hung.
+        // The kernel still tracks connections of earlier rounds, and some of them lead to pods that hung.
         let service = candidate.scenario.service_address().await?.parse()?;
         candidate.scenario.stage.own()?.forget_connections(&node, service).await?;
         let client = candidate.scenario.call_from(&node).await?;
