@@ -185,9 +185,12 @@ impl Group {
         self.row.reason.unwrap_or(Reason::Resumed)
     }
 
-    /// The last holder before this one that may have been active.
+    /// The pod that the unfinished term takes the role from: the one that is labelled active, else the last earlier
+    /// holder that may have been active.
     fn former_holder(&self, holder: &PodRef) -> Option<PodRef> {
-        self.row.pending.iter().rev().find(|pod| pod.uid != holder.uid).cloned()
+        let earlier = || self.row.pending.iter().rev().filter(|pod| pod.uid != holder.uid);
+        let labelled = earlier().find(|pod| self.reads_as_active(pod));
+        labelled.or_else(|| earlier().find(|pod| !self.unused.spare(&pod.uid))).cloned()
     }
 
     /// The holder of the unfinished term cannot be promoted: another pod replaces it under a new term.

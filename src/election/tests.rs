@@ -818,6 +818,44 @@ fn a_silent_holder_that_answers_again_keeps_the_role_although_the_answer_to_the_
     assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6));
 }
 
+/// a is active with token 5. Then b and c were holders, one after the other, and neither was promoted. The row and the
+/// declaration are read.
+fn two_terms_in_vain(standing: Standing) -> Case {
+    let (declared, mut granted) = own(declaration(7, Some("c"), &["a", "b"]), row(7, Some("c"), false));
+    granted.pending = vec![pod("a"), pod("b"), pod("c")];
+    granted.reason = Some(Reason::Silent);
+    Case::new(World { declared, ..with(standing) }, granted)
+}
+
+#[test]
+fn a_silent_holder_that_answers_again_keeps_the_role_although_two_others_were_granted_it() {
+    let case = two_terms_in_vain(Standing::Eligible);
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 7));
+}
+
+#[test]
+fn the_former_holder_of_an_unfinished_term_is_the_pod_that_was_active() {
+    let mut case = two_terms_in_vain(Standing::Silent);
+    assert_eq!(case.effect(), Effect::Strip { token: 7, pods: vec![known("a"), known("b")] });
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.effect(), Effect::Recheck(pod("c")));
+    let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
+    case.answer(Outcome::Rechecked {
+        version: Some("12".to_owned()),
+        declared: Some(declared),
+        row: Some(row),
+    });
+    assert!(matches!(case.effect(), Effect::Promote { token: 7, .. }), "{:?}", case.asked);
+    case.answer(Outcome::Promoted);
+    case.answer(Outcome::Confirmed);
+    let from = case.asked.iter().find_map(|(_, effect)| match effect {
+        Effect::Finished(finished) => Some(finished.from.clone()),
+        _ => None,
+    });
+    assert_eq!(from, Some(Some(pod("a"))));
+    assert!(case.group.lapses.has("uid-a") && !case.group.lapses.has("uid-b"));
+}
+
 /// How often the group asks for something in the background within a minute, if that is always answered in this way.
 fn asks_in_a_minute(case: &mut Case, answer: &Outcome) -> usize {
     let (mut asked, until) = (0, case.now + Duration::from_mins(1));
