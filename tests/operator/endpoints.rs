@@ -8,12 +8,13 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use leadergroup::api::STAMP_ANNOTATION;
 use serde_json::{Value, json};
+use tokio::task::AbortHandle;
 
 use crate::{
     apiserver::ApiServer,
@@ -68,64 +69,110 @@ async fn give_addresses(pods: &Api<Pod>, name: &str, addresses: &[&str]) {
     pods.patch_status(name, &PatchParams::default(), &status).await.unwrap();
 }
 
-fn request_switchover(request: &str) -> Patch<Value> {
-    Patch::Merge(json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": request } } }))
+/// A group with managed endpoints and the pods web-0 and web-1, in a namespace of its own.
+struct Stage {
+    server: &'static ApiServer,
+    namespace: String,
+    groups: Api<DynamicObject>,
+    pods: Api<Pod>,
+    services: Api<Service>,
+    slices: Slices,
+    kubelet: AbortHandle,
 }
 
-async fn create_service(client: &Client, namespace: &str, name: &str, families: &str) {
-    let service = json!({
-        "metadata": { "name": name, "labels": { "leadergroup.dev/group": "web" } },
-        "spec": { "ports": [{ "port": 80, "targetPort": 8080 }], "ipFamilyPolicy": families }
-    });
-    let services = Api::<Service>::namespaced(client.clone(), namespace);
-    services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
+impl Stage {
+    /// The node has the name of the namespace. The addresses are those of the two pods.
+    async fn set_up(name: &'static str, addresses: [&[&str]; 2]) -> Self {
+        let server = ApiServer::shared().await;
+        let client = server.client().await;
+        let namespace = server.namespace(name).await;
+        let stage = Self {
+            server,
+            groups: groups(client.clone(), &namespace),
+            pods: Api::namespaced(client.clone(), &namespace),
+            services: Api::namespaced(client.clone(), &namespace),
+            slices: Slices(Api::namespaced(client.clone(), &namespace)),
+            kubelet: keep_lease(client, name).await,
+            namespace,
+        };
+        for (pod, addresses) in ["web-0", "web-1"].into_iter().zip(addresses) {
+            run_pod(&stage.pods, pod, name).await;
+            give_addresses(&stage.pods, pod, addresses).await;
+        }
+        let spec =
+            json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
+        stage.groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+        stage
+    }
+
+    async fn create_service(&self, name: &str, families: &str) {
+        let service = json!({
+            "metadata": { "name": name, "labels": { "leadergroup.dev/group": "web" } },
+            "spec": { "ports": [{ "port": 80, "targetPort": 8080 }], "ipFamilyPolicy": families }
+        });
+        let service = serde_json::from_value(service).unwrap();
+        self.services.create(&PostParams::default(), &service).await.unwrap();
+    }
+
+    /// Starts a replica that may write endpoints.
+    fn start_operator(&self, database_url: &str) -> Operator {
+        let variables = [("LEADERGROUP_DATABASE_URL", database_url), SWITCHED_ON];
+        Operator::start_with(self.server, &self.namespace, &variables)
+    }
+
+    async fn until_ready(&self) {
+        let ready = async || condition(&self.groups, "web", "Ready").await.0 == "True";
+        eventually("the group to be ready", ready).await;
+    }
+
+    /// The active pod and the other one.
+    async fn roles(&self) -> (String, &'static str) {
+        let active = active(&self.pods).await.remove(0);
+        let other = if active == "web-0" { "web-1" } else { "web-0" };
+        (active, other)
+    }
+
+    async fn request_switchover(&self) {
+        let request = json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": "1" } } });
+        self.groups.patch("web", &PatchParams::default(), &Patch::Merge(request)).await.unwrap();
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.kubelet.abort();
+    }
 }
 
 #[tokio::test]
 async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
-    let server = ApiServer::shared().await;
-    let client = server.client().await;
-    let namespace = server.namespace("endpoints").await;
-    let (groups, pods) =
-        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
-    let services = Api::<Service>::namespaced(client.clone(), &namespace);
-    let slices = Slices(Api::namespaced(client.clone(), &namespace));
-    let kubelet = keep_lease(client.clone(), "node-of-endpoints").await;
-    for (name, address) in [("web-0", "198.18.9.1"), ("web-1", "198.18.9.2")] {
-        run_pod(&pods, name, "node-of-endpoints").await;
-        give_addresses(&pods, name, &[address]).await;
-    }
-    let spec =
-        json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
-    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let stage = Stage::set_up("endpoints", [&["198.18.9.1"], &["198.18.9.2"]]).await;
+    let Stage { groups, pods, services, slices, .. } = &stage;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     let routed = async |reason: &str| {
         eventually(&format!("Routed to say {reason}"), async || {
-            condition(&groups, "web", "Routed").await.1 == reason
+            condition(groups, "web", "Routed").await.1 == reason
         })
         .await;
     };
     // Without the setting it needs no rights, and says what is missing.
-    let mut operator = Operator::start(server, &namespace, &url);
+    let mut operator = Operator::start(stage.server, &stage.namespace, &url);
     routed("EndpointsNotManaged").await;
     assert!(operator.end().await.0.success(), "{}", operator.log());
-    let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
-    let mut operator = Operator::start_with(server, &namespace, &variables);
+    let mut operator = stage.start_operator(&url);
     routed("NoService").await;
-    create_service(&client, &namespace, "front", "SingleStack").await;
-    let ready = async || condition(&groups, "web", "Ready").await.0 == "True";
-    eventually("the group to be ready", ready).await;
-    let first = active(&pods).await.remove(0);
-    let second = if first == "web-0" { "web-1" } else { "web-0" };
+    stage.create_service("front", "SingleStack").await;
+    stage.until_ready().await;
+    let (first, second) = stage.roles().await;
     slices.until(SLICE, Some(&[&first])).await;
 
     // One update replaces the one pod by the other.
     let versions = slices.observe();
     eventually("the observer", async || !versions.lock().unwrap().is_empty()).await;
-    groups.patch("web", &PatchParams::default(), &request_switchover("1")).await.unwrap();
+    stage.request_switchover().await;
     slices.until(SLICE, Some(&[second])).await;
-    assert_eq!(active(&pods).await, [second]);
+    assert_eq!(active(pods).await, [second]);
     let seen = async |count: usize| {
         eventually("the versions", async || versions.lock().unwrap().len() >= count).await;
         versions.lock().unwrap().clone()
@@ -143,8 +190,8 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     assert_eq!(seen(1).await, [vec![first.clone()]]);
     pods.delete(second, &DeleteParams::default().grace_period(0)).await.unwrap();
     eventually("the pod to be gone", async || pods.get_opt(second).await.unwrap().is_none()).await;
-    run_pod(&pods, second, "node-of-endpoints").await;
-    give_addresses(&pods, second, &["198.18.9.2"]).await;
+    run_pod(pods, second, "endpoints").await;
+    give_addresses(pods, second, &["198.18.9.2"]).await;
     eventually("the other pod is eligible", async || {
         groups.get("web").await.unwrap().data["status"]["ready"] == "2/2"
     })
@@ -152,7 +199,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
 
     // Neither pod is ready any more: the active one stays, and is not served.
     for pod in [&first, second] {
-        report(&pods, pod, "False").await;
+        report(pods, pod, "False").await;
     }
     let ready = async || {
         let slice = slices.0.get(SLICE).await.unwrap();
@@ -160,11 +207,11 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     };
     eventually("the endpoint not to be ready", async || ready().await == Some(false)).await;
     for pod in [second, &first] {
-        report(&pods, pod, "True").await;
+        report(pods, pod, "True").await;
     }
     eventually("the endpoint to be ready again", async || ready().await == Some(true)).await;
-    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
-    let now = active(&pods).await;
+    stage.until_ready().await;
+    let now = active(pods).await;
     let now: Vec<&str> = now.iter().map(String::as_str).collect();
 
     // Slices that others change or delete are put right.
@@ -191,10 +238,10 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     select("managed").await;
     slices.until(SLICE, Some(&now)).await;
     routed("AsExpected").await;
-    assert!(condition(&groups, "web", "Routed").await.2.contains("the endpoints of front"));
+    assert!(condition(groups, "web", "Routed").await.2.contains("the endpoints of front"));
 
     // Several Services; one that loses its label; and the way back.
-    create_service(&client, &namespace, "back", "SingleStack").await;
+    stage.create_service("back", "SingleStack").await;
     slices.until("back-leadergroup-ipv4", Some(&now)).await;
     let forget = Patch::Merge(json!({ "metadata": { "labels": { "leadergroup.dev/group": null } } }));
     services.patch("back", &PatchParams::default(), &forget).await.unwrap();
@@ -214,39 +261,25 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     slices.until(SLICE, None).await;
     assert!(slices.0.list(&ListParams::default()).await.unwrap().items.is_empty());
     assert!(operator.end().await.0.success(), "{}", operator.log());
-    kubelet.abort();
 }
 
 #[tokio::test]
 async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes() {
-    let server = ApiServer::shared().await;
-    let client = server.client().await;
-    let namespace = server.namespace("endpoints-kept").await;
-    let (groups, pods) =
-        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
-    let slices = Slices(Api::namespaced(client.clone(), &namespace));
-    let kubelet = keep_lease(client.clone(), "node-of-kept-endpoints").await;
-    for (name, address) in [("web-0", "198.18.9.3"), ("web-1", "198.18.9.4")] {
-        run_pod(&pods, name, "node-of-kept-endpoints").await;
-        give_addresses(&pods, name, &[address]).await;
-    }
-    let spec =
-        json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
-    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-    create_service(&client, &namespace, "front", "SingleStack").await;
+    let stage = Stage::set_up("endpoints-kept", [&["198.18.9.3"], &["198.18.9.4"]]).await;
+    let Stage { pods, slices, .. } = &stage;
+    stage.create_service("front", "SingleStack").await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
-    let variables = [("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON];
-    let mut operator = Operator::start_with(server, &namespace, &variables);
-    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
-    let holder = active(&pods).await.remove(0);
+    let mut operator = stage.start_operator(&url);
+    stage.until_ready().await;
+    let (holder, _) = stage.roles().await;
     slices.until(SLICE, Some(&[&holder])).await;
     operator.kill();
     drop(database);
 
     // A replica that never reached the database.
-    let mut operator = Operator::start_with(server, &namespace, &variables);
-    report(&pods, &holder, "False").await;
+    let mut operator = stage.start_operator(&url);
+    report(pods, &holder, "False").await;
     let ready = async || {
         let slice = slices.0.get(SLICE).await.unwrap();
         slice.endpoints[0].conditions.as_ref().and_then(|conditions| conditions.ready)
@@ -256,40 +289,24 @@ async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes()
     // Its address may soon belong to another pod.
     pods.delete(&holder, &DeleteParams::default().grace_period(0)).await.unwrap();
     slices.until(SLICE, Some(&[])).await;
-    assert_eq!(active(&pods).await, Vec::<String>::new());
+    assert_eq!(active(pods).await, Vec::<String>::new());
     assert!(operator.end().await.0.success(), "{}", operator.log());
-    kubelet.abort();
 }
 
 #[tokio::test]
 async fn a_dual_stack_service_has_a_slice_for_each_family() {
     const SLICES: [(&str, &str); 2] = [(SLICE, "IPv4"), ("front-leadergroup-ipv6", "IPv6")];
-    let server = ApiServer::shared().await;
-    let client = server.client().await;
-    let namespace = server.namespace("endpoints-dual").await;
-    let (groups, pods) =
-        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
-    let slices = Slices(Api::namespaced(client.clone(), &namespace));
-    let kubelet = keep_lease(client.clone(), "node-of-dual-endpoints").await;
     let addresses = |pod: &str| match pod {
         "web-0" => ["198.18.9.5", "2001:db8:9::5"],
         _ => ["198.18.9.6", "2001:db8:9::6"],
     };
-    for name in ["web-0", "web-1"] {
-        run_pod(&pods, name, "node-of-dual-endpoints").await;
-        give_addresses(&pods, name, &addresses(name)).await;
-    }
-    let spec =
-        json!({ "selector": { "matchLabels": { "app": "web" } }, "routing": { "endpoints": "Managed" } });
-    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-    create_service(&client, &namespace, "front", "RequireDualStack").await;
+    let stage = Stage::set_up("endpoints-dual", [&addresses("web-0"), &addresses("web-1")]).await;
+    let Stage { services, slices, .. } = &stage;
+    stage.create_service("front", "RequireDualStack").await;
     let (database, _store) = postgres::migrated().await;
-    let url = database.url();
-    let mut operator =
-        Operator::start_with(server, &namespace, &[("LEADERGROUP_DATABASE_URL", &*url), SWITCHED_ON]);
-    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
-    let first = active(&pods).await.remove(0);
-    let second = if first == "web-0" { "web-1" } else { "web-0" };
+    let mut operator = stage.start_operator(&database.url());
+    stage.until_ready().await;
+    let (first, second) = stage.roles().await;
     let versions = slices.observe();
     let both_list = async |pod: &str| {
         for ((name, family), address) in SLICES.into_iter().zip(addresses(pod)) {
@@ -302,16 +319,14 @@ async fn a_dual_stack_service_has_a_slice_for_each_family() {
         }
     };
     both_list(&first).await;
-    groups.patch("web", &PatchParams::default(), &request_switchover("1")).await.unwrap();
+    stage.request_switchover().await;
     both_list(second).await;
     assert!(versions.lock().unwrap().iter().all(|pods| pods.len() <= 1));
 
     // A Service that gives up its second family needs no slice for it.
-    let services = Api::<Service>::namespaced(client.clone(), &namespace);
     let single = Patch::Merge(json!({ "spec": { "ipFamilyPolicy": "SingleStack" } }));
     services.patch("front", &PatchParams::default(), &single).await.unwrap();
     slices.until(SLICES[1].0, None).await;
     slices.until(SLICE, Some(&[second])).await;
     assert!(operator.end().await.0.success(), "{}", operator.log());
-    kubelet.abort();
 }
