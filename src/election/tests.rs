@@ -129,6 +129,15 @@ impl Case {
         self.asked[0].1.clone()
     }
 
+    /// The change that has just ended, whatever else is asked for.
+    fn finished(&self) -> Finished {
+        let finished = self.asked.iter().find_map(|(_, effect)| match effect {
+            Effect::Finished(finished) => Some(finished.clone()),
+            _ => None,
+        });
+        finished.expect("the change has ended")
+    }
+
     fn answer(&mut self, outcome: Outcome) {
         let (ticket, _) = self.asked[0];
         self.step(Event::Outcome(ticket, outcome, self.group.world().clone()));
@@ -848,11 +857,7 @@ fn the_former_holder_of_an_unfinished_term_is_the_pod_that_was_active() {
     assert!(matches!(case.effect(), Effect::Promote { token: 7, .. }), "{:?}", case.asked);
     case.answer(Outcome::Promoted);
     case.answer(Outcome::Confirmed);
-    let from = case.asked.iter().find_map(|(_, effect)| match effect {
-        Effect::Finished(finished) => Some(finished.from.clone()),
-        _ => None,
-    });
-    assert_eq!(from, Some(Some(pod("a"))));
+    assert_eq!(case.finished().from, Some(pod("a")));
     assert!(case.group.lapses.has("uid-a") && !case.group.lapses.has("uid-b"));
 }
 
@@ -1014,11 +1019,7 @@ fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
         let mut case = Case::new(world.clone(), granted.clone());
         assert_eq!(case.effect(), Effect::Confirm { token: 6 });
         case.answer(Outcome::Confirmed);
-        let finished = case.asked.iter().find_map(|(_, effect)| match effect {
-            Effect::Finished(finished) => Some(finished.clone()),
-            _ => None,
-        });
-        let finished = finished.expect("the change has ended");
+        let finished = case.finished();
         assert_eq!((finished.reason, finished.from, finished.to), (told, Some(pod("a")), Some(pod("b"))));
     }
     // Confirmed: only the stamps are missing.
