@@ -153,7 +153,7 @@ bench-fleet-short: root build-cluster ## The same within a minute, with few grou
 	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" cargo test --workspace --bench fleet
 
 .PHONY: bench-failover
-bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30, ONLY=<changes and candidates>. Half an hour with ROUNDS=10
+bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30 (an hour and a half), ONLY=<changes and candidates>
 	cargo build --workspace --bins --profile bench
 	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --bench failover -- $(ONLY)
 

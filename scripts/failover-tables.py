@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the tables of the failover benchmark into README.md and docs/benchmarks.md.
 
-failover-tables.py FIGURES: FIGURES is the JSON file that `make bench-failover` writes. Each document has the table
-between a line `<!-- failover: begin -->` and a line `<!-- failover: end -->`.
+failover-tables.py FIGURES: FIGURES is the JSON file that `make bench-failover` writes. Each table of a document is
+between a line `<!-- NAME: begin -->` and a line `<!-- NAME: end -->`.
 """
 
 import json
@@ -33,8 +33,11 @@ def spread(it, step):
     if not values:
         return "–"
     count = f" ({len(values)})" if len(values) < len(it["rounds"]) else ""
-    values += [math.inf] * it["failed"]
-    return f"{number(quantile(values, 0.5))} / {number(quantile(values, 0.99))}{count}"
+    return median_and_worst(values + [math.inf] * it["failed"]) + count
+
+
+def median_and_worst(values):
+    return f"{number(quantile(values, 0.5))} / {number(quantile(values, 0.99))}"
 
 
 def row(cells):
@@ -76,22 +79,54 @@ def short_table(rows):
     return lines
 
 
+def target_table(targets):
+    lines = [row(["target", "measured", "goal", ""]), "|---|---:|---:|---|"]
+    for it in targets:
+        goal = f"{it['bound']} {number(it['limit'])}"
+        lines.append(row([it["what"], number(it["is"]), goal, "met" if it["met"] else "**missed**"]))
+    return lines
+
+
+def owner_table(rows):
+    """The power-offs of the operator's groups, by whether a replica of the operator was on the node."""
+    lines = [
+        row(["power-off, to the label", "rounds", "no replica on the node", "rounds", "a replica on the node"]),
+        "|---|---:|---:|---:|---:|",
+    ]
+    for it in rows:
+        if it["change"] != "power-off" or not it["candidate"].startswith(("managed", "by selector")):
+            continue
+        cells = [it["candidate"]]
+        for with_replica in (False, True):
+            labelled = [one["labelled"] for one in it["rounds"] if one["with_replica"] == with_replica]
+            cells += [str(len(labelled)), median_and_worst(labelled) if labelled else "–"]
+        lines.append(row(cells))
+    return lines
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    rows = json.loads(pathlib.Path(sys.argv[1]).read_text())["rows"]
-    for path, table in [("README.md", short_table(rows)), ("docs/benchmarks.md", long_table(rows))]:
-        document = ROOT / path
-        begin, end = "<!-- failover: begin -->\n", "<!-- failover: end -->\n"
-        text, count = re.subn(
-            f"({re.escape(begin)}).*?({re.escape(end)})",
-            lambda found: found[1] + "".join(f"{line}\n" for line in table) + found[2],
-            document.read_text(),
-            flags=re.DOTALL,
-        )
-        if count != 1:
-            sys.exit(f"error: {path} must have the two marker lines once")
-        document.write_text(text)
+    figures = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    rows = figures["rows"]
+    write("README.md", "failover", short_table(rows))
+    write("docs/benchmarks.md", "failover", long_table(rows))
+    write("docs/benchmarks.md", "failover owners", owner_table(rows))
+    write("docs/benchmarks.md", "failover targets", target_table(figures["targets"]))
+
+
+def write(path, name, table):
+    document = ROOT / path
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    text, count = re.subn(
+        f"({re.escape(begin)}).*?({re.escape(end)})",
+        lambda found: found[1] + "".join(f"{line}\n" for line in table) + found[2],
+        document.read_text(),
+        flags=re.DOTALL,
+    )
+    if count != 1:
+        sys.exit(f"error: {path} must have the two marker lines of {name} once")
+    document.write_text(text)
 
 
 main()

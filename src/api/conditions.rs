@@ -58,7 +58,8 @@ pub enum Reason {
     Rollout,
     /// A pod of a higher priority could be active again.
     Failback,
-    /// A change that was interrupted by a fault was completed; why it was begun is not known.
+    /// A change that was interrupted by a fault was completed, and why it was begun is not known; or a change was given
+    /// up, and the active pod keeps the role.
     Resumed,
     /// The database lost commits; the active pod keeps its role under a larger token.
     LostCommits,

@@ -246,8 +246,7 @@ pub struct ElectionSpec {
     /// Defaults to Handover.
     pub on_rollout: PlannedLoss,
     /// priorities prefer some pods to others when a holder is chosen. A pod has the sum of the weights of all entries
-    /// that match it. Pods that fit equally well are compared: health, cordoned nodes and rollouts come first. At most
-    /// 16.
+    /// that match it. Health, cordoned nodes and rollouts are considered before the priority. At most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16, "x-kubernetes-list-type" = "atomic"))]
     pub priorities: Vec<Priority>,
@@ -255,8 +254,8 @@ pub struct ElectionSpec {
     /// leaves the role where it is until it changes for another reason. `WhenReady` makes that pod active after
     /// `failbackDelay`. Defaults to Never.
     pub failback: Failback,
-    /// failbackDelay is how long a pod of a higher priority must have been fit, without a break, before the role goes
-    /// back to it. From 0s to 1h. Defaults to 1m.
+    /// failbackDelay is how long a pod of a higher priority must have been eligible, without a break, before the role
+    /// goes back to it. From 0s to 1h. Defaults to 1m.
     pub failback_delay: HumanDuration,
 }
 
@@ -326,16 +325,16 @@ pub struct RoutingSpec {
     /// standbyValue is the value of the role label on every other pod of the group. Immutable. Defaults to standby.
     #[schemars(extend("maxLength" = 63))]
     pub standby_value: String,
-    /// endpoints is who keeps the EndpointSlices of the group's Services. With Selector, Kubernetes does: a Service
+    /// endpoints is who writes the EndpointSlices of the group's Services. With Selector, Kubernetes does: a Service
     /// selects the role label. With Managed, the operator writes the slices of each Service with the label
-    /// `leadergroup.dev/group: <name of this LeaderGroup>` and replaces the former active pod by the new one in one
-    /// update, which kube-proxy applies sooner than two. Such a Service has no selector, or one that demands a value of
-    /// the role label that no pod has, such as `managed`. Managed requires the chart's value
-    /// `managedEndpoints.enabled`. Defaults to Selector.
+    /// `leadergroup.dev/group: <name of this LeaderGroup>` and replaces the former active pod by the next one in one
+    /// update. kube-proxy applies one update sooner than two. The Service must have no selector, or a selector with the
+    /// role label `managed`, a value that no pod has. Managed requires the chart's value `managedEndpoints.enabled`.
+    /// Defaults to Selector.
     pub endpoints: Endpoints,
 }
 
-/// Who keeps the EndpointSlices of a group's Services.
+/// Who writes the EndpointSlices of a group's Services.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 pub enum Endpoints {
     /// Kubernetes, by a selector of the Service that contains the role label.

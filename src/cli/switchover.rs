@@ -39,7 +39,7 @@ pub struct SwitchoverArgs {
     #[arg(long)]
     pub wait: bool,
     /// How long to wait
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", default_value = "40s")]
     pub timeout: HumanDuration,
 }
 

@@ -1,12 +1,12 @@
 //! Which pod becomes the next holder, and what happens if it cannot.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use super::{
     event::Outcome,
     group::{Change, Group},
-    request::MOVE_PAUSE,
     step::Effects,
+    switchover::MOVE_PAUSE,
     world::{Member, Standing},
 };
 use crate::api::{PodRef, Reason, Role};
@@ -24,7 +24,8 @@ impl Group {
     /// - a pod whose writes were not refused,
     /// - a pod whose node is not about to be emptied,
     /// - a pod that has not failed lately,
-    /// - a pod of the newest revision: a rollout deletes all others, so this one costs a single change of holder,
+    /// - a pod of its workload's newest revision: a rollout deletes all others, so this one costs a single change of
+    ///   holder,
     /// - a pod of the highest priority,
     /// - a pod that the operator has stamped before: the API server lets it be changed,
     /// - a pod with the stamp of the declared term, so that this was so lately,
@@ -37,12 +38,11 @@ impl Group {
         let lost = lost.and_then(|pod| self.member(&pod.uid));
         let lost_node =
             lost.filter(|member| member.standing == Standing::Silent).and_then(|member| member.node.as_ref());
-        let newest = self.newest_revision(lost);
         let token = Some(self.declared.token);
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
             let refused = self.refusals.has(&member.pod.uid);
-            let outdated = newest.is_some() && member.revision.as_ref() != newest;
+            let outdated = self.is_outdated(member, lost);
             let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
             let age = (member.created, member.pod.uid.clone());
@@ -54,17 +54,21 @@ impl Group {
         candidates.min_by_key(rank).map(|member| member.pod.clone())
     }
 
-    /// The revision that a rollout leads to: that of the youngest pod. None if `lost` is of this revision and does not
+    /// Whether the pod is of an older revision than the one that a rollout leads to: that of the youngest pod of its
+    /// workload, or of the group if the workload is not known. Not if `lost` is of that newest revision and does not
     /// work: other pods of it may fail in the same way, and keep the rollout from going on, while those of an older one
     /// still work.
-    pub(super) fn newest_revision(&self, lost: Option<&Member>) -> Option<&Arc<str>> {
+    pub(super) fn is_outdated(&self, pod: &Member, lost: Option<&Member>) -> bool {
+        let workload = |member: &Member| member.workload.as_ref().map(|workload| workload.name.clone());
+        let of_workload = |member: &&Member| pod.workload.is_none() || workload(member) == workload(pod);
         let controlled = self.world.members.iter().filter(|member| member.revision.is_some());
-        let youngest = controlled.max_by_key(|member| (member.created, &member.pod.uid))?;
+        let youngest =
+            controlled.filter(of_workload).max_by_key(|member| (member.created, &member.pod.uid));
+        let Some(newest) = youngest.map(|member| &member.revision) else { return false };
         let failed = lost.is_some_and(|lost| {
-            let fails = matches!(lost.standing, Standing::Failing(_) | Standing::Silent);
-            fails && lost.revision == youngest.revision
+            lost.revision == *newest && matches!(lost.standing, Standing::Failing(_) | Standing::Silent)
         });
-        youngest.revision.as_ref().filter(|_| !failed)
+        !failed && pod.revision != *newest
     }
 
     /// Whether the pod could be labelled active now: there is fresh evidence that it works, and the API server has not
@@ -148,17 +152,17 @@ impl Group {
             self.move_after = now + MOVE_PAUSE;
             return self.settle(now);
         }
-        let leaves = change.reason == Reason::NodeCordoned && self.is_finished();
+        let leaves = self.is_finished() && change.reason == Reason::NodeCordoned;
+        let to_any = self.is_finished() && change.reason == Reason::Switchover && self.names_no_pod();
         let goes_on = !self.is_finished()
             || leaves
+            || to_any
             || change.reason == Reason::LabelLost
             || self.row.holder.as_ref().is_none_or(fails);
         let next = self.best(change.from.as_ref(), |member| {
-            let stays = !leaves
-                || (!member.leaving
-                    && !self.lapses.is_fresh(&member.pod.uid)
-                    && Some(&member.pod) != change.from.as_ref());
-            stays && member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
+            let moves = Some(&member.pod) != change.from.as_ref() && self.may_follow(member, change.reason);
+            let may = moves || !(leaves || to_any);
+            may && member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
         });
         match next.filter(|_| goes_on && self.may_begin()) {
             Some(holder) => self.begin(Change { holder, ..change }, effects),
@@ -183,11 +187,18 @@ impl Group {
     pub(super) fn pass_over(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         // A pod may be active although the watch does not show it, unless a read has shown that it lost its label.
         let labelled = self.member(&change.holder.uid).is_none_or(|member| member.role == Role::Active)
-            || (change.reason != Reason::LabelLost && !self.cannot_be_active(&change.holder));
-        let next = self.best(change.from.as_ref(), |member| member.pod.uid != change.holder.uid);
+            || (change.reason != Reason::LabelLost && !self.cannot_be_active(&change.holder, false));
         // Before a change has begun everything is weighed again, unless the group has no active pod to weigh.
         let goes_on = !self.is_finished() || change.reason == Reason::LabelLost;
-        match next.filter(|_| !labelled && goes_on && self.may_begin()) {
+        if labelled || !goes_on {
+            return self.settle(now);
+        }
+        let stays = |former: &PodRef| self.reads_as_active(former) && self.works(former);
+        if change.reason.is_planned() && change.from.as_ref().is_some_and(stays) {
+            return self.stay(change, now, effects);
+        }
+        let next = self.best(change.from.as_ref(), |member| member.pod.uid != change.holder.uid);
+        match next.filter(|_| self.may_begin()) {
             Some(holder) => self.begin(Change { holder, ..change }, effects),
             None => self.settle(now),
         }

@@ -175,8 +175,15 @@ impl Group {
         }
     }
 
+    /// Begins to replace the row's holder. If that one was chosen by an unfinished term and never became active, the
+    /// change is still the one of that term: from the pod that was active before, and for the same reason.
     pub(super) fn change(&mut self, holder: PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
-        let from = self.row.holder.clone();
+        let (from, reason) = match self.row.holder.clone() {
+            Some(chosen) if !self.may_have_been_active(&chosen) => {
+                (self.former_holder(&chosen), self.reason_of_term())
+            }
+            former => (former, reason),
+        };
         let began = self.lost_since.unwrap_or(now);
         self.begin(Change { holder, reason, from, began }, effects);
     }

@@ -131,11 +131,13 @@ impl Group {
         self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
     }
 
-    /// Whether neither the last confirmed term nor one since can have made this pod active. To be asked before a term
-    /// is granted to it.
-    pub(super) fn cannot_be_active(&self, pod: &PodRef) -> bool {
-        let declared = self.declared.holder.iter().chain(&self.declared.strip);
-        let mut known = self.row.holder.iter().chain(&self.row.pending).chain(declared);
+    /// Whether neither the last confirmed term nor one since can have made this pod active. `settled` means that the
+    /// declared term is confirmed: then the pods that it was to strip have lost the label. To be asked before the row
+    /// names the pod as holder.
+    pub(super) fn cannot_be_active(&self, pod: &PodRef, settled: bool) -> bool {
+        let stripped = self.declared.strip.iter().filter(|_| !settled);
+        let known = self.row.holder.iter().chain(&self.row.pending);
+        let mut known = known.chain(&self.declared.holder).chain(stripped);
         !self.reads_as_active(pod) && (self.unused.spare(&pod.uid) || known.all(|known| known.uid != pod.uid))
     }
 

@@ -42,23 +42,22 @@ impl fmt::Display for SwitchoverRefusal {
                      spec.election.onRollout to Ignore"
                 )
             }
-            Self::NotEligible(pod) => {
-                write!(f, "{pod} could not become active now: check that it is ready and answers its probe")
-            }
-            Self::NoCandidate => f.write_str(
-                "no other pod could become active now: check the pods that are not ready, or add replicas",
+            Self::NotEligible(pod) => write!(
+                f,
+                "{pod} could not become active now: check that it is ready and answers its probe; the condition \
+                 Redundant says whether the API server refuses to change it"
             ),
-            Self::NotNow => {
-                f.write_str("the group has no active pod that works; its condition Ready says why")
-            }
+            Self::NoCandidate => f.write_str(
+                "no other pod could become active now: check that one is ready, that its node is not cordoned, and \
+                 that no rollout is about to delete it; the condition Redundant says more",
+            ),
+            Self::NotNow => f.write_str(
+                "the group has no active pod that works, or could not change its holder; its condition Ready says why",
+            ),
             Self::Failed => f.write_str("the change was begun and could not be completed"),
         }
     }
 }
-
-/// The pause after a term that was granted in vain although nobody requested a change and no failure calls for one: the
-/// next holder may be unfit by the time of the grant, again and again.
-pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What became of the last request.
 #[derive(Clone, Debug, Default)]

@@ -164,7 +164,7 @@ impl Group {
                 // Only the replica that was granted a term promotes a pod under it.
                 (false, _) if !self.is_own_term() => self.begin(change, effects),
                 (false, true) if self.is_spent(&change.holder) || self.refusals.has(&change.holder.uid) => {
-                    self.change(change.holder, change.reason, now, effects);
+                    self.begin(change, effects);
                 }
                 (false, true) if self.is_heard_again(&change) => self.stay(change, now, effects),
                 (false, true) => {
@@ -180,14 +180,24 @@ impl Group {
         }
     }
 
+    /// Whether the row's holder was active, under its own term or the last one that was confirmed. Of a pod that is
+    /// gone, the watch does not show it.
+    pub(super) fn may_have_been_active(&self, holder: &PodRef) -> bool {
+        let gone = self.declared.token == self.row.token && self.member(&holder.uid).is_none();
+        // A single one is the unfinished term itself.
+        let confirmed = self.row.pending.first().filter(|_| self.row.pending.len() > 1);
+        let was_active = confirmed.is_some_and(|first| first.uid == holder.uid);
+        self.is_finished() || was_active || gone || self.reads_as_active(holder)
+    }
+
     /// Why the unfinished term was begun.
-    fn reason_of_term(&self) -> Reason {
+    pub(super) fn reason_of_term(&self) -> Reason {
         self.row.reason.unwrap_or(Reason::Resumed)
     }
 
     /// The pod that the unfinished term takes the role from: the one that is labelled active, else the last earlier
     /// holder that may have been active.
-    fn former_holder(&self, holder: &PodRef) -> Option<PodRef> {
+    pub(super) fn former_holder(&self, holder: &PodRef) -> Option<PodRef> {
         let earlier = || self.row.pending.iter().rev().filter(|pod| pod.uid != holder.uid);
         let labelled = earlier().find(|pod| self.reads_as_active(pod));
         labelled.or_else(|| earlier().find(|pod| !self.unused.spare(&pod.uid))).cloned()

@@ -8,7 +8,8 @@ use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
     lapses::Lapses,
-    request::{LastRequest, MOVE_PAUSE},
+    request::LastRequest,
+    switchover::MOVE_PAUSE,
     world::{Member, Row},
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason, Role};
@@ -308,7 +309,7 @@ impl Group {
             && self.declared.grant == self.former_grant.map(|grant| grant.to_string());
         let settled = self.row.confirmed && same_term;
         let grant = self.row.grant.map(|id| id.to_string()).unwrap_or_default();
-        let fresh = self.cannot_be_active(&change.holder);
+        let fresh = self.cannot_be_active(&change.holder, settled);
         self.unused.granted(grant, &change.holder.uid, fresh);
         let former = self.row.holder.replace(change.holder.clone());
         // The lock delay of the new holder begins with its own failure.

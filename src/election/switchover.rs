@@ -19,6 +19,9 @@ use crate::api::{PodRef, Reason};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// After this time a request that cannot be carried out is refused, whatever the reason.
 const LONGEST: Duration = Duration::from_secs(30);
+/// The pause after a term that was granted in vain although nobody requested a change and no failure calls for one: the
+/// next holder may be unfit by the time of the grant, again and again.
+pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 /// How often a term is granted for a request. The pod may be unfit by the time of the grant, again and again.
 const MOST_GRANTS: u32 = 3;
 
@@ -85,8 +88,7 @@ impl Group {
             return false;
         };
         let (reason, successor) = if present.leaving {
-            // The pod must leave sooner or later. So one that failed often, but not just now, may follow.
-            let may = |member: &Member| !self.lapses.is_fresh(&member.pod.uid);
+            let may = |member: &Member| self.may_follow(member, Reason::NodeCordoned);
             (Reason::NodeCordoned, self.successor_that_stays(holder, may))
         } else if let Some(newest) = self.superseded_by(present) {
             let works = !self.has_failed(newest);
@@ -114,15 +116,13 @@ impl Group {
         let held = self.world.policy.paused || self.row.reason == Some(Reason::Switchover);
         let Some(delay) = self.world.policy.failback.filter(|_| !held) else { return false };
         self.wake_after_lapses();
-        let Some(present) = self.member(&holder.uid).filter(|_| self.works(holder)) else { return false };
+        let Some(present) = self.member(&holder.uid) else { return false };
         let failed = self.superseded_by(present).filter(|newest| self.has_failed(newest));
-        let newest = self.newest_revision(None);
-        let outdated = |member: &Member| newest.is_some() && member.revision.as_ref() != newest;
-        let (priority, may_be_outdated) = (present.priority, outdated(present));
+        let (priority, may_be_outdated) = (present.priority, self.is_outdated(present, None));
         let better = |member: &Member| {
             let stays = self.superseded_by(member).is_none();
             let works = failed.is_none() || member.revision.as_ref() != failed;
-            member.priority > priority && stays && works && (may_be_outdated || !outdated(member))
+            member.priority > priority && stays && works && (may_be_outdated || !self.is_outdated(member, None))
         };
         // A pod that failed lately may fail again as soon as it is active.
         let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);
@@ -157,6 +157,21 @@ impl Group {
         })
     }
 
+    /// Whether a request leaves it to the operator which pod follows.
+    pub(super) fn names_no_pod(&self) -> bool {
+        self.requested().is_some_and(|request| request.to.is_none())
+    }
+
+    /// Whether the pod may follow a holder that works because of a cordon, or a request that names no pod.
+    pub(super) fn may_follow(&self, member: &Member, reason: Reason) -> bool {
+        let stays = match reason {
+            // The holder must leave sooner or later. So a pod that failed often, but not just now, may follow.
+            Reason::NodeCordoned => !self.lapses.is_fresh(&member.pod.uid),
+            _ => self.superseded_by(member).is_none(),
+        };
+        stays && !member.leaving
+    }
+
     /// The best of these pods to take over from a holder that works: not one whose node is about to be emptied, too.
     fn successor_that_stays(&self, holder: &PodRef, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
         self.best(Some(holder), |member| member.pod != *holder && !member.leaving && may(member))
@@ -175,11 +190,8 @@ impl Group {
             return Err(R::Paused);
         }
         let Some(name) = &request.to else {
-            let stays = |member: &Member| self.superseded_by(member).is_none();
-            let superseded =
-                || self.successor_that_stays(holder, |_| true).map(|pod| R::Superseded(pod.name));
-            let best = self.successor_that_stays(holder, stays);
-            return best.ok_or_else(|| superseded().unwrap_or(R::NoCandidate));
+            let may = |member: &Member| self.may_follow(member, Reason::Switchover);
+            return self.successor_that_stays(holder, may).ok_or(R::NoCandidate);
         };
         let named = self.world.members.iter().filter(|member| member.pod.name == *name);
         // While a pod is being replaced by one of the same name, the newer one is meant.

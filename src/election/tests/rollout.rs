@@ -97,8 +97,26 @@ fn a_preferred_pod_that_a_rollout_deletes_does_not_get_the_role_back() {
     world.declared = declaration(5, Some("b"), &[]);
     let row = || row(5, Some("b"), true);
     assert!(Case::new(world.clone(), row()).asked.is_empty());
-    world.members[0].workload = None;
+    world.members[0].revision = Some("2".into());
     assert_eq!(Case::new(world, row()).grant().reason, Reason::Failback);
+}
+
+#[test]
+fn a_newer_pod_of_another_workload_makes_no_pod_outdated() {
+    // b holds the role. a is preferred. Each is of the newest revision of its own workload.
+    let mut world = rolling(&["1", "2", "2"]);
+    for member in &mut world.members[1..] {
+        member.workload = Some(Workload { name: "other".into(), ordinal: None });
+    }
+    world.policy.failback = Some(Duration::ZERO);
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members[0].priority = 10;
+    world.declared = declaration(5, Some("b"), &[]);
+    let row = || row(5, Some("b"), true);
+    assert_eq!(Case::new(world.clone(), row()).grant().holder, pod("a"));
+    world.policy.failback = None;
+    world.members[1].standing = Standing::Ended(Reason::PodDeleted);
+    assert_eq!(Case::new(world, row()).grant().holder, pod("a"), "its priority counts");
 }
 
 #[test]
@@ -130,13 +148,13 @@ fn a_revision_that_failed_lately_gets_the_role_only_when_the_holder_is_deleted()
 
 #[test]
 fn nobody_is_switched_to_a_pod_that_a_rollout_deletes_next() {
-    let why = SwitchoverRefusal::Superseded("b".to_owned());
-    for to in [Some("b"), None] {
+    let superseded = SwitchoverRefusal::Superseded("b".to_owned());
+    for (to, why) in [(Some("b"), superseded), (None, SwitchoverRefusal::NoCandidate)] {
         let mut world = rolling(&["2", "1", "2"]);
         world.members[2].standing = Standing::Unproven;
         world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: to.map(str::to_owned) });
         let mut case = Case::stable(world);
         case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
-        assert_eq!(case.group.refused_switchover().map(|(_, refused)| refused.clone()), Some(why.clone()));
+        assert_eq!(case.group.refused_switchover().map(|(_, refused)| refused.clone()), Some(why));
     }
 }

@@ -156,5 +156,78 @@ fn if_the_requested_pod_fails_in_the_middle_the_former_one_stays() {
     case.meanwhile(world);
     case.answer(Outcome::Declared);
     let grant = case.grant();
-    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::Switchover));
+    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::Resumed));
+}
+
+#[test]
+fn a_switchover_back_to_the_former_pod_can_fail_without_an_outage() {
+    // The declared term has taken the label from b. So the term that is granted to b cannot have made it active yet.
+    for unfit in [Standing::Unproven, Standing::Failing(Reason::ProbeRefused)] {
+        let mut world = requested(Some("b"));
+        world.declared = declaration(5, Some("a"), &["b"]);
+        let mut case = Case::stable(world);
+        case.answer(Outcome::Granted { token: 6 });
+        let mut world = case.group.world().clone();
+        world.members[1].standing = unfit;
+        case.meanwhile(world);
+        case.answer(Outcome::Declared);
+        let grant = case.grant();
+        assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::Resumed), "{unfit:?}");
+    }
+}
+
+#[test]
+fn a_holder_without_fresh_evidence_keeps_the_role_if_the_requested_pod_fails() {
+    let mut case = Case::stable(requested(Some("b")));
+    case.answer(Outcome::Granted { token: 6 });
+    let mut world = case.group.world().clone();
+    (world.members[0].standing, world.members[1].standing) = (Standing::Unproven, Standing::Unproven);
+    case.meanwhile(world);
+    case.answer(Outcome::Declared);
+    assert_eq!(case.grant().holder, pod("a"), "not c: there is no evidence against a");
+}
+
+#[test]
+fn a_request_that_names_no_pod_passes_over_one_whose_dry_run_is_not_answered() {
+    for (to, follows) in [(None, true), (Some("b"), false)] {
+        let mut world = requested(to);
+        (world.members[1].stamped_by_us, world.members[1].priority) = (false, 10);
+        let mut case = Case::stable(world);
+        assert!(matches!(case.effect(), Effect::Try { pod: tried, .. } if tried == pod("b")));
+        case.answer(Outcome::Failed);
+        let grants = case.asked.iter().any(|(_, it)| matches!(it, Effect::Grant(it) if it.holder == pod("c")));
+        assert_eq!(grants, follows, "{to:?}");
+    }
+}
+
+#[test]
+fn a_switchover_that_the_next_owner_gives_up_is_no_failover() {
+    // The former owner had declared a term for b and ended.
+    let mut world = settled();
+    world.declared = declaration(6, Some("b"), &["a"]);
+    world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
+    let mut unfinished = row(6, Some("b"), false);
+    (unfinished.pending, unfinished.reason) = (vec![pod("a"), pod("b")], Some(Reason::Rollout));
+    let mut case = Case::new(world, unfinished);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::Rollout));
+    for _ in 0..20 {
+        let outcome = match case.asked[0].1 {
+            Effect::Grant(_) => Outcome::Granted { token: 7 },
+            Effect::Stamp { .. } => {
+                let mut world = case.group.world().clone();
+                world.members[1].stamp = Some(6);
+                case.meanwhile(world);
+                Outcome::Stamped(Vec::new())
+            }
+            Effect::Declare { .. } => Outcome::Declared,
+            Effect::Strip { .. } => Outcome::Stripped,
+            Effect::Promote { .. } => Outcome::Promoted,
+            Effect::Confirm { .. } => Outcome::Confirmed,
+            Effect::Finished(_) => break,
+            ref other => panic!("{other:?}"),
+        };
+        case.answer(outcome);
+    }
+    assert_eq!((case.finished().from, case.finished().to), (Some(pod("a")), Some(pod("a"))));
+    assert!(!case.group.lapses.has("uid-b"), "it was never active");
 }
