@@ -62,8 +62,7 @@ impl Group {
         let workload = |member: &Member| member.workload.as_ref().map(|workload| workload.name.clone());
         let of_workload = |member: &&Member| pod.workload.is_none() || workload(member) == workload(pod);
         let controlled = self.world.members.iter().filter(|member| member.revision.is_some());
-        let youngest =
-            controlled.filter(of_workload).max_by_key(|member| (member.created, &member.pod.uid));
+        let youngest = controlled.filter(of_workload).max_by_key(|member| (member.created, &member.pod.uid));
         let Some(newest) = youngest.map(|member| &member.revision) else { return false };
         let failed = lost.is_some_and(|lost| {
             lost.revision == *newest && matches!(lost.standing, Standing::Failing(_) | Standing::Silent)

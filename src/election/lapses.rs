@@ -63,9 +63,8 @@ impl Lapses {
 
     /// When the answer for some pod changes next.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let times = self.pods.values().flat_map(|lapse| {
-            [lapse.since + FIRST, lapse.until, lapse.since + REMEMBERED]
-        });
+        let times =
+            self.pods.values().flat_map(|lapse| [lapse.since + FIRST, lapse.until, lapse.since + REMEMBERED]);
         times.filter(|at| self.now < *at).min()
     }
 }

@@ -122,7 +122,10 @@ impl Group {
         let better = |member: &Member| {
             let stays = self.superseded_by(member).is_none();
             let works = failed.is_none() || member.revision.as_ref() != failed;
-            member.priority > priority && stays && works && (may_be_outdated || !self.is_outdated(member, None))
+            member.priority > priority
+                && stays
+                && works
+                && (may_be_outdated || !self.is_outdated(member, None))
         };
         // A pod that failed lately may fail again as soon as it is active.
         let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);

@@ -195,7 +195,8 @@ fn a_request_that_names_no_pod_passes_over_one_whose_dry_run_is_not_answered() {
         let mut case = Case::stable(world);
         assert!(matches!(case.effect(), Effect::Try { pod: tried, .. } if tried == pod("b")));
         case.answer(Outcome::Failed);
-        let grants = case.asked.iter().any(|(_, it)| matches!(it, Effect::Grant(it) if it.holder == pod("c")));
+        let grants =
+            case.asked.iter().any(|(_, it)| matches!(it, Effect::Grant(it) if it.holder == pod("c")));
         assert_eq!(grants, follows, "{to:?}");
     }
 }
