@@ -5,8 +5,8 @@ use std::{cmp::Reverse, time::Duration};
 use super::{
     event::Outcome,
     group::{Change, Group},
+    request::MOVE_PAUSE,
     step::Effects,
-    switchover::MOVE_PAUSE,
     world::{Member, Standing},
 };
 use crate::api::{PodRef, Reason, Role};

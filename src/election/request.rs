@@ -59,6 +59,10 @@ impl fmt::Display for SwitchoverRefusal {
     }
 }
 
+/// The pause after a term that was granted in vain although nobody requested a change and no failure calls for one: the
+/// next holder may be unfit by the time of the grant, again and again.
+pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
+
 /// What became of the last request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRequest {

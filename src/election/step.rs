@@ -8,8 +8,7 @@ use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
     lapses::Lapses,
-    request::LastRequest,
-    switchover::MOVE_PAUSE,
+    request::{LastRequest, MOVE_PAUSE},
     world::{Member, Row},
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason, Role};

@@ -19,9 +19,6 @@ use crate::api::{PodRef, Reason};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// After this time a request that cannot be carried out is refused, whatever the reason.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The pause after a term that was granted in vain although nobody requested a change and no failure calls for one: the
-/// next holder may be unfit by the time of the grant, again and again.
-pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 /// How often a term is granted for a request. The pod may be unfit by the time of the grant, again and again.
 const MOST_GRANTS: u32 = 3;
 
