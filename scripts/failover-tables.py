@@ -33,10 +33,10 @@ def spread(it, step):
     if not values:
         return "–"
     count = f" ({len(values)})" if len(values) < len(it["rounds"]) else ""
-    return median_and_worst(values + [math.inf] * it["failed"]) + count
+    return median_and_p99(values + [math.inf] * it["failed"]) + count
 
 
-def median_and_worst(values):
+def median_and_p99(values):
     return f"{number(quantile(values, 0.5))} / {number(quantile(values, 0.99))}"
 
 
@@ -99,7 +99,7 @@ def owner_table(rows):
         cells = [it["candidate"]]
         for with_replica in (False, True):
             labelled = [one["labelled"] for one in it["rounds"] if one["with_replica"] == with_replica]
-            cells += [str(len(labelled)), median_and_worst(labelled) if labelled else "–"]
+            cells += [str(len(labelled)), median_and_p99(labelled) if labelled else "–"]
         lines.append(row(cells))
     return lines
 
