@@ -65,7 +65,7 @@ async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &st
 /// Three locks: one held in its second term, one free, one with another prefix.
 async fn locks() -> (Database, Store, SessionId) {
     let (database, store) = postgres::migrated().await;
-    let own = store.register("replica-1", Duration::from_secs(5), None).await.unwrap().0;
+    let own = store.register("replica-1", Duration::from_secs(5), None, None).await.unwrap().0;
     for name in ["web/a", "web/b", "other"] {
         take(&store, own, name).await;
     }
@@ -164,7 +164,7 @@ async fn a_lock_is_taken_away_by_force_only_and_the_history_says_so() {
 #[tokio::test]
 async fn a_lock_taken_from_a_program_goes_to_the_next_waiter() {
     let (database, store) = postgres::migrated().await;
-    let own = store.register("two", Duration::from_secs(5), None).await.unwrap().0;
+    let own = store.register("two", Duration::from_secs(5), None, None).await.unwrap().0;
     let holder =
         |name: &str| Holder { uid: format!("uid-{name}"), namespace: "jobs".into(), name: name.into() };
     let [first, next] = ["j1", "j2"].map(|name| AcquireRequest::new(key("job"), holder(name), "nightly"));

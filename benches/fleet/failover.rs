@@ -22,6 +22,8 @@ use crate::{
 /// How many pods fail at once.
 const SIZES: [usize; 3] = [30, 100, 300];
 const NODE: usize = 3;
+/// The time between two pods that are deleted one by one: each change of holder ends before the next deletion.
+const ONE_BY_ONE: Duration = Duration::from_millis(300);
 /// Longer than the duration of a node's lease, so that its expiry is measured too.
 const NODE_AWAY: Duration = Duration::from_mins(1);
 
@@ -42,8 +44,9 @@ pub(crate) async fn run(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> 
         }
     }
     if bench.wants("deleted") {
-        for &size in &sizes {
-            let result = deleted(bench, outcome, size).await;
+        let alone = sizes.iter().find(|size| **size >= 100).map(|size| (*size, ONE_BY_ONE));
+        for (size, apart) in alone.into_iter().chain(sizes.iter().map(|size| (*size, Duration::ZERO))) {
+            let result = deleted(bench, outcome, size, apart).await;
             bench.ended(result, outcome).await?;
         }
     }
@@ -89,17 +92,25 @@ async fn unreachable(
     Ok(())
 }
 
-/// So many active pods are deleted, each by a request of its own.
-async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Result<()> {
+/// So many active pods are deleted, each by a request of its own: at once, or one by one.
+async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize, apart: Duration) -> Result<()> {
     bench.settle().await?;
     let holders = bench.observer.holders();
     let groups = bench.choose(size);
     let pods: Vec<String> = groups.iter().map(|group| holders[group].clone()).collect();
     let requests = Requests::so_far(&bench.client).await?;
     let mark = bench.observer.mark();
-    bench.workload.delete_pods(&pods).await?;
-    let what = format!("{size} active pods deleted");
-    let before = if size < 100 { "" } else { "of 103: p50 2.7 s, p99 4.7 s" };
+    let (what, wanted, before) = if apart.is_zero() {
+        bench.workload.delete_pods(&pods).await?;
+        let before = if size < 100 { "" } else { "of 103: p50 2.7 s, p99 4.7 s" };
+        (format!("{size} active pods deleted"), "p50 0.5 s, p99 1.5 s", before)
+    } else {
+        for pod in &pods {
+            bench.workload.delete_pods(std::slice::from_ref(pod)).await?;
+            tokio::time::sleep(apart).await;
+        }
+        (format!("{size} active pods deleted one by one"), "p99 100 ms", "")
+    };
     let observer = bench.observer.clone();
     // Counted from the watch event: sending 300 requests takes time too.
     let from = |group: usize| observer.deleted_at(&holders[&group]).unwrap_or_else(Instant::now);
@@ -109,7 +120,7 @@ async fn deleted(bench: &mut Bench, outcome: &mut Outcome, size: usize) -> Resul
     bench.workload.replace_pods(&pods, bench.generation).await?;
     bench.settle().await?;
     bench.no_other_change(&format!("{what}, then replaced"), &groups, mark, outcome);
-    add_rows(outcome, &what, &times, &requests, "p50 0.5 s, p99 1.5 s", before);
+    add_rows(outcome, &what, &times, &requests, wanted, before);
     Ok(())
 }
 

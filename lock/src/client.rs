@@ -157,7 +157,7 @@ impl Client {
     /// Registers a session and starts its heartbeat.
     pub async fn connect(store: Store, config: ClientConfig) -> Result<Self, LockError> {
         let ClientConfig { name, ttl, retry_interval, .. } = config.clone();
-        let session = SessionConfig { name, peers: None, ttl, retry_interval };
+        let session = SessionConfig { name, ttl, retry_interval, ..SessionConfig::default() };
         let process = Arc::new(Process::register(store, session).await?);
         let holder = Holder {
             uid: uuid::Uuid::new_v4().to_string(),

@@ -65,6 +65,7 @@ impl FailureDetector {
     ///         ttl: Duration::from_secs(2),
     ///         dead: false,
     ///         peer: false,
+    ///         place: None,
     ///     }],
     ///     era,
     ///     quarantine: None,
@@ -140,6 +141,7 @@ mod tests {
             ttl: ms(TTL),
             dead,
             peer: false,
+            place: None,
         };
         Beat {
             alive: true,

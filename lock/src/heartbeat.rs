@@ -35,7 +35,7 @@ pub struct BeatEvent {
     /// The own session.
     pub own: SessionId,
     /// All living peers, the own session included.
-    pub peers: Vec<SessionId>,
+    pub peers: Vec<Peer>,
     /// Those of the peers that seem to have stopped.
     pub suspects: Vec<SessionId>,
     /// The database may have lost commits: read the rows again.
@@ -44,6 +44,15 @@ pub struct BeatEvent {
     pub took: Duration,
     /// How long after its due time the heartbeat was answered, if it was a regular one.
     pub lag: Option<Duration>,
+}
+
+/// A living session among peers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// Its id.
+    pub session: SessionId,
+    /// Where its process runs, if it said so ([`SessionConfig::place`]).
+    pub place: Option<String>,
 }
 
 /// A controller's session, kept alive in the background. Dropping it stops the heartbeat, and others take over after
@@ -194,10 +203,12 @@ impl Heartbeat {
         let quarantine_is_over = self.quarantine.observe(now, attempt, &beat);
         if self.events.is_some() {
             let suspects: Vec<_> = self.detector.suspects().collect();
-            let peers = beat.sessions.iter().filter(|other| other.peer && !other.dead).map(|other| other.id);
+            let own = Peer { session, place: self.process.config.place.clone() };
+            let peers = beat.sessions.iter().filter(|other| other.peer && !other.dead);
+            let peers = peers.map(|other| Peer { session: other.id, place: other.place.clone() });
             let event = BeatEvent {
                 own: session,
-                peers: peers.chain([session]).collect(),
+                peers: peers.chain([own]).collect(),
                 suspects,
                 era_changed,
                 took: now.saturating_sub(attempt),

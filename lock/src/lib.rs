@@ -114,7 +114,7 @@ pub use failure_detector::FailureDetector;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
 pub use grant::{Grant, Granted, Tombstone, Vacate};
 pub use guard::{Guard, Released, Transferred};
-pub use heartbeat::{BeatEvent, Membership, SessionEvent};
+pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
 pub use listen::{Hint, LONGEST_MESSAGE};
 pub use pool::PoolState;
 pub use process::SessionConfig;

@@ -21,6 +21,8 @@ pub struct SessionConfig {
     pub name: String,
     /// Sessions with the same value watch each other, besides a few neighbours.
     pub peers: Option<String>,
+    /// Where the process runs, such as the name of its node. Only peers see it; the lock does not use it.
+    pub place: Option<String>,
     /// After this long without a heartbeat, others take what the session holds. Its own lease ends before that.
     pub ttl: Duration,
     /// Time between two heartbeats; at most a third of `ttl`.
@@ -32,6 +34,7 @@ impl Default for SessionConfig {
         Self {
             name: "unnamed".to_owned(),
             peers: None,
+            place: None,
             ttl: Duration::from_secs(5),
             retry_interval: Duration::from_secs(1),
         }
@@ -132,7 +135,8 @@ pub(crate) async fn register(
     ttl: Duration,
 ) -> Result<Lease, LockError> {
     let attempt = monotonic();
-    let (session, era) = store.register(&config.name, ttl, config.peers.as_deref()).await?;
+    let (peers, place) = (config.peers.as_deref(), config.place.as_deref());
+    let (session, era) = store.register(&config.name, ttl, peers, place).await?;
     Ok(Lease::begin(session, era, ttl, attempt))
 }
 

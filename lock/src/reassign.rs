@@ -79,7 +79,7 @@ impl Store {
     /// false as soon as its heartbeat changes, or if nothing can be said within three times its ttl. `name` is the
     /// observer's, for people.
     pub async fn observe_death(&self, name: &str, session: SessionId) -> Result<bool, LockError> {
-        let (own, _) = self.register(name, OBSERVER_TTL, None).await?;
+        let (own, _) = self.register(name, OBSERVER_TTL, None, None).await?;
         let observed = self.watch(own, session).await;
         self.close(own).await?;
         observed

@@ -13,7 +13,7 @@ use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
 
 const REGISTER: Statement =
-    Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4)" };
+    Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4, $5)" };
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
 const SET_TTL: Statement =
     Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
@@ -29,22 +29,26 @@ static TTL_CHANGES: AtomicI64 = AtomicI64::new(1);
 
 impl Store {
     /// Registers a new session. Others may mark it dead when its heartbeat has not moved for `ttl`. The name is for
-    /// people. Sessions with the same `peers` watch each other. This is the first operation that needs the schema, so
-    /// it reports a schema that is too old or too new.
+    /// people. Sessions with the same `peers` watch each other, and see each other's `place`. This is the first
+    /// operation that needs the schema, so it reports a schema that is too old or too new.
     pub async fn register(
         &self,
         name: &str,
         ttl: Duration,
         peers: Option<&str>,
+        place: Option<&str>,
     ) -> Result<(SessionId, EraId), LockError> {
         check_text("session's name", name)?;
         if let Some(peers) = peers {
             check_text("session's peers", peers)?;
         }
+        if let Some(place) = place {
+            check_text("session's place", place)?;
+        }
         let ttl_ms = ttl_ms(ttl)?;
         self.schema_version().await?.check()?;
         let id = SessionId::new();
-        let bind = Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?.with(peers)?;
+        let bind = Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?.with(peers)?.with(place)?;
         Ok((id, era_of(&self.row(REGISTER, bind).await?)?))
     }
 
@@ -173,6 +177,7 @@ fn session_seen(row: &PgRow) -> Result<SessionSeen, LockError> {
         ttl: Duration::from_millis(get::<i64>(row, "ttl_ms")?.unsigned_abs()),
         dead: get(row, "dead")?,
         peer: get(row, "peer")?,
+        place: get(row, "place")?,
     })
 }
 

@@ -245,4 +245,6 @@ pub struct SessionSeen {
     pub dead: bool,
     /// Whether it is registered as a peer of the session that asked.
     pub peer: bool,
+    /// Where its process runs, if it said so.
+    pub place: Option<String>,
 }

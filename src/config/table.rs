@@ -251,8 +251,8 @@ pub(super) static ALL: [Setting; 20] = [
         key: "node",
         flag: "node",
         value_name: "NAME",
-        help: "The node that this replica runs on; if no pod on any other node can be reached, their silence does not \
-               count",
+        help: "The node that this replica runs on: it is given groups whose active pods are on other nodes; if no pod \
+               on any other node can be reached, their silence does not count",
         read: |s, text| {
             let inner =
                 |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);

@@ -32,7 +32,9 @@ use crate::{
     routing::{Reported, Router},
     telemetry::{Liveness, Metrics, ReadyChecks},
 };
-use leadergroup_lock::{Claimed, DatabaseConfig, Holder, Key, LockRow, PROTOCOL, SessionId, Store, Token};
+use leadergroup_lock::{
+    Claimed, DatabaseConfig, Holder, Key, LockRow, PROTOCOL, Peer, SessionId, Store, Token,
+};
 
 const PODS: usize = 3;
 const TOKEN: i64 = 5;
@@ -109,7 +111,7 @@ impl Bench {
         let own = SessionId::new();
         self.controller.take(Message::Lock(LockNews::Beat {
             own,
-            living: vec![own],
+            living: vec![Peer { session: own, place: None }],
             suspects: Vec::new(),
             doubt: false,
             yielded: false,

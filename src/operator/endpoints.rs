@@ -12,6 +12,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 
 use super::{
+    lock_view::LockView,
     ownership::Ownership,
     publishing::{EndpointsProblem, EndpointsReport},
     record::Record,
@@ -24,8 +25,6 @@ use crate::{
         routed_to, slice, slice_name, stamp_of,
     },
 };
-use leadergroup_lock::SessionId;
-
 /// Where the Services of a group route to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
@@ -52,11 +51,13 @@ pub(super) enum Decider {
 }
 
 impl Decider {
-    /// For a group with this owner, where these sessions are known to live.
-    pub(super) fn of(ownership: &Ownership, living: &[SessionId]) -> Self {
+    /// For a group with this owner.
+    pub(super) fn of(ownership: &Ownership, lock: &LockView) -> Self {
+        // Without a session this replica does not know who lives.
+        let lives = |session| lock.own().is_some() && lock.is_living(session);
         match ownership {
             Ownership::Ours => Self::This,
-            Ownership::Other(session) if living.contains(session) => Self::Another,
+            Ownership::Other(session) if lives(*session) => Self::Another,
             // The group has no row of its own.
             Ownership::Foreign(_) => Self::Another,
             Ownership::Other(_) | Ownership::Unowned | Ownership::Claiming => Self::None,
@@ -250,6 +251,7 @@ mod tests {
         election::{Event, Member, Outcome, Policy, Row, Standing, World},
         operator::object::GroupName,
     };
+    use leadergroup_lock::{Peer, SessionId};
 
     fn record(endpoints: &str) -> Record {
         let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "g1" },
@@ -469,16 +471,24 @@ mod tests {
 
     #[test]
     fn a_replica_decides_unless_another_one_lives_that_does() {
-        let (one, other) = (SessionId::new(), SessionId::new());
-        for (ownership, living, decider) in [
-            (Ownership::Ours, &[one][..], Decider::This),
-            (Ownership::Other(other), &[one, other], Decider::Another),
-            (Ownership::Other(other), &[one], Decider::None),
-            (Ownership::Other(other), &[], Decider::None),
-            (Ownership::Unowned, &[one], Decider::None),
-            (Ownership::Foreign("c2/shop/web/u".into()), &[one], Decider::Another),
+        let [own, other] = [(); 2].map(|()| Peer { session: SessionId::new(), place: None });
+        let view = |living: &[&Peer]| {
+            let mut view = LockView::default();
+            view.beat(own.session, living.iter().copied().cloned().collect(), Vec::new(), Duration::ZERO);
+            view
+        };
+        let (alone, both, mut lost) = (view(&[&own]), view(&[&own, &other]), view(&[&own, &other]));
+        lost.session_lost();
+        let by_other = || Ownership::Other(other.session);
+        for (ownership, lock, decider) in [
+            (Ownership::Ours, &alone, Decider::This),
+            (by_other(), &both, Decider::Another),
+            (by_other(), &alone, Decider::None),
+            (by_other(), &lost, Decider::None),
+            (Ownership::Unowned, &both, Decider::None),
+            (Ownership::Foreign("c2/shop/web/u".into()), &alone, Decider::Another),
         ] {
-            assert_eq!(Decider::of(&ownership, living), decider, "{ownership:?}");
+            assert_eq!(Decider::of(&ownership, lock), decider, "{ownership:?}");
         }
     }
 }

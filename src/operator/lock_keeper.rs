@@ -29,6 +29,8 @@ pub(super) struct Keeper {
     pub(super) peers: String,
     /// The name of this replica.
     pub(super) replica: String,
+    /// Its node, if it is known.
+    pub(super) node: Option<String>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) ttl: Duration,
     pub(super) retry_interval: Duration,
@@ -116,6 +118,7 @@ impl Keeper {
             // One database may be shared with other clusters and programs.
             name: format!("{}/{}", self.cluster, self.replica),
             peers: Some(self.peers.clone()),
+            place: self.node.clone(),
             ttl: self.ttl,
             retry_interval: self.retry_interval,
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::outage::Outage;
-use leadergroup_lock::{LockError, SessionId};
+use leadergroup_lock::{LockError, Peer, SessionId};
 
 /// What a heartbeat, or the lack of one, shows.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) enum LockNews {
         /// This replica's session.
         own: SessionId,
         /// All living sessions that groups can fall to.
-        living: Vec<SessionId>,
+        living: Vec<Peer>,
         /// Those of them that seem to have stopped.
         suspects: Vec<SessionId>,
         /// The database may have lost commits, or is another server: the rows have to be read again.
@@ -34,7 +34,7 @@ pub(super) enum LockNews {
 #[derive(Debug, Default)]
 pub(super) struct LockView {
     own: Option<SessionId>,
-    living: Vec<SessionId>,
+    living: Vec<Peer>,
     /// Since when these sessions are the living ones.
     living_since: Duration,
     /// Those of them that seem to have stopped beating.
@@ -51,8 +51,18 @@ impl LockView {
         self.own
     }
 
-    pub(super) fn living(&self) -> &[SessionId] {
+    /// The living replicas, this one included.
+    pub(super) fn living(&self) -> &[Peer] {
         &self.living
+    }
+
+    /// Those of the living replicas that do not seem to have stopped.
+    pub(super) fn working(&self) -> impl Iterator<Item = &Peer> {
+        self.living.iter().filter(|replica| !self.is_suspect(replica.session))
+    }
+
+    pub(super) fn is_living(&self, session: SessionId) -> bool {
+        self.living.iter().any(|replica| replica.session == session)
     }
 
     /// Whether this replica has had a session since its start.
@@ -88,7 +98,7 @@ impl LockView {
     pub(super) fn beat(
         &mut self,
         own: SessionId,
-        mut living: Vec<SessionId>,
+        mut living: Vec<Peer>,
         suspects: Vec<SessionId>,
         sent_at: Duration,
     ) -> bool {

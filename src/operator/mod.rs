@@ -186,6 +186,7 @@ impl Replica<'_> {
             cluster: cluster.clone(),
             peers: peers.clone(),
             replica: settings.replica.clone(),
+            node: settings.node.clone(),
             metrics: metrics.clone(),
             ttl: settings.ttl,
             retry_interval: settings.retry_interval,

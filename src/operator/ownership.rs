@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{assignment::falls_to, claim::Answer, trouble::Trouble};
+use super::{assignment::falls_to, claim::Answer, lock_view::LockView, trouble::Trouble};
 use leadergroup_lock::{Claimed, Key, SessionId};
 
 /// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still
@@ -71,19 +71,19 @@ impl Claims {
         self.was_ours
     }
 
-    /// Whether to claim the group now, given the living sessions. To be called once a heartbeat, for a group that this
-    /// replica does not own. After `patience` it is no longer left to the replica that it falls to. This is a time and
-    /// not a number of heartbeats, because each group that is given up causes an extra one.
+    /// Whether to claim the group with this key now, whose holder is on this node. To be called once a heartbeat, for a
+    /// group that this replica does not own. After `patience` it is no longer left to the replica that it falls to.
+    /// This is a time and not a number of heartbeats, because each group that is given up causes an extra one.
     pub(super) fn due(
         &mut self,
         key: &Key,
-        own: SessionId,
-        living: &[SessionId],
+        holder_node: Option<&str>,
+        lock: &LockView,
         patience: Duration,
         now: Duration,
     ) -> bool {
         if let Ownership::Other(session) = self.last {
-            if living.contains(&session) {
+            if lock.is_living(session) {
                 self.after = Duration::ZERO;
             } else {
                 self.last = Ownership::Unowned;
@@ -99,7 +99,9 @@ impl Claims {
             return false;
         }
         let open_since = *self.open_since.get_or_insert(now);
-        self.is_offered(now) || falls_to(key, living.iter()) == Some(own) || now >= open_since + patience
+        self.is_offered(now)
+            || falls_to(key, holder_node, lock.living().iter()) == lock.own()
+            || now >= open_since + patience
     }
 
     /// A claim is sent.
@@ -157,12 +159,11 @@ impl Claims {
         std::mem::take(&mut self.given)
     }
 
-    /// Takes the answer to a claim in, given the living sessions. Returns whether this replica owns the group now, or
-    /// what to report.
+    /// Takes the answer to a claim in. Returns whether this replica owns the group now, or what to report.
     pub(super) fn answered(
         &mut self,
         answer: Result<Answer, Trouble>,
-        living: &[SessionId],
+        lock: &LockView,
         now: Duration,
     ) -> Result<bool, Trouble> {
         self.last = Ownership::Unowned;
@@ -188,7 +189,7 @@ impl Claims {
             // about to end, and then the group is claimed at once.
             Claimed::By { session } => {
                 self.last = Ownership::Other(session);
-                self.after = if living.contains(&session) { Duration::ZERO } else { now + RECLAIM };
+                self.after = if lock.is_living(session) { Duration::ZERO } else { now + RECLAIM };
             }
             Claimed::Foreign { group } => {
                 self.last = Ownership::Foreign(group.into());
@@ -211,20 +212,30 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leadergroup_lock::Peer;
 
     const PATIENCE: Duration = Duration::from_secs(2);
+
+    /// The lock as the first of these sessions sees it, all of which live.
+    fn view(living: &[SessionId]) -> LockView {
+        let mut view = LockView::default();
+        let peers = living.iter().map(|session| Peer { session: *session, place: None });
+        view.beat(living[0], peers.collect(), Vec::new(), Duration::ZERO);
+        view
+    }
 
     #[test]
     fn a_group_is_claimed_by_the_replica_that_it_falls_to_and_after_a_while_by_any() {
         let key = Key::new("web").expect("a key");
         let living = [SessionId::new(), SessionId::new()];
-        let chosen = falls_to(&key, living.iter()).expect("one of them");
+        let chosen = falls_to(&key, None, view(&living).living().iter()).expect("one of them");
         let other = living.into_iter().find(|session| *session != chosen).expect("the other one");
+        let (of_chosen, of_other) = (view(&[chosen, other]), view(&[other, chosen]));
         let now = Duration::from_secs(100);
-        assert!(Claims::default().due(&key, chosen, &living, PATIENCE, now));
+        assert!(Claims::default().due(&key, None, &of_chosen, PATIENCE, now));
         let mut claims = Claims::default();
         let due_at = |claims: &mut Claims, millis| {
-            claims.due(&key, other, &living, PATIENCE, Duration::from_millis(millis))
+            claims.due(&key, None, &of_other, PATIENCE, Duration::from_millis(millis))
         };
         // Heartbeats follow each other closely while groups are given up.
         let beats = [100_000, 100_001, 100_002, 100_003, 101_999, 102_000];
@@ -232,7 +243,7 @@ mod tests {
         claims.begin();
         assert!(!due_at(&mut claims, 102_000), "a claim is on its way");
         let by = Claimed::By { session: chosen };
-        assert_eq!(claims.answered(Ok(Answer::Lock(Box::new(by))), &living, now), Ok(false));
+        assert_eq!(claims.answered(Ok(Answer::Lock(Box::new(by))), &of_other, now), Ok(false));
         assert!(!due_at(&mut claims, 102_000), "it has an owner");
         // The owner may have given it up: it is asked for again, with the same patience.
         claims.doubt();
@@ -250,24 +261,25 @@ mod tests {
         // It is handed over, and does not come back at once.
         let mut given = Claims::default();
         given.hand_over(now);
-        let falls_to_it = |given: &mut Claims, at| given.due(&key, chosen, &living, PATIENCE, at);
+        let falls_to_it = |given: &mut Claims, at| given.due(&key, None, &of_chosen, PATIENCE, at);
         assert!(!falls_to_it(&mut given, now) && falls_to_it(&mut given, now + RECLAIM));
         assert!(given.take_given() && !given.take_given());
         // Its session is gone.
-        assert!(claims.due(&key, other, &[other], PATIENCE, Duration::from_secs(106)));
+        assert!(claims.due(&key, None, &view(&[other]), PATIENCE, Duration::from_secs(106)));
     }
 
     #[test]
     fn a_group_of_a_replica_that_ends_right_after_the_answer_is_claimed_at_once() {
         let key = Key::new("web").expect("a key");
         let (own, peer) = (SessionId::new(), SessionId::new());
+        let alone = view(&[own]);
         let now = Duration::from_secs(100);
-        for (living, again_at) in [(&[own, peer][..], now), (&[own], now + RECLAIM)] {
+        for (lock, again_at) in [(&view(&[own, peer]), now), (&alone, now + RECLAIM)] {
             let mut claims = Claims::default();
             claims.begin();
             let by = Ok(Answer::Lock(Box::new(Claimed::By { session: peer })));
-            assert_eq!(claims.answered(by, living, now), Ok(false));
-            let mut due = |at| claims.due(&key, own, &[own], PATIENCE, at);
+            assert_eq!(claims.answered(by, lock, now), Ok(false));
+            let mut due = |at| claims.due(&key, None, &alone, PATIENCE, at);
             assert!(again_at == now || !due(now), "it is a replica that shares no groups with this one");
             assert!(due(again_at));
         }

@@ -84,8 +84,11 @@ async fn a_group_that_a_live_replica_passes_on_is_taken() {
     let there = there.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
     let cluster = cluster(client).await;
     // It sends no heartbeats, but does not expire during the test.
-    let other =
-        store.register(&format!("{cluster}/other"), Duration::from_mins(10), Some(&cluster)).await.unwrap().0;
+    let other = store
+        .register(&format!("{cluster}/other"), Duration::from_mins(10), Some(&cluster), None)
+        .await
+        .unwrap()
+        .0;
     let key = Key::new(format!("{cluster}/{namespace}/there")).unwrap();
     let claim = Claim {
         key: key.clone(),

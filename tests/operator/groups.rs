@@ -183,7 +183,7 @@ async fn a_group_that_was_deleted_unseen_gets_a_tombstone() {
     let groups = groups(client.clone(), &namespace);
     let there = groups.create(&PostParams::default(), &group("there", &good_spec())).await.unwrap();
     let cluster = cluster(client).await;
-    let former = store.register("former", Duration::from_secs(5), None).await.unwrap().0;
+    let former = store.register("former", Duration::from_secs(5), None, None).await.unwrap().0;
     let rows = [
         ("gone", format!("{cluster}/{namespace}/gone/u1")),
         ("replaced", format!("{cluster}/{namespace}/there/u1")),

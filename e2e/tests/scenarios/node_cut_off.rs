@@ -9,12 +9,12 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::ownership::move_ownership;
+use crate::ownership::owner_elsewhere;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-cut-off", Workload::default(), async |s| {
         let before = s.elect().await?;
-        move_ownership(s, &before.node, false).await?;
+        owner_elsewhere(s, &before.node).await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
         let beside_zombie = s.call_from(&before.node).await?;

@@ -28,15 +28,33 @@ pub(crate) async fn node_with_a_replica(s: &Scenario) -> Result<String> {
     alone.cloned().with_context(|| format!("the operator's replicas are on {nodes:?}"))
 }
 
-/// Makes sure that the owner of the group is on this node, or on another one. An owner on the wrong node is deleted:
-/// it gives up its groups, and a remaining replica takes and keeps them, long before the replacement starts.
-pub(crate) async fn move_ownership(s: &Scenario, node: &str, there: bool) -> Result<()> {
+/// The node of the replica with this name.
+async fn node_of_replica(s: &Scenario, name: &str) -> Result<String> {
+    let replicas = s.stage.operator.replicas().await?;
+    let replica = replicas.iter().find(|pod| pod.metadata.name.as_deref() == Some(name));
+    let replica = replica.with_context(|| format!("the owner {name} is not a replica"))?;
+    node_of(replica).with_context(|| format!("{name} is on no node"))
+}
+
+/// Waits until the owner of the group is on another node than this one, the active pod's: the group falls to a replica
+/// there. Returns its name and its node.
+pub(crate) async fn owner_elsewhere(s: &Scenario, node: &str) -> Result<(String, String)> {
+    eventually("an owner on another node than the active pod", STARTED, async || {
+        let (_, name) = owner(s).await?;
+        let on = node_of_replica(s, &name).await?;
+        ensure!(on != node, "the owner {name} is on {node}");
+        Ok((name, on))
+    })
+    .await
+}
+
+/// Moves the ownership of the group to the replica on this node. Another owner is deleted: it gives up its groups, and
+/// the remaining replica takes them. If that is the active pod's node, it gives them away once the other replica's
+/// replacement has lived for one session ttl.
+pub(crate) async fn move_ownership(s: &Scenario, node: &str) -> Result<()> {
     for _ in 0..3 {
         let (session, name) = owner(s).await?;
-        let replicas = s.stage.operator.replicas().await?;
-        let replica = replicas.iter().find(|pod| pod.metadata.name.as_ref() == Some(&name));
-        let replica = replica.with_context(|| format!("the owner {name} is not a replica"))?;
-        if (node_of(replica).as_deref() == Some(node)) == there {
+        if node_of_replica(s, &name).await? == node {
             return Ok(());
         }
         s.stage.operator.pods().delete(&name, &DeleteParams::default()).await?;

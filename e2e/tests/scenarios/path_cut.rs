@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 
-use crate::ownership::{move_ownership, node_of, owner};
+use crate::ownership::{node_of, owner, owner_elsewhere};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "path-cut", Workload::default(), async |s| {
@@ -16,18 +16,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let beats = "select min(beat) from leadergroup.session where not dead";
             Ok(database.sql("leadergroup", beats).await?.trim().parse()?)
         };
-        move_ownership(s, &before.node, false).await?;
         // Otherwise the group might move because it falls to another replica.
         eventually("old sessions", STARTED, async || {
             ensure!(beats().await? > 12, "a replica has just joined");
             Ok(())
         })
         .await?;
-        move_ownership(s, &before.node, false).await?;
-        let (_, name) = owner(s).await?;
+        let (name, node) = owner_elsewhere(s, &before.node).await?;
         let replicas = s.stage.operator.replicas().await?;
-        let replica = replicas.iter().find(|pod| pod.metadata.name.as_ref() == Some(&name));
-        let Some(node) = replica.and_then(node_of) else { anyhow::bail!("the owner {name} is on no node") };
         let elsewhere = replicas.iter().filter_map(node_of).any(|other| other != node);
         ensure!(elsewhere, "all replicas are on {node}");
         let cluster = s.stage.own()?;

@@ -139,14 +139,14 @@ async fn ours(bench: &Bench, keys: usize, survivors: usize) -> Result<[Duration;
     let database = bench.migrated().await?;
     let keys: Vec<Key> = (0..keys).map(key).collect::<Result<_>>()?;
     let dying = store(&database, 4)?;
-    let (dead, _) = dying.register("dying", Duration::from_secs(5), None).await?;
+    let (dead, _) = dying.register("dying", Duration::from_secs(5), None, None).await?;
     hold(&dying, dead, &keys).await?;
     drop(dying);
     let mut stores = Vec::new();
     for survivor in 0..survivors {
         let store = store(&database, 4)?;
         let (session, _) =
-            store.register(&format!("survivor-{survivor}"), Duration::from_secs(5), None).await?;
+            store.register(&format!("survivor-{survivor}"), Duration::from_secs(5), None, None).await?;
         let share: Vec<Key> = keys.iter().skip(survivor).step_by(survivors).cloned().collect();
         // As in a process that has run for a while: its statements are prepared.
         warm_up(&store, session, survivor).await?;

@@ -142,7 +142,7 @@ async fn prepare(bench: &Bench) -> Result<Database> {
     let name = key(0)?;
     execute(&database, &format!("insert into rival values ('{name}', 1)")).await?;
     let store = store(&database, 4)?;
-    let (session, _) = store.register("holder", Duration::from_secs(5), None).await?;
+    let (session, _) = store.register("holder", Duration::from_secs(5), None, None).await?;
     hold(&store, session, std::slice::from_ref(&name)).await?;
     Ok(database)
 }
@@ -219,7 +219,7 @@ async fn cost(bench: &Bench, fence: Fence, clients: usize) -> Result<(f64, Laten
 async fn takeover(bench: &Bench, fence: Fence) -> Result<Duration> {
     let database = prepare(bench).await?;
     let store = store(&database, 4)?;
-    let (next, _) = store.register("next", Duration::from_secs(5), None).await?;
+    let (next, _) = store.register("next", Duration::from_secs(5), None, None).await?;
     // Frees the claim; the key still has its holder.
     let admin = &mut database.admin().await;
     admin.execute("update leadergroup.session set dead = true where name = 'holder'").await?;

@@ -85,7 +85,7 @@ async fn measure(bench: &Bench, count: usize) -> Result<(Cost, Cost)> {
     let store = store(&database, 4)?;
     let mut sessions = Vec::new();
     for number in 0..count {
-        sessions.push(store.register(&format!("session-{number}"), TTL, None).await?.0);
+        sessions.push(store.register(&format!("session-{number}"), TTL, None, None).await?.0);
     }
     // A server does this from time to time.
     execute(&database, "analyze leadergroup.session").await?;

@@ -186,7 +186,7 @@ async fn ours(bench: &Bench, database: &Database, groups: usize) -> Result<Kept>
     let mut replicas = Vec::new();
     for replica in 0..CANDIDATES {
         let store = store(database, 4)?;
-        let (session, _) = store.register(&format!("replica-{replica}"), TTL, Some("replicas")).await?;
+        let (session, _) = store.register(&format!("replica-{replica}"), TTL, Some("replicas"), None).await?;
         let share: Vec<Key> = (replica..groups).step_by(CANDIDATES).map(key).collect::<Result<_>>()?;
         hold(&store, session, &share).await?;
         replicas.push((store, session));

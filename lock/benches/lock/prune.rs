@@ -68,7 +68,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
 /// A long history of keys that have holders.
 async fn fill(database: &Database) -> Result<()> {
     let store = store(database, 4)?;
-    let (session, _) = store.register("holder", Duration::from_hours(1), None).await?;
+    let (session, _) = store.register("holder", Duration::from_hours(1), None, None).await?;
     let keys: Vec<Key> = (0..KEYS).map(|number| key(WORKED + number)).collect::<Result<_>>()?;
     hold(&store, session, &keys).await?;
     let each = TERMS / KEYS;

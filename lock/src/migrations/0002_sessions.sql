@@ -8,6 +8,8 @@ create table leadergroup.session (
     name text collate "C" not null,
     -- Sessions with the same value watch each other.
     peers text collate "C",
+    -- Where the process runs, such as its node. Peers see it; nothing here depends on it.
+    place text collate "C",
     beat bigint not null default 1,
     ttl_ms bigint not null check (ttl_ms > 0),
     -- The number of the session's last change of its ttl: an earlier one that arrives late does not undo it.
@@ -26,19 +28,20 @@ create index session_peers on leadergroup.session (peers) where not dead and pee
 
 -- Registers a session. The caller chooses the id, so that a call whose answer was lost can be repeated safely.
 create function leadergroup.register(
-    id uuid, name text, ttl_ms bigint, peers text default null, out era_id uuid, out quarantine boolean
+    id uuid, name text, ttl_ms bigint, peers text default null, place text default null,
+    out era_id uuid, out quarantine boolean
 )
 language plpgsql volatile
 as $$
 begin
     select p.era_id, p.quarantine into register.era_id, register.quarantine from leadergroup.present_era() as p;
-    insert into leadergroup.session (id, name, ttl_ms, peers)
-    values (register.id, register.name, register.ttl_ms, register.peers)
+    insert into leadergroup.session (id, name, ttl_ms, peers, place)
+    values (register.id, register.name, register.ttl_ms, register.peers, register.place)
     on conflict on constraint session_pkey do nothing;
 end
 $$;
 
-comment on function leadergroup.register(uuid, text, bigint, text) is
+comment on function leadergroup.register(uuid, text, bigint, text, text) is
     'Registers a session with a new random id. Others may mark it dead when its heartbeat has not moved for ttl_ms.';
 
 -- Sends one heartbeat. The first row is the session's own, with `dead` set if it was marked dead, closed or never
@@ -48,7 +51,7 @@ comment on function leadergroup.register(uuid, text, bigint, text) is
 -- quarantine.
 create function leadergroup.beat(session uuid, watch uuid[] default '{}')
 returns table (
-    id uuid, name text, beat bigint, ttl_ms bigint, dead boolean, peer boolean, revoked bigint,
+    id uuid, name text, beat bigint, ttl_ms bigint, dead boolean, peer boolean, place text, revoked bigint,
     era_id uuid, quarantine boolean, longest_ttl_ms bigint, works_with integer, clock_us bigint
 )
 language plpgsql volatile
@@ -73,11 +76,11 @@ begin
     end if;
     works := (select max(v.works_with) from leadergroup.schema_version as v);
     return query
-    select own.id, own.name, own.beat, own.ttl_ms, coalesce(own.dead, true), true, own.revoked,
+    select own.id, own.name, own.beat, own.ttl_ms, coalesce(own.dead, true), true, own.place, own.revoked,
            era.era_id, era.quarantine, longest, works, clock;
     return query
     with neighbours as (
-        select n.id, n.name, n.beat, n.ttl_ms, n.dead, n.peers, n.revoked from (
+        select n.id, n.name, n.beat, n.ttl_ms, n.dead, n.peers, n.place, n.revoked from (
             (select s.* from leadergroup.session as s
              where not s.dead and s.id > beat.session order by s.id limit 3)
             union all
@@ -85,16 +88,16 @@ begin
              where not s.dead and s.id < beat.session order by s.id limit 3)
         ) as n limit 3
     )
-    select w.id, w.name, w.beat, w.ttl_ms, w.dead, coalesce(w.peers = own.peers, false), w.revoked,
+    select w.id, w.name, w.beat, w.ttl_ms, w.dead, coalesce(w.peers = own.peers, false), w.place, w.revoked,
            era.era_id, era.quarantine, longest, works, clock
     from (
         select * from neighbours
         union
-        select s.id, s.name, s.beat, s.ttl_ms, s.dead, s.peers, s.revoked
+        select s.id, s.name, s.beat, s.ttl_ms, s.dead, s.peers, s.place, s.revoked
         from leadergroup.session as s
         where s.peers = own.peers and s.peers is not null and not s.dead and s.id <> own.id
         union
-        select s.id, s.name, s.beat, s.ttl_ms, s.dead, s.peers, s.revoked
+        select s.id, s.name, s.beat, s.ttl_ms, s.dead, s.peers, s.place, s.revoked
         from leadergroup.session as s
         where s.id = any (beat.watch) and s.id <> beat.session
     ) as w;

@@ -105,7 +105,7 @@ struct Watcher {
 impl Watcher {
     async fn new(database: &Database) -> Self {
         let store = database.store();
-        let own = store.register("watcher", TTL, None).await.unwrap().0;
+        let own = store.register("watcher", TTL, None, None).await.unwrap().0;
         Self { store, own, observer: FailureDetector::new(RETRY) }
     }
 

@@ -159,7 +159,7 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     let waiting = tokio::spawn(async move { next.lock(&key("held"), DEADLINE).await.unwrap() });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("the next one waits", async || database.number(waiters).await == 1).await;
-    let own = store.register("operator", HOUR, None).await.unwrap().0;
+    let own = store.register("operator", HOUR, None, None).await.unwrap().0;
     take(&store, own, &key("a")).await;
 
     disk.fill();

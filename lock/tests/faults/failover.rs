@@ -157,7 +157,7 @@ async fn the_new_primary_is_found_by_a_url_that_names_both() {
     let standby = primary.standby();
     standby.launch();
     let after = standby.database_called(&before.name);
-    let (own, era) = migrated.register("replica", TTL, None).await.unwrap();
+    let (own, era) = migrated.register("replica", TTL, None, None).await.unwrap();
     let stores = [before.url_with(&after), after.url_with(&before)]
         .map(|url| Store::new(&DatabaseConfig { url: url.into(), ..before.config() }).unwrap());
     for store in &stores {
@@ -279,7 +279,7 @@ async fn the_end_of_a_quarantine_wakes_those_who_wait() {
     let (ttl, retry_interval) = (Duration::from_hours(1), Duration::from_mins(10));
     let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
     let client = Client::connect(database.store(), config).await.unwrap();
-    let (_, era) = store.register("replica", TTL, None).await.unwrap();
+    let (_, era) = store.register("replica", TTL, None, None).await.unwrap();
     database.sql("update leadergroup.meta set quarantine = true").await;
     let waiting = tokio::spawn(async move { client.lock(&key("a"), ttl).await.unwrap().token() });
     eventually("it listens", async || database.listening().await == 1).await;
@@ -295,7 +295,7 @@ async fn the_end_of_a_quarantine_wakes_those_who_wait() {
 async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let server = Server::start(&[]);
     let (database, store) = server.migrated().await;
-    let (own, era) = store.register("replica", TTL, None).await.unwrap();
+    let (own, era) = store.register("replica", TTL, None, None).await.unwrap();
     take(&store, own, &key("a")).await;
     assert_eq!(grant_one(&store, own, grant(&key("a"), 0, "p0")).await, granted(1));
     // In turns: after each release, the next one gets the key.

@@ -81,7 +81,7 @@ async fn hold(store: &Store, own: SessionId, request: &AcquireRequest) {
 
 impl Operation {
     pub async fn prepare(self, database: &Database, store: &Store, name: &str) -> Scene {
-        let (own, era) = store.register("replica", TTL, None).await.unwrap();
+        let (own, era) = store.register("replica", TTL, None, None).await.unwrap();
         let other = session(store).await;
         let key = key(name);
         let (mine, others) = (request(&key, "mine"), request(&key, "other's"));
@@ -160,7 +160,7 @@ impl Operation {
         };
         let token = Token::new(1);
         Ok(match self {
-            Register => store.register("replica", TTL, None).await.map(|_| "registered".to_owned())?,
+            Register => store.register("replica", TTL, None, None).await.map(|_| "registered".to_owned())?,
             Beat => format!("alive {}", store.beat(*own, &[]).await?.alive),
             BeatInANewEra => {
                 let beat = store.beat(*own, &[]).await?;

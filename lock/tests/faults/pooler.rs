@@ -231,7 +231,7 @@ async fn a_pooler_that_works_by_the_statement_is_refused() {
             refused_to_migrate,
             store.migrate().await.unwrap_err(),
             store.check().await.unwrap_err(),
-            store.register("replica", DEADLINE, None).await.unwrap_err(),
+            store.register("replica", DEADLINE, None, None).await.unwrap_err(),
             store.beat(own, &[]).await.unwrap_err(),
             store.grant(own, &[grant(&key("a"), 0, "p0")]).await.unwrap_err(),
             connected.unwrap_err(),

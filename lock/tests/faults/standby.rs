@@ -78,7 +78,7 @@ async fn a_new_era_begins_while_commits_hang() {
     let (database, _) = server.migrated().await;
     let limit = DatabaseConfig { statement_timeout: Duration::from_secs(2), ..database.config() };
     let store = Store::new(&limit).unwrap();
-    let (own, era) = store.register("replica", TTL, None).await.unwrap();
+    let (own, era) = store.register("replica", TTL, None, None).await.unwrap();
     for name in ["a", "b"] {
         take(&store, own, &key(name)).await;
     }
@@ -103,7 +103,7 @@ async fn a_new_era_begins_while_commits_hang() {
             "a request" => drop(store.acquire(own, &wish("d"), Wait::InQueue).await),
             "a question" => drop(store.acquire(own, &wish("e"), Wait::No).await),
             "a pruning" => drop(store.prune(idle).await),
-            _ => drop(store.register("another", TTL, None).await),
+            _ => drop(store.register("another", TTL, None, None).await),
         }
         // Repeated, because even connecting may take too long on a busy machine.
         eventually(&format!("a heartbeat gets through after {first}"), async || {

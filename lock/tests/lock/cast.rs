@@ -69,7 +69,7 @@ pub async fn assert_jumped(database: &Database, last: i64, token: Token) {
 }
 
 pub async fn session(store: &Store) -> SessionId {
-    store.register("replica", TTL, None).await.unwrap().0
+    store.register("replica", TTL, None, None).await.unwrap().0
 }
 
 /// A session that others have marked dead.

@@ -292,7 +292,7 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
 #[tokio::test]
 async fn an_open_transaction_of_somebody_else_costs_one_key_and_ends_by_itself() {
     let (database, store) = migrated().await;
-    let own: SessionId = store.register("replica", TTL, None).await.unwrap().0;
+    let own: SessionId = store.register("replica", TTL, None, None).await.unwrap().0;
     let key = key("a");
     take(&store, own, &key).await;
     // Like a connection of the program that left a transaction open.

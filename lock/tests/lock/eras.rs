@@ -36,7 +36,7 @@ async fn tokens_jump_when_the_history_is_another_one() {
     assert_eq!(store.beat(own, &[]).await.unwrap().era, after.era, "it has begun once");
     // The other program did not notice it first, but its heartbeats show the era as well.
     assert_eq!(other.beat(own, &[]).await.unwrap().era, after.era);
-    let (_, registered_in) = other.register("late", TTL, None).await.unwrap();
+    let (_, registered_in) = other.register("late", TTL, None, None).await.unwrap();
     assert_eq!(registered_in, after.era);
 
     let token = token_of(&grant_one(&store, own, grant(&old, 1, "p1")).await);

@@ -325,8 +325,10 @@ async fn arguments_that_cannot_be_stored_are_refused_before_anything_is_sent() {
     let twice = [grant(&key, 0, "p0"), grant(&key, 0, "p1")];
     assert!(invalid("batch")(&store.grant(own, &twice).await.unwrap_err()));
     assert!(invalid("batch")(&store.claim(own, &[claim(&key), claim(&key)]).await.unwrap_err()));
-    assert!(invalid("session's name")(&store.register("", Duration::from_secs(1), None).await.unwrap_err()));
-    assert!(invalid("ttl")(&store.register("replica", Duration::ZERO, None).await.unwrap_err()));
+    assert!(invalid("session's name")(
+        &store.register("", Duration::from_secs(1), None, None).await.unwrap_err()
+    ));
+    assert!(invalid("ttl")(&store.register("replica", Duration::ZERO, None, None).await.unwrap_err()));
 }
 
 #[tokio::test]

@@ -178,7 +178,7 @@ impl Stage {
     }
 
     async fn register(&mut self, slot: usize) {
-        let session = self.store.register("model", TTL, None).await.unwrap().0;
+        let session = self.store.register("model", TTL, None, None).await.unwrap().0;
         self.contract.begin(session);
         self.slots[slot] = session;
         // Requests are not carried over from one session to the next.

@@ -49,7 +49,7 @@ async fn the_host_that_takes_writes_is_found_in_any_order() {
     for url in [standby.url_with(&primary) + "?target_session_attrs=any", standby.url()] {
         let store = store(&primary, &url);
         assert!(!store.check().await.unwrap().writable);
-        assert_eq!(store.register("replica", TTL, None).await, Err(LockError::ReadOnly));
+        assert_eq!(store.register("replica", TTL, None, None).await, Err(LockError::ReadOnly));
     }
     let only = store(&primary, &(standby.url() + "?target_session_attrs=read-write"));
     assert_eq!(only.check().await.unwrap_err(), LockError::ReadOnly);

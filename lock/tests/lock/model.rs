@@ -97,7 +97,7 @@ fn group_of(number: usize) -> String {
 
 impl Model {
     async fn register(&mut self, store: &Store) -> SessionId {
-        let (session, era) = store.register("model", TTL, None).await.unwrap();
+        let (session, era) = store.register("model", TTL, None, None).await.unwrap();
         self.living.insert(session, 1);
         assert_eq!(*self.era_id.get_or_insert(era), era);
         session

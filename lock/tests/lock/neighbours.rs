@@ -52,14 +52,19 @@ async fn peers_see_all_of_each_other_and_others_only_their_neighbours() {
     let (database, store) = migrated().await;
     add_sessions(&database, 100).await;
     let mut peers = BTreeSet::new();
-    for _ in 0..10 {
-        peers.insert(store.register("replica", TTL, Some("web")).await.unwrap().0);
+    for number in 0..10 {
+        let place = format!("node-{number}");
+        peers.insert((
+            store.register("replica", TTL, Some("web"), Some(&place)).await.unwrap().0,
+            Some(place),
+        ));
     }
-    let stranger = store.register("replica", TTL, Some("other web")).await.unwrap().0;
+    let stranger = store.register("replica", TTL, Some("other web"), None).await.unwrap().0;
     for own in &peers {
-        let beat = store.beat(*own, &[]).await.unwrap();
-        let seen: BTreeSet<_> = beat.sessions.iter().filter(|seen| seen.peer).map(|seen| seen.id).collect();
-        assert_eq!(seen, peers.iter().filter(|peer| *peer != own).copied().collect());
+        let beat = store.beat(own.0, &[]).await.unwrap();
+        let seen = beat.sessions.iter().filter(|seen| seen.peer);
+        let seen: BTreeSet<_> = seen.map(|seen| (seen.id, seen.place.clone())).collect();
+        assert_eq!(seen, peers.iter().filter(|peer| *peer != own).cloned().collect());
         assert!(beat.sessions.len() <= 9 + 3, "{}", beat.sessions.len());
     }
     let beat = store.beat(stranger, &[]).await.unwrap();
@@ -78,7 +83,7 @@ async fn each_of_many_dead_sessions_is_marked_dead_though_only_two_live() {
     let (database, store) = migrated().await;
     let _clients = [client(&database).await, client(&database).await];
     for _ in 0..12 {
-        store.register("dead", Duration::from_millis(500), None).await.unwrap();
+        store.register("dead", Duration::from_millis(500), None, None).await.unwrap();
     }
     let dead = "select count(*) from leadergroup.session where dead and name = 'dead'";
     eventually("all are marked dead", async || database.number(dead).await == 12).await;

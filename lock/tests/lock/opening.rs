@@ -25,11 +25,11 @@ async fn a_server_that_does_not_tell_its_identifier_is_used_without() {
 #[tokio::test]
 async fn a_server_that_tells_its_identifier_no_longer_begins_an_era() {
     let (database, store) = migrated().await;
-    let era = store.register("replica", TTL, None).await.unwrap().1;
+    let era = store.register("replica", TTL, None, None).await.unwrap().1;
     database.sql(DENY).await;
     let store = database.store();
     assert_eq!(store.check().await.unwrap().verdict(), Ok(()));
-    assert_ne!(store.register("replica", TTL, None).await.unwrap().1, era);
+    assert_ne!(store.register("replica", TTL, None, None).await.unwrap().1, era);
     register_and_beat(&store).await;
 }
 

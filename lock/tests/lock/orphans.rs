@@ -96,7 +96,7 @@ async fn dropped(database: &Database, client: Client, name: &str, wait: Wait) ->
 async fn what_comes_late_is_given_up_and_what_is_held_or_waited_for_stays() {
     let (database, store) = migrated().await;
     let one = client(&database).await;
-    let other = store.register("other", TTL, None).await.unwrap().0;
+    let other = store.register("other", TTL, None, None).await.unwrap().0;
     let held = one.try_lock(&key("held")).await.unwrap().unwrap();
     for name in ["queue", "late-queue"] {
         let answer = store.acquire(other, &wish(name), Wait::No).await.unwrap().outcome;
@@ -152,7 +152,7 @@ async fn the_first_request_for_a_key_that_is_dropped_in_the_middle_leaves_it_fre
     dropped.abort();
     assert!(dropped.await.unwrap_err().is_cancelled());
     gate.open().await;
-    let other = store.register("other", TTL, None).await.unwrap().0;
+    let other = store.register("other", TTL, None, None).await.unwrap().0;
     let next = wish("a");
     let taken = async || {
         matches!(store.acquire(other, &next, Wait::No).await.unwrap().outcome, Acquired::Granted { .. })

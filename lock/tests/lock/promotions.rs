@@ -40,7 +40,7 @@ async fn era(database: &Database) -> i64 {
 }
 
 async fn new_session(store: &Store) -> EraId {
-    store.register("replica", TTL, None).await.unwrap().1
+    store.register("replica", TTL, None, None).await.unwrap().1
 }
 
 #[tokio::test(flavor = "multi_thread")]

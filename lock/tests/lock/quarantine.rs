@@ -148,8 +148,8 @@ async fn a_quarantine_lasts_for_the_longest_ttl_of_the_living() {
     let (database, store) = migrated().await;
     let own = session(&store).await;
     let (long, longest) = (TTL * 2, TTL * 3);
-    store.register("long", long, None).await.unwrap();
-    let (dying, _) = store.register("longest", longest, None).await.unwrap();
+    store.register("long", long, None, None).await.unwrap();
+    let (dying, _) = store.register("longest", longest, None, None).await.unwrap();
     database.sql(NEW_ERA).await;
     assert_eq!(quarantine(&store, own).await, Some(longest));
     assert_eq!(store.mark_dead(&[(dying, 1)]).await.unwrap(), [dying]);

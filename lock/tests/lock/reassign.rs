@@ -150,12 +150,12 @@ async fn a_deleted_groups_key_passes_on() {
 async fn a_session_is_dead_when_its_heartbeat_does_not_change_for_its_ttl() {
     let (_database, store) = migrated().await;
     let ttl = Duration::from_secs(1);
-    let (silent, _) = store.register("silent", ttl, None).await.unwrap();
+    let (silent, _) = store.register("silent", ttl, None, None).await.unwrap();
     assert!(store.observe_death("observer", silent).await.unwrap());
     assert!(!store.beat(silent, &[]).await.unwrap().alive, "it is marked");
     assert!(store.observe_death("observer", dead_session(&store).await).await.unwrap());
 
-    let (alive, _) = store.register("alive", ttl, None).await.unwrap();
+    let (alive, _) = store.register("alive", ttl, None, None).await.unwrap();
     let beats = async {
         loop {
             store.beat(alive, &[]).await.unwrap();

@@ -21,20 +21,20 @@ fn seen(beat: &Beat, id: SessionId) -> &SessionSeen {
 async fn a_heartbeat_moves_the_own_counter_and_shows_others() {
     let (_database, store) = migrated().await;
     let ttl = Duration::from_millis(3_500);
-    let (own, era) = store.register("replica-1", ttl, None).await.unwrap();
-    let other = store.register("replica-2", TTL, None).await.unwrap().0;
+    let (own, era) = store.register("replica-1", ttl, None, None).await.unwrap();
+    let other = store.register("replica-2", TTL, None, None).await.unwrap().0;
     for count in 2..5 {
         let beat = store.beat(own, &[]).await.unwrap();
         assert!(beat.alive);
         assert_eq!((beat.own, beat.count, beat.ttl, beat.revoked), (own, count, ttl, 0));
         assert_eq!((beat.era, beat.quarantine), (era, None));
         let name = "replica-2".to_owned();
-        let other = SessionSeen { id: other, name, beat: 1, ttl: TTL, dead: false, peer: false };
+        let other = SessionSeen { id: other, name, beat: 1, ttl: TTL, dead: false, peer: false, place: None };
         assert_eq!(beat.sessions, [other]);
     }
     let beat = store.beat(other, &[]).await.unwrap();
     let name = "replica-1".to_owned();
-    let own = SessionSeen { id: own, name, beat: 4, ttl, dead: false, peer: false };
+    let own = SessionSeen { id: own, name, beat: 4, ttl, dead: false, peer: false, place: None };
     assert_eq!(beat.sessions, [own], "others watch its counter");
 }
 

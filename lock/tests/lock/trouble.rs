@@ -98,7 +98,7 @@ async fn a_read_only_database_is_recognised_everywhere() {
     assert!(!health.writable);
     assert_eq!(health.verdict(), Err(LockError::ReadOnly));
     assert_eq!(store.migrate().await, Err(LockError::ReadOnly));
-    assert_eq!(store.register("replica", TTL, None).await, Err(LockError::ReadOnly));
+    assert_eq!(store.register("replica", TTL, None, None).await, Err(LockError::ReadOnly));
     assert_eq!(store.beat(own, &[]).await, Err(LockError::ReadOnly));
     assert_eq!(store.grant(own, &[grant(&key, 0, "p0")]).await, Err(LockError::ReadOnly));
     assert_eq!(store.close(own).await, Err(LockError::ReadOnly));
@@ -146,7 +146,7 @@ async fn missing_privileges_are_named() {
     let verdict = guest.check().await.unwrap().verdict().unwrap_err();
     assert!(verdict.to_string().contains("USAGE on schema leadergroup"), "{verdict}");
     assert!(matches!(guest.migrate().await, Err(LockError::Privileges { .. })));
-    assert!(matches!(guest.register("replica", TTL, None).await, Err(LockError::Privileges { .. })));
+    assert!(matches!(guest.register("replica", TTL, None, None).await, Err(LockError::Privileges { .. })));
 
     database
         .sql(&format!(
@@ -192,7 +192,7 @@ async fn a_role_that_may_not_make_the_schema_is_told_so() {
     // The administrator creates the schema for the role: that is enough.
     database.sql(&format!("create schema leadergroup authorization {ROLE}")).await;
     store.migrate().await.unwrap();
-    store.register("replica", TTL, None).await.unwrap();
+    store.register("replica", TTL, None, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn without_the_schema_everything_says_migrate() {
     let store = database.store();
     assert!(matches!(store.check().await.unwrap().verdict(), Err(LockError::SchemaOld { found: 0, .. })));
     for refused in [
-        store.register("replica", TTL, None).await.unwrap_err(),
+        store.register("replica", TTL, None, None).await.unwrap_err(),
         store.beat(leadergroup_lock::SessionId::new(), &[]).await.unwrap_err(),
         store.read(&[key("a")]).await.unwrap_err(),
     ] {
@@ -223,7 +223,7 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     let too_new = Err(LockError::SchemaNew { needed: 42, known: 6 });
     assert_eq!(store.check().await.unwrap().verdict(), too_new);
     assert_eq!(store.migrate().await, too_new);
-    assert_eq!(store.register("replica", TTL, None).await.map(|_| ()), too_new);
+    assert_eq!(store.register("replica", TTL, None, None).await.map(|_| ()), too_new);
     // A program that was already running when the newer one changed the schema.
     assert_eq!(store.beat(own, &[]).await.map(|_| ()), too_new);
 }

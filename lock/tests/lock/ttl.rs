@@ -152,7 +152,7 @@ async fn a_change_that_got_lost_shortens_the_lease_though_it_cannot_be_made_agai
     let one = client(&database, "one", LONG).await;
     let held = taken(&one, "a").await;
     let gate = Gate::close_for(&database, "update of dead on leadergroup.session").await;
-    store.register("dead", Duration::from_millis(500), None).await.unwrap();
+    store.register("dead", Duration::from_millis(500), None, None).await.unwrap();
     gate.somebody_waits().await;
     database.sql("update leadergroup.session set ttl_ms = 4000 where not dead and ttl_ms > 4000").await;
     let short = async || held.held_until().is_none_or(|until| until < monotonic() + SHORT);

@@ -91,9 +91,9 @@ impl Controller {
         }
         self.index.touch(&name);
         let current = self.index.lock().own() == Some(session);
-        let living = self.index.lock().living().to_vec();
         let draining = self.draining;
-        let Some(group) = self.sync(&name) else { return };
+        self.sync(&name);
+        let Some(group) = self.groups.get_mut(&name) else { return };
         let answer = match answer {
             _ if !current => return group.claims.abandon(),
             Ok(Answer::Unsettled(_)) if draining => return group.claims.abandon(),
@@ -115,7 +115,7 @@ impl Controller {
         group.report.spoken &= answer.is_err();
         let given = group.claims.take_given();
         let offered = group.claims.is_offered(now);
-        match group.claims.answered(answer, &living, now) {
+        match group.claims.answered(answer, self.index.lock(), now) {
             Ok(true) => {
                 group.trouble = None;
                 group.owned_since = now;
@@ -207,7 +207,7 @@ impl Controller {
         let lock = self.index.lock();
         let Some(held) = rows.rows.filter(|_| lock.own() == Some(rows.session)) else { return };
         // One replica looks after the rows without an owner.
-        let unowned = lock.living().iter().min() == Some(&rows.session);
+        let unowned = lock.living().iter().map(|replica| replica.session).min() == Some(rows.session);
         self.doubt_owners();
         let (differing, strangers) = resync::compare(self.groups.values(), &held);
         for name in differing {

@@ -34,9 +34,9 @@ impl Controller {
         {
             return;
         }
-        let working: Vec<_> = lock.living().iter().filter(|id| !lock.is_suspect(**id)).copied().collect();
         let falls_to_other = |group: &Group| {
-            let chosen = falls_to(&group.record().key, working.iter());
+            let record = group.record();
+            let chosen = falls_to(&record.key, self.index.holder_node(&record.name), lock.working());
             chosen.is_some_and(|chosen| chosen != own)
         };
         let given =

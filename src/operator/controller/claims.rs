@@ -49,7 +49,7 @@ impl Controller {
                 continue;
             }
             let before = group.claims.owner().clone();
-            if group.claims.due(&record.key, own, lock.living(), patience, now) {
+            if group.claims.due(&record.key, self.index.holder_node(&name), lock, patience, now) {
                 group.claims.begin();
                 keys.insert(record.key.clone());
                 claims.push(record);

@@ -41,10 +41,7 @@ impl Controller {
             group.publishing.report = EndpointsReport { services: Vec::new(), problem };
             return;
         }
-        // Without a session this replica does not know who lives.
-        let lock = self.index.lock();
-        let living = lock.own().map_or(&[][..], |_| lock.living());
-        let decider = Decider::of(&group.ownership(), living);
+        let decider = Decider::of(&group.ownership(), self.index.lock());
         let Some(route) = Route::of(group.election(), decider) else { return };
         let mut plan = seen.plan(&record, (&route, decider), |uid| self.index.pod(&name.namespace, uid));
         if decider == Decider::This && group.election().is_changing() {

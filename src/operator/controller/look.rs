@@ -52,7 +52,7 @@ impl Controller {
         let group = self.sync(name)?;
         let (ownership, holder) = (group.ownership(), group.holder().map(str::to_owned));
         let (key, deleting) = (group.record().key.clone(), group.record().is_deleting());
-        let probing = probing(&ownership, deleting, &key, self.index.lock());
+        let probing = probing(&ownership, deleting, &key, self.index.holder_node(name), self.index.lock());
         for (uid, target) in self.index.targets(name, probing) {
             let Some(target) = target else {
                 self.prober.remove(&uid);

@@ -15,7 +15,7 @@ impl Controller {
     /// The other replicas are to be asked about a pod that this one does not hear.
     pub(super) fn ask_others(&mut self, name: &GroupName, pod: Arc<str>, blind: bool) {
         let lock = self.index.lock();
-        let alone = lock.living().iter().all(|session| Some(*session) == lock.own());
+        let alone = lock.living().iter().all(|replica| Some(replica.session) == lock.own());
         // The deputy asks as well: if the group comes to it, it must know by then that the owner hears the pod.
         if !alone && self.groups.contains_key(name) {
             self.untold.ask(pod, blind);

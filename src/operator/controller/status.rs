@@ -133,7 +133,7 @@ fn is_responsible(
         (Ownership::Ours, _) => true,
         _ if group.report.spoken => false,
         (Ownership::Foreign(_), _) => {
-            lock.own().is_some() && falls_to(&record.key, lock.living().iter()) == lock.own()
+            lock.own().is_some() && falls_to(&record.key, None, lock.living().iter()) == lock.own()
         }
         // Other replicas may see what this one does not. It speaks for the groups that it owned last, and for those on
         // which nobody has reported. One that never reached the database speaks for all: perhaps none does. The report

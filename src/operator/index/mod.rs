@@ -187,6 +187,13 @@ impl Index {
         self.groups.get(name)
     }
 
+    /// The node of the pod that a group's status declares as the holder.
+    pub(super) fn holder_node(&self, name: &GroupName) -> Option<&str> {
+        let group = self.groups.get(name)?;
+        let node = group.pods.get(group.declared_holder()?)?.node();
+        Some(node).filter(|node| !node.is_empty())
+    }
+
     pub(super) fn lock(&self) -> &LockView {
         &self.lock
     }

@@ -39,7 +39,7 @@ impl Index {
         now: Duration,
         requests: &mut Requests,
     ) {
-        if self.lock.own() == Some(from) || !self.lock.living().contains(&from) {
+        if self.lock.own() == Some(from) || !self.lock.is_living(from) {
             return;
         }
         for uid in &opinion.pods {

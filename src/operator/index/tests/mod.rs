@@ -26,7 +26,7 @@ use crate::{
     },
     routing::RoleLabelUse,
 };
-use leadergroup_lock::{LockError, SessionId};
+use leadergroup_lock::{LockError, Peer, SessionId};
 
 const TTL: Duration = Duration::from_secs(5);
 
@@ -127,7 +127,7 @@ impl Case {
     fn beat(&mut self, own: SessionId, living: &[SessionId]) -> Vec<Request> {
         self.apply(Event::Lock(LockNews::Beat {
             own,
-            living: living.to_vec(),
+            living: living.iter().map(|session| Peer { session: *session, place: None }).collect(),
             suspects: Vec::new(),
             doubt: false,
             yielded: false,
