@@ -32,10 +32,10 @@ pub(crate) fn margin(ttl: Duration) -> Duration {
 }
 
 impl Lease {
-    /// The lease of a session whose registration was started at `attempt`.
-    pub(crate) fn begin(session: SessionId, era: EraId, ttl: Duration, attempt: Duration) -> Self {
+    /// The lease of a session whose registration was sent at `sent`: no one can have watched it before that.
+    pub(crate) fn begin(session: SessionId, era: EraId, ttl: Duration, sent: Duration) -> Self {
         let lasts = ttl.saturating_sub(margin(ttl));
-        let until = Some(attempt + lasts);
+        let until = Some(sent + lasts);
         Self { session, beat: 1, era, reconciled: true, quarantine: None, closed: false, lasts, until }
     }
 

@@ -134,10 +134,9 @@ pub(crate) async fn register(
     config: &SessionConfig,
     ttl: Duration,
 ) -> Result<Lease, LockError> {
-    let attempt = monotonic();
     let (peers, place) = (config.peers.as_deref(), config.place.as_deref());
-    let (session, era) = store.register(&config.name, ttl, peers, place).await?;
-    Ok(Lease::begin(session, era, ttl, attempt))
+    let (session, era, sent) = store.register_at(&config.name, ttl, peers, place).await?;
+    Ok(Lease::begin(session, era, ttl, sent))
 }
 
 /// Sessions to watch besides neighbours and peers: the holders of keys that this process waits for.

@@ -38,6 +38,19 @@ impl Store {
         peers: Option<&str>,
         place: Option<&str>,
     ) -> Result<(SessionId, EraId), LockError> {
+        let (session, era, _) = self.register_at(name, ttl, peers, place).await?;
+        Ok((session, era))
+    }
+
+    /// Like [`register`](Self::register), and also returns a time before which no one can have seen the session.
+    /// Connecting, which may take longer than everything else, comes before it.
+    pub(crate) async fn register_at(
+        &self,
+        name: &str,
+        ttl: Duration,
+        peers: Option<&str>,
+        place: Option<&str>,
+    ) -> Result<(SessionId, EraId, Duration), LockError> {
         check_text("session's name", name)?;
         if let Some(peers) = peers {
             check_text("session's peers", peers)?;
@@ -49,7 +62,9 @@ impl Store {
         self.schema_version().await?.check()?;
         let id = SessionId::new();
         let bind = Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?.with(peers)?.with(place)?;
-        Ok((id, era_of(&self.row(REGISTER, bind).await?)?))
+        let sent = monotonic();
+        let row = self.row(REGISTER, bind).await?;
+        Ok((id, era_of(&row)?, sent))
     }
 
     /// Sends one heartbeat, on a connection of its own: it shows others that this session is alive, and returns the
