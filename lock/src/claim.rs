@@ -4,7 +4,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::pool::Statement;
 use crate::refusal::changed;
-use crate::store::{Bind, CHUNK, YIELDED, all_in_order, check_distinct, get, unexpected};
+use crate::store::{Bind, CHUNK, all_in_order, check_distinct, get, unexpected};
 use crate::types::check_text;
 use crate::{Changed, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token};
 
@@ -155,20 +155,20 @@ impl Store {
     pub async fn unclaim(&self, own: SessionId, keys: &[Key]) -> Result<Vec<Changed>, LockError> {
         check_distinct(keys.iter())?;
         let mut all = Vec::with_capacity(keys.len());
-        let mut freed = false;
+        let mut given_up = Vec::new();
         for chunk in keys.chunks(CHUNK) {
             let bind = Bind::new()
                 .with(own.as_uuid())?
                 .with(PROTOCOL.cast_signed())?
                 .with(chunk.iter().map(Key::as_str).collect::<Vec<_>>())?;
             let rows = self.rows(UNCLAIM, bind).await?;
-            for row in &rows {
-                freed |= get::<bool>(row, "changed")?;
-            }
-            all.extend(all_in_order(chunk.len(), &rows, changed)?);
+            let changes = all_in_order(chunk.len(), &rows, changed)?;
+            let gone = chunk.iter().zip(&changes).filter(|(_, change)| matches!(change, Changed::Done));
+            given_up.extend(gone.map(|(key, _)| key));
+            all.extend(changes);
         }
-        if freed {
-            self.wake_all(YIELDED).await;
+        if !given_up.is_empty() {
+            self.claims_given_up(given_up.into_iter()).await;
         }
         Ok(all)
     }

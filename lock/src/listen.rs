@@ -14,7 +14,7 @@ use crate::route::{Place, endpoint};
 use crate::store::{Bind, YIELDED};
 use crate::types::check_text;
 use crate::url::Wanted;
-use crate::{GrantId, LockError, SessionId, Store};
+use crate::{GrantId, Key, LockError, SessionId, Store};
 
 /// The channel that all sessions listen on.
 const CHANNEL: &str = "leadergroup";
@@ -47,8 +47,8 @@ const LINGER: Duration = Duration::from_secs(10);
 pub enum Hint {
     /// A session ended, or a key was released by force: something may be free.
     Freed,
-    /// A living session gave up claims.
-    Yielded,
+    /// A session that lives gave up its claim to this key.
+    Yielded(Key),
     /// Hints may have been missed (the connection was made, or made again).
     Missed,
     /// A message of a peer, or of this session: see [`Store::tell`].
@@ -111,9 +111,16 @@ impl Store {
     /// The notifications for the requests of this session.
     fn listen_for(&self, session: SessionId) -> impl Stream<Item = Word> + Send + 'static {
         let own = format!("leadergroup_{}", session.as_uuid().simple());
-        self.listen_on(vec![CHANNEL.to_owned(), own]).map(|heard| {
-            let grant = heard.and_then(|heard| heard.payload().parse::<uuid::Uuid>().ok());
-            grant.map_or(Word::All, |grant| Word::About(grant.into()))
+        self.listen_on(vec![CHANNEL.to_owned(), own]).filter_map(|heard| {
+            let word = match heard.as_ref().map(PgNotification::payload) {
+                // Programs do not claim keys.
+                Some(word) if word.starts_with(YIELDED) => None,
+                word => {
+                    let grant = word.and_then(|word| word.parse::<uuid::Uuid>().ok());
+                    Some(grant.map_or(Word::All, |grant| Word::About(grant.into())))
+                }
+            };
+            std::future::ready(word)
         })
     }
 
@@ -139,8 +146,10 @@ impl Store {
 fn hint(heard: Option<&PgNotification>) -> Hint {
     match heard.map(PgNotification::payload) {
         None => Hint::Missed,
-        Some(YIELDED) => Hint::Yielded,
-        Some(_) => Hint::Freed,
+        Some(word) => {
+            let key = word.strip_prefix(YIELDED).and_then(|key| Key::new(key).ok());
+            key.map_or(Hint::Freed, Hint::Yielded)
+        }
     }
 }
 

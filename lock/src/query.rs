@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, CHUNK, FREED, get, unexpected};
+use crate::store::{Bind, CHUNK, get, unexpected};
 use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
 
 const READ: Statement = Statement { name: "read", sql: include_str!("sql/read.sql") };
@@ -204,7 +204,7 @@ impl Store {
             "free" => Changed::Done,
             verdict => match refusal(&row, verdict)? {
                 None => {
-                    self.wake_all(FREED).await;
+                    self.wake_all().await;
                     Changed::Done
                 }
                 Some(Refusal::TokenChanged { .. }) => {

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use crate::grant::check_token;
 use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, YIELDED, get};
+use crate::store::{Bind, get};
 use crate::types::check_text;
 use crate::{FailureDetector, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token, monotonic};
 
@@ -71,7 +71,7 @@ impl Store {
         if let Some(refusal) = refusal(&row, get(&row, "verdict")?)? {
             return Ok(Reassigned::Refused(refusal));
         }
-        self.wake_all(YIELDED).await;
+        self.claims_given_up(std::iter::once(&request.key)).await;
         Ok(Reassigned::Done { token: Token::new(get(&row, "token")?) })
     }
 

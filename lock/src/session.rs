@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 use crate::clock::monotonic;
 use crate::pool::{Lane, Statement};
 use crate::stats::Timer;
-use crate::store::{Bind, FREED, get, unexpected};
+use crate::store::{Bind, get, unexpected};
 use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
 
@@ -132,7 +132,7 @@ impl Store {
     pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
         let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
-            self.wake_all(FREED).await;
+            self.wake_all().await;
             tracing::info!(
                 "the quarantine is over, no program relies on a lost grant: keys go to new holders again"
             );
@@ -159,7 +159,7 @@ impl Store {
             dead.push(get::<uuid::Uuid>(row, "id")?.into());
         }
         if newly {
-            self.wake_all(FREED).await;
+            self.wake_all().await;
         }
         Ok(dead)
     }
@@ -178,7 +178,7 @@ impl Store {
     async fn end(&self, own: SessionId, in_order: bool) -> Result<(), LockError> {
         let row = self.row(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
         if get(&row, "closed")? {
-            self.wake_all(FREED).await;
+            self.wake_all().await;
         }
         Ok(())
     }

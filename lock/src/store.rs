@@ -24,12 +24,13 @@ pub(crate) const CHUNK: usize = 1_000;
 const CHUNKS_AT_ONCE: usize = 2;
 
 const WAKE: Statement = Statement { name: "wake", sql: "select leadergroup.wake($1, $2)" };
-const WAKE_ALL: Statement = Statement { name: "wake all", sql: "select leadergroup.wake_all($1)" };
+const WAKE_ALL: Statement =
+    Statement { name: "wake all", sql: "select leadergroup.wake_all(word) from unnest($1::text[]) as word" };
 
-/// The payload of [`Store::wake_all`] when something may be free.
-pub(crate) const FREED: &str = "";
-/// Its payload when a living session gave up claims.
-pub(crate) const YIELDED: &str = "yielded";
+/// The payload of a notification to all when something may be free.
+const FREED: &str = "";
+/// How it begins when a session that lives gave up its claim to a key. The key follows.
+pub(crate) const YIELDED: &str = "yielded ";
 
 /// The database. Cheap to clone; connects when first used.
 ///
@@ -104,8 +105,14 @@ impl Store {
     }
 
     /// Notifies all listeners that something may be free.
-    pub(crate) async fn wake_all(&self, word: &str) {
-        self.hint(WAKE_ALL, Bind::new().with(word)).await;
+    pub(crate) async fn wake_all(&self) {
+        self.hint(WAKE_ALL, Bind::new().with(vec![FREED])).await;
+    }
+
+    /// Notifies controllers that sessions that live have given up their claims to these keys.
+    pub(crate) async fn claims_given_up(&self, keys: impl Iterator<Item = &Key>) {
+        let words: Vec<_> = keys.map(|key| format!("{YIELDED}{key}")).collect();
+        self.hint(WAKE_ALL, Bind::new().with(words)).await;
     }
 
     async fn hint(&self, statement: Statement, bind: Result<Bind, LockError>) {

@@ -128,7 +128,7 @@ pub struct Group {
     pub(super) accepted: Option<String>,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
-    /// The pods that failed lately.
+    /// The pods that failed lately. Kept while other replicas own the group.
     pub(super) lapses: Lapses,
     /// The earliest time of the next change that nobody requested and no failure calls for.
     pub(super) move_after: Duration,
@@ -267,6 +267,12 @@ impl Group {
     pub(crate) fn is_heard_elsewhere(&self) -> bool {
         let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
         holder.is_some_and(|member| member.standing == Standing::HeardElsewhere)
+    }
+
+    /// Whether this replica has probed the declared holder, and does not hear it.
+    pub(crate) fn is_deaf_to_holder(&self) -> bool {
+        let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
+        holder.is_some_and(|member| matches!(member.standing, Standing::HeardElsewhere | Standing::Silent))
     }
 
     /// Whether this is the ticket of the background stamping, or of a dry run in its place.

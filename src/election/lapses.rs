@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::world::Member;
+use super::world::{LastChange, Member};
 
 /// For how long others are preferred to a pod that has failed once. Each further failure doubles it.
 const FIRST: Duration = Duration::from_mins(1);
@@ -21,10 +21,16 @@ struct Lapse {
     until: Duration,
 }
 
-/// The pods that failed lately, by UID. Known only to the present owner of the group.
+/// The pods that failed lately, by UID.
+///
+/// Every replica keeps them, so that they outlast a change of the group's owner: the owner notes the changes of holder
+/// that it carries out, the others those that the status reports. They are not read from the status' history, because
+/// its times are wall clock times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lapses {
     pods: BTreeMap<String, Lapse>,
+    /// The token of the last change that was noted; none before the first look at the status.
+    noted: Option<i64>,
     now: Duration,
 }
 
@@ -34,9 +40,29 @@ impl Lapses {
         self.pods.retain(|_, lapse| now < lapse.since + REMEMBERED);
     }
 
+    /// Notes the last change that the status reports, unless it is the first one that is seen: that one may be old.
     /// Forgets pods that are gone.
-    pub(super) fn refresh(&mut self, members: &[Member]) {
+    pub(super) fn refresh(&mut self, members: &[Member], last_change: Option<&LastChange>) {
         self.pods.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
+        let token = last_change.map_or(0, |change| change.token);
+        if self.noted.is_none() {
+            self.noted = Some(token);
+        }
+        let failed = last_change.and_then(|change| change.failed.as_ref());
+        let failed = members.iter().find(|member| Some(&member.pod.name) == failed);
+        self.changed(token, failed.map(|member| member.pod.uid.as_str()));
+    }
+
+    /// Notes a change of holder, if it is a later one than those noted before. `failed` is the former holder, if it
+    /// was replaced because it failed.
+    pub(super) fn changed(&mut self, token: i64, failed: Option<&str>) {
+        if self.noted.is_some_and(|noted| token <= noted) {
+            return;
+        }
+        self.noted = Some(token);
+        if let Some(uid) = failed {
+            self.add(uid);
+        }
     }
 
     /// The pod failed while it was active.
@@ -95,6 +121,19 @@ mod tests {
         let minutes: Vec<u64> = (1..=6).map(|failures| lasting(failures).as_secs() / 60).collect();
         assert_eq!(minutes, [1, 2, 4, 8, 10, 10]);
         assert_eq!(lasting(1_000), LONGEST);
+    }
+
+    #[test]
+    fn a_change_counts_once_and_an_emptied_history_brings_none_back() {
+        let mut lapses = Lapses::default();
+        lapses.refresh(&[], None);
+        for token in [3, 3, 2] {
+            lapses.changed(token, Some("a"));
+        }
+        assert_eq!(lapses.pods["a"].count, 1);
+        let mut emptied = Lapses { noted: Some(3), ..Lapses::default() };
+        emptied.refresh(&[], None);
+        assert_eq!(emptied.noted, Some(3));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use uuid::Uuid;
 use super::{
     event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket},
     group::{Change, Group, Phase, Retirement},
-    lapses::Lapses,
     request::{LastRequest, MOVE_PAUSE},
     world::{Member, Row},
 };
@@ -246,7 +245,7 @@ impl Group {
         self.unused.forget();
         self.last_request = LastRequest::default();
         (self.suspect, self.retried) = (None, None);
-        (self.lapses, self.preferred) = (Lapses::default(), None);
+        self.preferred = None;
     }
 
     /// Begins a change of holder: with step 1, or with a dry run of step 4 if the new holder may turn out to be a pod
@@ -405,9 +404,8 @@ impl Group {
             // The last grant was not in vain.
             self.move_after = now;
         }
-        if let Some(former) = replaced.filter(|_| change.reason.is_failure()) {
-            self.lapses.add(&former.uid);
-        }
+        let failed = replaced.filter(|_| change.reason.is_failure()).map(|former| former.uid.as_str());
+        self.lapses.changed(self.row.token, failed);
         let finished = Finished {
             token: self.row.token,
             from: change.from,

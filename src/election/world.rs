@@ -128,6 +128,15 @@ pub struct SwitchoverRequest {
     pub to: Option<String>,
 }
 
+/// The last change of holder that the status reports. Another replica may have carried it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastChange {
+    /// The token of the term that began.
+    pub token: i64,
+    /// The name of the former holder, if it was replaced because it failed.
+    pub failed: Option<String>,
+}
+
 /// The group as last seen through watches and evidence. It may lag behind; every write checks its preconditions
 /// again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,6 +147,8 @@ pub struct World {
     pub policy: Policy,
     /// The declaration in the status.
     pub declared: Declaration,
+    /// The last change of holder in the status' history.
+    pub last_change: Option<LastChange>,
     /// The reason why no pod of this group may be promoted, if there is one.
     pub obstacle: Option<Reason>,
     /// The switchover that was requested last, unless it was refused.

@@ -20,7 +20,7 @@ use super::{
     controller::{Controller, Health, Parts},
     events::Events,
     executor::Context,
-    lock_view::LockNews,
+    lock_view::{LockNews, Yielded},
     message::Message,
     object::GroupName,
     status,
@@ -114,7 +114,7 @@ impl Bench {
             living: vec![Peer { session: own, place: None }],
             suspects: Vec::new(),
             doubt: false,
-            yielded: false,
+            yielded: Yielded::None,
             took: Duration::ZERO,
         }));
         self.controller.turn();

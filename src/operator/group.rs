@@ -40,7 +40,10 @@ pub(super) struct Group {
     pub(super) publishing: Publishing,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
-    /// When this replica last gave the group to one that hears the holder, or took it for that reason.
+    /// When this replica last saw the holder change.
+    pub(super) held_since: Duration,
+    /// When this replica last gave the group to one that hears the holder, took it for that reason, or took it back
+    /// because the replica that it was given to did not.
     pub(super) moved_at: Option<Duration>,
 }
 
@@ -58,6 +61,7 @@ impl Group {
             report: Report::default(),
             publishing: Publishing::default(),
             owned_since: Duration::ZERO,
+            held_since: Duration::ZERO,
             moved_at: None,
         };
         group.update(record);
@@ -111,9 +115,12 @@ impl Group {
             let refused = election.refused_switchover().map(|(request, _)| request.to_owned());
             (election.phase().clone(), refused)
         };
-        let before = shown(&self.election);
+        let before = (shown(&self.election), self.election.holder().cloned());
         let effects = self.election.step(event, now);
-        if !is_tick || !effects.is_empty() || shown(&self.election) != before {
+        if self.election.holder() != before.1.as_ref() {
+            self.held_since = now;
+        }
+        if !is_tick || !effects.is_empty() || shown(&self.election) != before.0 {
             self.version += 1;
         }
         if matches!(self.election.phase(), Phase::Stable) && !self.election.busy() {

@@ -11,7 +11,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{lock_view::LockNews, message::Message};
+use super::{
+    lock_view::{LockNews, Yielded},
+    message::Message,
+};
 use crate::telemetry::{LockReading, Metrics};
 
 /// How long a normal exit may take to release the groups. After that they are released when the session expires.
@@ -134,7 +137,7 @@ impl Keeper {
     ) -> End {
         let mut fit = self.fit.clone();
         let mut hints = Box::pin(self.store.listen_among(&self.peers));
-        let mut yielded = false;
+        let mut yielded = Yielded::None;
         loop {
             tokio::select! {
                 () = leave.cancelled() => {
@@ -148,12 +151,16 @@ impl Keeper {
                     return End::Again;
                 }
                 Some(hint) = hints.next() => {
-                    if let Hint::Told(message) = hint {
-                        // The receiver is gone only when the operator ends.
-                        let _ = self.news.send(Message::Told(message)).await;
-                        continue;
+                    match hint {
+                        Hint::Told(message) => {
+                            // The receiver is gone only when the operator ends.
+                            let _ = self.news.send(Message::Told(message)).await;
+                            continue;
+                        }
+                        Hint::Yielded(key) => yielded.add(key),
+                        Hint::Missed => yielded = Yielded::Any,
+                        Hint::Freed => {}
                     }
-                    yielded |= matches!(hint, Hint::Yielded | Hint::Missed);
                     sleep(SETTLE).await;
                     membership.beat_now();
                 }
@@ -182,7 +189,7 @@ impl Keeper {
     }
 
     /// A heartbeat succeeded.
-    async fn beat(&self, beat: BeatEvent, yielded: bool) {
+    async fn beat(&self, beat: BeatEvent, yielded: Yielded) {
         self.metrics.set_lock_store_up(true);
         self.metrics.heartbeat(beat.took);
         if let Some(lag) = beat.lag {

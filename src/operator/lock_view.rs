@@ -1,9 +1,12 @@
 //! The lock as the last heartbeat showed it: this replica's session, the sessions of the others, and outages.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::outage::Outage;
-use leadergroup_lock::{LockError, Peer, SessionId};
+use leadergroup_lock::{Key, LockError, Peer, SessionId};
+
+/// The most keys that are noted by themselves.
+const MOST_YIELDED: usize = 1_000;
 
 /// What a heartbeat, or the lack of one, shows.
 #[derive(Debug)]
@@ -18,8 +21,8 @@ pub(super) enum LockNews {
         suspects: Vec<SessionId>,
         /// The database may have lost commits, or is another server: the rows have to be read again.
         doubt: bool,
-        /// A session may have given up its claim to a group and still be alive.
-        yielded: bool,
+        /// Claims that sessions which are still alive have given up.
+        yielded: Yielded,
         /// How long the heartbeat took.
         took: Duration,
     },
@@ -28,6 +31,38 @@ pub(super) enum LockNews {
     /// The database cannot be used now. A session that exists is not lost by that: either the others cannot use the
     /// database either, or one of them marks the session dead.
     Down(LockError),
+}
+
+/// Claims that sessions which are still alive have given up, or may have.
+#[derive(Debug, Default)]
+pub(super) enum Yielded {
+    #[default]
+    None,
+    /// Those to these keys.
+    Keys(BTreeSet<Key>),
+    /// Any: a notification may have been missed.
+    Any,
+}
+
+impl Yielded {
+    pub(super) fn add(&mut self, key: Key) {
+        match self {
+            Self::None => *self = Self::Keys([key].into()),
+            Self::Keys(keys) if keys.len() < MOST_YIELDED => {
+                keys.insert(key);
+            }
+            Self::Keys(_) => *self = Self::Any,
+            Self::Any => {}
+        }
+    }
+
+    pub(super) fn concerns(&self, key: &Key) -> bool {
+        match self {
+            Self::None => false,
+            Self::Keys(keys) => keys.contains(key),
+            Self::Any => true,
+        }
+    }
 }
 
 /// The lock as the last heartbeat showed it.

@@ -74,10 +74,14 @@ impl Claims {
     /// Whether to claim the group with this key now, whose holder is on this node. To be called once a heartbeat, for a
     /// group that this replica does not own. After `patience` it is no longer left to the replica that it falls to.
     /// This is a time and not a number of heartbeats, because each group that is given up causes an extra one.
+    ///
+    /// A replica that is deaf to the holder does not take a group from an owner that lives, only because it falls to
+    /// it: that owner takes it back, and hears the holder, or it would have handed the group to the one that does.
     pub(super) fn due(
         &mut self,
         key: &Key,
         holder_node: Option<&str>,
+        deaf: bool,
         lock: &LockView,
         patience: Duration,
         now: Duration,
@@ -99,9 +103,9 @@ impl Claims {
             return false;
         }
         let open_since = *self.open_since.get_or_insert(now);
-        self.is_offered(now)
-            || falls_to(key, holder_node, lock.living().iter()) == lock.own()
-            || now >= open_since + patience
+        let leaves = deaf && matches!(self.last, Ownership::Other(_));
+        let falls_here = || falls_to(key, holder_node, lock.working()) == lock.own();
+        self.is_offered(now) || (!leaves && falls_here()) || now >= open_since + patience
     }
 
     /// A claim is sent.
@@ -232,10 +236,10 @@ mod tests {
         let other = living.into_iter().find(|session| *session != chosen).expect("the other one");
         let (of_chosen, of_other) = (view(&[chosen, other]), view(&[other, chosen]));
         let now = Duration::from_secs(100);
-        assert!(Claims::default().due(&key, None, &of_chosen, PATIENCE, now));
+        assert!(Claims::default().due(&key, None, false, &of_chosen, PATIENCE, now));
         let mut claims = Claims::default();
         let due_at = |claims: &mut Claims, millis| {
-            claims.due(&key, None, &of_other, PATIENCE, Duration::from_millis(millis))
+            claims.due(&key, None, false, &of_other, PATIENCE, Duration::from_millis(millis))
         };
         // Heartbeats follow each other closely while groups are given up.
         let beats = [100_000, 100_001, 100_002, 100_003, 101_999, 102_000];
@@ -261,11 +265,38 @@ mod tests {
         // It is handed over, and does not come back at once.
         let mut given = Claims::default();
         given.hand_over(now);
-        let falls_to_it = |given: &mut Claims, at| given.due(&key, None, &of_chosen, PATIENCE, at);
+        let falls_to_it = |given: &mut Claims, at| given.due(&key, None, false, &of_chosen, PATIENCE, at);
         assert!(!falls_to_it(&mut given, now) && falls_to_it(&mut given, now + RECLAIM));
         assert!(given.take_given() && !given.take_given());
         // Its session is gone.
-        assert!(claims.due(&key, None, &view(&[other]), PATIENCE, Duration::from_secs(106)));
+        assert!(claims.due(&key, None, false, &view(&[other]), PATIENCE, Duration::from_secs(106)));
+    }
+
+    #[test]
+    fn a_deaf_replica_leaves_a_group_to_its_living_owner_and_a_suspect_is_not_counted_on() {
+        let sessions = [SessionId::new(), SessionId::new(), SessionId::new()];
+        let key = Key::new("web").expect("a key");
+        let chosen = falls_to(&key, None, view(&sessions).living().iter()).expect("one of them");
+        let others: Vec<_> = sessions.into_iter().filter(|session| *session != chosen).collect();
+        let of_chosen = view(&[chosen, others[0], others[1]]);
+        let now = Duration::from_secs(100);
+        let mut given_up = Claims::default();
+        let by = Claimed::By { session: others[0] };
+        assert_eq!(given_up.answered(Ok(Answer::Lock(Box::new(by))), &of_chosen, now), Ok(false));
+        given_up.doubt();
+        assert!(!given_up.due(&key, None, true, &of_chosen, PATIENCE, now));
+        assert!(given_up.due(&key, None, true, &of_chosen, PATIENCE, now + PATIENCE), "nobody else took it");
+        assert!(given_up.due(&key, None, false, &of_chosen, PATIENCE, now));
+        // The holder and the owner were lost together.
+        let without_owner = view(&[chosen, others[1]]);
+        assert!(given_up.due(&key, None, true, &without_owner, PATIENCE, now));
+        // The one that it would fall to seems to have stopped.
+        let next = falls_to(&key, None, of_chosen.living().iter().filter(|peer| peer.session != chosen));
+        let next = next.expect("one of two");
+        let mut suspecting = view(&[next, chosen, sessions[0], sessions[1], sessions[2]]);
+        let living = suspecting.living().to_vec();
+        suspecting.beat(next, living, vec![chosen], Duration::ZERO);
+        assert!(Claims::default().due(&key, None, false, &suspecting, PATIENCE, now));
     }
 
     #[test]
@@ -279,7 +310,7 @@ mod tests {
             claims.begin();
             let by = Ok(Answer::Lock(Box::new(Claimed::By { session: peer })));
             assert_eq!(claims.answered(by, lock, now), Ok(false));
-            let mut due = |at| claims.due(&key, None, &alone, PATIENCE, at);
+            let mut due = |at| claims.due(&key, None, false, &alone, PATIENCE, at);
             assert!(again_at == now || !due(now), "it is a replica that shares no groups with this one");
             assert!(due(again_at));
         }

@@ -5,11 +5,12 @@ use kube::{
     Api,
     api::{DynamicObject, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
 
 use crate::{
     apiserver::ApiServer,
-    kubelet::{active, keep_lease, run_pod},
+    kubelet::{active, keep_lease, report, run_pod},
     objects::{condition, group, groups},
     postgres::{self, Database, eventually},
     replica::Operator,
@@ -80,60 +81,127 @@ async fn a_replica_that_joins_gets_its_share_and_no_holder_changes() {
     assert!(three.end().await.0.success(), "{}", three.log());
 }
 
+/// The group `web` with a pod on each of two nodes, and a replica on each of them.
+struct TwoNodes {
+    groups: Api<DynamicObject>,
+    pods: Api<Pod>,
+    database: Database,
+    nodes: [&'static str; 2],
+    replicas: [Operator; 2],
+    kubelets: [AbortHandle; 2],
+}
+
+impl TwoNodes {
+    async fn start(namespace: &str, nodes: [&'static str; 2], spec: &Value) -> Self {
+        let server = ApiServer::shared().await;
+        let client = server.client().await;
+        let namespace = server.namespace(namespace).await;
+        let (groups, pods) =
+            (groups(client.clone(), &namespace), Api::namespaced(client.clone(), &namespace));
+        let kubelets = [keep_lease(client.clone(), nodes[0]).await, keep_lease(client, nodes[1]).await];
+        for (pod, node) in ["web-0", "web-1"].into_iter().zip(nodes) {
+            run_pod(&pods, pod, node).await;
+        }
+        groups.create(&PostParams::default(), &group("web", spec)).await.unwrap();
+        let (database, _store) = postgres::migrated().await;
+        let url = database.url();
+        let replicas = nodes.map(|node| {
+            let variables = [
+                ("LEADERGROUP_DATABASE_URL", url.as_str()),
+                ("LEADERGROUP_NODE", node),
+                ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
+            ];
+            Operator::start_as(node, server, &namespace, &variables)
+        });
+        eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+        Self { groups, pods, database, nodes, replicas, kubelets }
+    }
+
+    /// The number of the active pod, which is that of its node.
+    async fn active(&self) -> Option<usize> {
+        let active = active(&self.pods).await;
+        let [name] = &active[..] else { return None };
+        name.strip_prefix("web-")?.parse().ok()
+    }
+
+    async fn status(&self) -> Value {
+        self.groups.get("web").await.unwrap().data["status"].clone()
+    }
+
+    /// Waits until the replica on the node with this number owns the group.
+    async fn owned_on(&self, node: usize) {
+        let web = format!("s.place = '{}' and l.key like '%/web'", self.nodes[node]);
+        eventually("the other owner", async || owned(&self.database, &web).await == 1).await;
+    }
+
+    /// Waits for as many heartbeats of both replicas.
+    async fn heartbeats(&self, count: i64) {
+        let beats =
+            async || self.database.number("select min(beat) from leadergroup.session where not dead").await;
+        let until = beats().await + count;
+        eventually("some heartbeats", async || beats().await >= until).await;
+    }
+
+    async fn end(mut self) {
+        for replica in &mut self.replicas {
+            assert!(replica.end().await.0.success(), "{}", replica.log());
+        }
+        self.kubelets.iter().for_each(AbortHandle::abort);
+    }
+}
+
 /// A replica that is lost together with the active pod could not notice its loss.
 #[tokio::test]
 async fn a_group_goes_to_a_replica_on_another_node_than_its_active_pod() {
-    let server = ApiServer::shared().await;
-    let client = server.client().await;
-    let namespace = server.namespace("apart").await;
-    let (groups, pods) =
-        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
-    let nodes = ["apart-0", "apart-1"];
-    let mut kubelets = Vec::new();
-    for (pod, node) in ["web-0", "web-1"].into_iter().zip(nodes) {
-        kubelets.push(keep_lease(client.clone(), node).await);
-        run_pod(&pods, pod, node).await;
-    }
     let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
-    create_without_pods(&groups, GROUPS - 1).await;
-    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-    let (database, _store) = postgres::migrated().await;
-    let url = database.url();
-    let start = |index: usize| {
-        let variables = [
-            ("LEADERGROUP_DATABASE_URL", url.as_str()),
-            ("LEADERGROUP_NODE", nodes[index]),
-            ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
-        ];
-        Operator::start_as(&index.to_string(), server, &namespace, &variables)
-    };
-    let mut replicas = [start(0), start(1)];
-    let token = async || groups.get("web").await.unwrap().data["status"]["token"].as_i64();
-    eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    let web = TwoNodes::start("apart", ["apart-0", "apart-1"], &spec).await;
+    create_without_pods(&web.groups, GROUPS).await;
     // Each way, so that at most one of them is by chance.
     for term in 1..=3 {
-        let active_pod = active(&pods).await.remove(0);
-        let (active_node, other_node) =
-            if active_pod == "web-0" { (nodes[0], nodes[1]) } else { (nodes[1], nodes[0]) };
-        let web = format!("s.place = '{other_node}' and l.key like '%/web'");
-        eventually("an owner elsewhere", async || owned(&database, &web).await == 1).await;
+        let active = web.active().await.unwrap();
+        web.owned_on(1 - active).await;
         // It is not elsewhere because the other replica owns nothing.
-        let others = format!("s.place = '{active_node}'");
-        eventually("both to own groups", async || owned(&database, &others).await > 0).await;
+        let others = format!("s.place = '{}'", web.nodes[active]);
+        eventually("both to own groups", async || owned(&web.database, &others).await > 0).await;
         let patch =
             json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": term.to_string() } } });
-        groups.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        web.groups.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
         eventually("the switchover", async || {
-            let now = active(&pods).await;
-            now.len() == 1 && now[0] != active_pod && token().await >= Some(term + 1)
+            web.active().await == Some(1 - active) && web.status().await["token"].as_i64() > Some(term)
         })
         .await;
-        assert_eq!(token().await, Some(term + 1), "no other change of holder");
+        assert_eq!(web.status().await["token"], term + 1, "no other change of holder");
     }
-    for replica in &mut replicas {
-        assert!(replica.end().await.0.success(), "{}", replica.log());
-    }
-    kubelets.iter().for_each(tokio::task::AbortHandle::abort);
+    web.end().await;
+}
+
+/// The replica that replaces a pod gives the group away, because the next pod is on its own node. The next owner must
+/// not give the role back to the pod that failed.
+#[tokio::test]
+async fn a_replica_that_gets_a_group_knows_which_pod_has_failed() {
+    let spec = json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "election": {
+            "priorities": [{ "podLabels": { "preferred": "yes" }, "weight": 1 }],
+            "failback": "WhenReady",
+            "failbackDelay": "0s",
+        },
+    });
+    let web = TwoNodes::start("failed", ["failed-0", "failed-1"], &spec).await;
+    let preferred = web.active().await.unwrap();
+    let name = format!("web-{preferred}");
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "preferred": "yes" } } }));
+    web.pods.patch(&name, &PatchParams::default(), &label).await.unwrap();
+    web.owned_on(1 - preferred).await;
+    report(&web.pods, &name, "False").await;
+    eventually("a failover", async || web.active().await == Some(1 - preferred)).await;
+    report(&web.pods, &name, "True").await;
+    web.owned_on(preferred).await;
+    // The new owner would have given the role back by now.
+    web.heartbeats(8).await;
+    let status = web.status().await;
+    assert_eq!((web.active().await, &status["ready"]), (Some(1 - preferred), &json!("2/2")), "{status:#}");
+    web.end().await;
 }
 
 #[tokio::test]

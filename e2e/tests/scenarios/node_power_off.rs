@@ -9,7 +9,7 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::ownership::{move_ownership, node_of, node_with_a_replica};
+use crate::ownership::{move_ownership, node_of, node_with_a_replica, owner};
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "node-power-off", Workload::default(), async |s| {
@@ -30,7 +30,10 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;
         // The last step: the group does not stay with an owner on its active pod's node.
         move_ownership(s, &off).await?;
+        let (session, name) = owner(s).await?;
         let at = Moment::from(s.stage.own()?.power_off(&before.node).await?);
+        // It is not adopted before the session ttl is over.
+        ensure!(owner(s).await?.0 == session, "the group was given away by {name} just before the power-off");
         let after = s.failover("power-off", &before, at, Some(&client), &["Silent"]).await?;
         s.stage.own()?.power_on(&before.node).await?;
         let settled = s.settled(STARTED).await?;

@@ -177,7 +177,7 @@ async fn a_close_is_heard_by_those_who_listen() {
     let lives = session(&store).await;
     take(&store, lives, &key("b")).await;
     store.unclaim(lives, &[key("b")]).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::Yielded));
+    assert_eq!(hints.next().await, Some(Hint::Yielded(key("b"))));
     // The connection is terminated on the server.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
     assert_eq!(hints.next().await, Some(Hint::Missed), "made again by itself");

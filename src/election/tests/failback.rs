@@ -194,6 +194,39 @@ fn the_delay_starts_again_when_the_group_comes_back_to_this_replica() {
     assert_eq!((case.asked.is_empty(), case.group.wake()), (true, Some(case.now + DELAY)));
 }
 
+/// The owner of a group is often another replica after each change of holder.
+#[test]
+fn a_failure_counts_for_a_replica_that_becomes_the_owner_after_it() {
+    let reported = |token, failed: Option<&str>| {
+        let mut world = settled();
+        for (member, role) in world.members.iter_mut().zip([Role::Standby, Role::Active, Role::Standby]) {
+            (member.role, member.stamp) = (role, Some(token));
+        }
+        world.members[0].priority = 10;
+        world.policy.failback = Some(Duration::ZERO);
+        world.declared = declaration(token, Some("b"), &[]);
+        world.last_change = Some(LastChange { token, failed: failed.map(str::to_owned) });
+        world
+    };
+    // What the first look shows may be old. The second change is a failure of a, or another one.
+    for (failed, goes_back) in [(Some("a"), false), (None, true)] {
+        let mut case = Case { group: Group::new(World::default()), now: NOW, asked: Vec::new() };
+        case.world(reported(5, Some("a")));
+        assert!(!case.group.lapses.has("uid-a"));
+        case.world(reported(6, failed));
+        case.world(reported(6, failed));
+        case.now += Duration::from_secs(5);
+        let row = Some(row(6, Some("b"), true));
+        let seed = Uuid::from_u128(2_000);
+        case.step(Event::Owned { seed, row, world: reported(6, failed) });
+        let granted = case.asked.iter().any(|(_, effect)| matches!(effect, Effect::Grant(_)));
+        assert_eq!(granted, goes_back, "{:?}", case.asked);
+        case.now = NOW + Duration::from_mins(1);
+        case.step(Event::Tick);
+        assert!(goes_back || case.grant().holder == pod("a"), "it counts once");
+    }
+}
+
 #[test]
 fn a_pod_that_failed_often_may_follow_one_on_a_cordoned_node_after_a_minute() {
     let mut case = Case::stable(with(Standing::Silent));

@@ -14,6 +14,7 @@ use crate::{
         effect::row_of,
         garbage::Garbage,
         index,
+        lock_view::Yielded,
         message::{Done, Message},
         object::GroupName,
         queue::Urgency,
@@ -119,11 +120,8 @@ impl Controller {
             Ok(true) => {
                 group.trouble = None;
                 group.owned_since = now;
-                if offered {
+                if offered || given {
                     group.moved_at = Some(now);
-                }
-                if given {
-                    self.came_back_at = now;
                 }
                 self.adopt(&name, row, now);
             }
@@ -208,7 +206,7 @@ impl Controller {
         let Some(held) = rows.rows.filter(|_| lock.own() == Some(rows.session)) else { return };
         // One replica looks after the rows without an owner.
         let unowned = lock.living().iter().map(|replica| replica.session).min() == Some(rows.session);
-        self.doubt_owners();
+        self.doubt_owners(&Yielded::Any);
         let (differing, strangers) = resync::compare(self.groups.values(), &held);
         for name in differing {
             tracing::info!(group = %name, "the lock's row differs from what this replica expects: reading it again");

@@ -10,12 +10,12 @@ use crate::{
 };
 use leadergroup_lock::{Key, SessionId};
 
-/// The most groups that are given away at one heartbeat. They are without an owner until the next replica has claimed
-/// them, usually for some milliseconds.
+/// The most groups that are given away at once. They are without an owner until the next replica has claimed them,
+/// usually for some milliseconds.
 const MOST_AT_ONCE: usize = 50;
-/// The pause after a group came back because no other replica claimed it, or was handed over, before groups are given
-/// to the replicas that they fall to.
-const CAME_BACK_PAUSE: Duration = Duration::from_mins(5);
+/// The pause before a group is given to the replica that it falls to, after it came back because that one did not claim
+/// it, or moved because a replica did not hear its holder.
+const MOVED_PAUSE: Duration = Duration::from_mins(5);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
 /// replicas hears the holder only some of the time.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
@@ -24,14 +24,11 @@ impl Controller {
     /// Gives groups at rest to the replicas that they fall to. To be called once a heartbeat.
     ///
     /// Nothing is given while replicas come and go: one that has just joined first lists its objects and probes its
-    /// pods. A group that came from a replica that did not hear its holder is kept for a while.
+    /// pods.
     pub(super) fn balance(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
         let lock = self.index.lock();
-        let since = lock.living_since();
-        if now < since + self.session_ttl
-            || (since <= self.came_back_at && now < self.came_back_at + CAME_BACK_PAUSE)
-        {
+        if now < lock.living_since() + self.session_ttl {
             return;
         }
         let falls_to_other = |group: &Group| {
@@ -39,8 +36,7 @@ impl Controller {
             let chosen = falls_to(&record.key, self.index.holder_node(&record.name), lock.working());
             chosen.is_some_and(|chosen| chosen != own)
         };
-        let given =
-            self.at_rest(now, |group| group.is_settled(CAME_BACK_PAUSE, now) && falls_to_other(group));
+        let given = self.at_rest(now, |group| group.is_settled(MOVED_PAUSE, now) && falls_to_other(group));
         if given.is_empty() {
             return;
         }
@@ -110,6 +106,9 @@ impl Controller {
 
 impl Group {
     /// Whether nothing is under way and nothing is wrong, so that another replica can go on as well as this one.
+    ///
+    /// The holder must have been the same for one ttl of a session: by then other replicas have seen the change and
+    /// what failed, and one that was lost together with the former holder is no longer taken for a living one.
     fn is_at_rest(&self, now: Duration, session_ttl: Duration) -> bool {
         let election = self.election();
         let report = &self.report;
@@ -117,12 +116,13 @@ impl Group {
             && *election.phase() == Phase::Stable
             && !election.busy()
             && (election.holder().is_none() || election.has_healthy_active())
-            && !(report.writing || report.queued || self.record().is_deleting())
+            && !(report.writing || report.queued || report.rendered.is_none() || self.record().is_deleting())
             && self.trouble.is_none()
-            && now >= self.owned_since + session_ttl
+            && now >= self.owned_since.max(self.held_since) + session_ttl
     }
 
-    /// Whether the group has not moved for this long because a replica did not hear its holder.
+    /// Whether no attempt to move the group has failed for this long, and none was made because a replica did not hear
+    /// its holder.
     fn is_settled(&self, pause: Duration, now: Duration) -> bool {
         self.moved_at.is_none_or(|moved_at| now >= moved_at + pause)
     }

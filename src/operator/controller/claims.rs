@@ -8,6 +8,7 @@ use crate::{
     operator::{
         claim::{LARGEST_CLAIM, claim},
         index::IndexedGroup,
+        lock_view::Yielded,
         message::Message,
         object::GroupName,
         queue::Urgency,
@@ -49,7 +50,8 @@ impl Controller {
                 continue;
             }
             let before = group.claims.owner().clone();
-            if group.claims.due(&record.key, self.index.holder_node(&name), lock, patience, now) {
+            let deaf = group.election().is_deaf_to_holder();
+            if group.claims.due(&record.key, self.index.holder_node(&name), deaf, lock, patience, now) {
                 group.claims.begin();
                 keys.insert(record.key.clone());
                 claims.push(record);
@@ -72,9 +74,10 @@ impl Controller {
         });
     }
 
-    /// The owners of other groups are asked for again: one may have given a group up although its session is alive.
-    pub(super) fn doubt_owners(&mut self) {
-        self.groups.values_mut().for_each(|group| group.claims.doubt());
+    /// The owners of these groups are asked for again: they may have given them up although their sessions are alive.
+    pub(super) fn doubt_owners(&mut self, yielded: &Yielded) {
+        let concerned = self.groups.values_mut().filter(|group| yielded.concerns(&group.record().key));
+        concerned.for_each(|group| group.claims.doubt());
     }
 
     fn owned(&self) -> Vec<GroupName> {

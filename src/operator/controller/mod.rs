@@ -98,8 +98,6 @@ pub(super) struct Controller {
     unclaimed: BTreeSet<GroupName>,
     /// A claim is on its way. Those that are being settled do not count.
     claiming: bool,
-    /// When a group that was given to another replica last came back.
-    came_back_at: Duration,
     /// What the other replicas are to be told.
     untold: Untold,
     resync: Schedule,
@@ -126,7 +124,6 @@ impl Controller {
             unreported: VecDeque::new(),
             unclaimed: BTreeSet::new(),
             claiming: false,
-            came_back_at: Duration::ZERO,
             untold: Untold::default(),
             resync: Schedule::default(),
             draining: false,

@@ -11,7 +11,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 use super::pod::{Pods, TrackedPod};
 use crate::{
     api::{Failback, LeaderGroup, PlannedLoss, Reason},
-    election::{Member, Policy, World},
+    election::{LastChange, Member, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{coverage::ProbeCoverage, nodes::Nodes, owners::Owners, record::Record, trouble::Trouble},
     routing::RoleLabelUse,
@@ -218,12 +218,21 @@ impl IndexedGroup {
                 on_delete: spec.on_delete,
             },
             declared: self.record.declared(),
+            last_change: self.last_change(),
             obstacle: self.obstacle(),
             switchover: self.record.requested_switchover(),
             deleting: self.record.is_deleting(),
             lock_away,
             stopping: false,
         }
+    }
+
+    /// The last change of holder in the status' history. A release has the token of the term that it ends, and is none.
+    fn last_change(&self) -> Option<LastChange> {
+        let entry = self.record.status()?.history.iter().find(|entry| entry.to.is_some())?;
+        let is_failure = Reason::of_change(&entry.reason).is_some_and(Reason::is_failure);
+        let failed = entry.from.clone().filter(|_| is_failure && entry.from != entry.to);
+        Some(LastChange { token: entry.token, failed })
     }
 
     /// Why no pod of this group may be promoted.

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::{Index, Notice, Request, Requests};
-use crate::operator::{connectivity::Peer, lock_view::LockNews};
+use crate::operator::{
+    connectivity::Peer,
+    lock_view::{LockNews, Yielded},
+};
 
 impl Index {
     pub(super) fn lock_news(&mut self, news: LockNews, now: Duration, requests: &mut Requests) {
@@ -29,8 +32,8 @@ impl Index {
                 if doubt {
                     requests.extend([Request::Log(Notice::CommitsLost), Request::ReadRows]);
                 }
-                if yielded {
-                    requests.push(Request::DoubtOwners);
+                if !matches!(yielded, Yielded::None) {
+                    requests.push(Request::DoubtOwners(yielded));
                 }
                 requests.push(Request::AskForClaims);
             }

@@ -16,7 +16,7 @@ use crate::{
     api::{Sighting, Unreadable},
     health::ProbeEvent,
     operator::{
-        lock_view::LockNews,
+        lock_view::{LockNews, Yielded},
         object::GroupName,
         opinion::Opinion,
         record::Record,
@@ -92,7 +92,7 @@ pub(in crate::operator) enum Request {
     /// Tell the other replica that this one hears this holder.
     Vouch { group: GroupName, pod: Arc<str> },
     /// Another replica may have given up groups although its session lives: ask again who owns them.
-    DoubtOwners,
+    DoubtOwners(Yielded),
     /// Claim the groups without an owner.
     AskForClaims,
     /// An outage is over. The next one is reported again, by replicas that do not own the group too.

@@ -18,7 +18,7 @@ use crate::{
     election::Standing,
     health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep},
     operator::{
-        lock_view::LockNews,
+        lock_view::{LockNews, Yielded},
         object::GroupName,
         opinion::{Opinion, What},
         probing::Probing,
@@ -130,7 +130,7 @@ impl Case {
             living: living.iter().map(|session| Peer { session: *session, place: None }).collect(),
             suspects: Vec::new(),
             doubt: false,
-            yielded: false,
+            yielded: Yielded::None,
             took: Duration::ZERO,
         }))
     }
