@@ -164,6 +164,12 @@ bench-failover-docs: root build-cluster # The same, and the tables and pictures 
 	  cargo bench --workspace --bench failover
 	scripts/failover-tables.py "$(CARGO_TARGET_DIR)/bench/failover.json"
 
+.PHONY: bench-power-off-docs
+bench-power-off-docs: root build-cluster # The power-offs of the operator's groups alone, and their table in docs/benchmarks.md
+	cargo build --workspace --bins --profile bench
+	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --bench failover -- power-off managed selector
+	scripts/failover-tables.py "$(CARGO_TARGET_DIR)/bench/failover-part.json" owners
+
 .PHONY: bench-quiet
 bench-quiet: root build-cluster ## Look for false failovers with short ttls while a compiler keeps all cores busy: MINUTES=30
 	cargo build --workspace --bins --profile bench

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::world::{LastChange, Member};
+use super::world::World;
 
 /// For how long others are preferred to a pod that has failed once. Each further failure doubles it.
 const FIRST: Duration = Duration::from_mins(1);
@@ -29,6 +29,9 @@ struct Lapse {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lapses {
     pods: BTreeMap<String, Lapse>,
+    /// The UIDs of pods that were declared as holders, by name. The status' history has names only, and another pod of
+    /// the same name may follow.
+    holders: BTreeMap<String, String>,
     /// The token of the last change that was noted; none before the first look at the status.
     noted: Option<i64>,
     now: Duration,
@@ -40,26 +43,31 @@ impl Lapses {
         self.pods.retain(|_, lapse| now < lapse.since + REMEMBERED);
     }
 
-    /// Notes the last change that the status reports, unless it is the first one that is seen: that one may be old.
+    /// Notes the changes that the status reports, but for those that it reports at the first look: these may be old.
     /// Forgets pods that are gone.
-    pub(super) fn refresh(&mut self, members: &[Member], last_change: Option<&LastChange>) {
-        self.pods.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
-        let token = last_change.map_or(0, |change| change.token);
-        if self.noted.is_none() {
-            self.noted = Some(token);
+    pub(super) fn refresh(&mut self, world: &World) {
+        let exists = |uid: &String| world.members.iter().any(|member| member.pod.uid == *uid);
+        self.pods.retain(|uid, _| exists(uid));
+        self.holders.retain(|_, uid| exists(uid));
+        let latest = world.history.first().map_or(0, |change| change.token);
+        let noted = self.noted.map_or(latest, |noted| noted.max(latest));
+        if let Some(before) = self.noted.replace(noted) {
+            for change in world.history.iter().rev().filter(|change| change.token > before) {
+                let failed = change.failed.as_ref().and_then(|name| self.holders.get(name));
+                if let Some(uid) = failed.cloned() {
+                    self.add(&uid);
+                }
+            }
         }
-        let failed = last_change.and_then(|change| change.failed.as_ref());
-        let failed = members.iter().find(|member| Some(&member.pod.name) == failed);
-        self.changed(token, failed.map(|member| member.pod.uid.as_str()));
+        if let Some(holder) = &world.declared.holder {
+            self.holders.insert(holder.name.clone(), holder.uid.clone());
+        }
     }
 
-    /// Notes a change of holder, if it is a later one than those noted before. `failed` is the former holder, if it
-    /// was replaced because it failed.
+    /// Notes a change of holder that this replica has carried out. `failed` is the former holder, if it was replaced
+    /// because it failed.
     pub(super) fn changed(&mut self, token: i64, failed: Option<&str>) {
-        if self.noted.is_some_and(|noted| token <= noted) {
-            return;
-        }
-        self.noted = Some(token);
+        self.noted = self.noted.max(Some(token));
         if let Some(uid) = failed {
             self.add(uid);
         }
@@ -121,19 +129,6 @@ mod tests {
         let minutes: Vec<u64> = (1..=6).map(|failures| lasting(failures).as_secs() / 60).collect();
         assert_eq!(minutes, [1, 2, 4, 8, 10, 10]);
         assert_eq!(lasting(1_000), LONGEST);
-    }
-
-    #[test]
-    fn a_change_counts_once_and_an_emptied_history_brings_none_back() {
-        let mut lapses = Lapses::default();
-        lapses.refresh(&[], None);
-        for token in [3, 3, 2] {
-            lapses.changed(token, Some("a"));
-        }
-        assert_eq!(lapses.pods["a"].count, 1);
-        let mut emptied = Lapses { noted: Some(3), ..Lapses::default() };
-        emptied.refresh(&[], None);
-        assert_eq!(emptied.noted, Some(3));
     }
 
     #[test]

@@ -36,4 +36,4 @@ pub use group::{Group, Phase};
 pub use plan::{Plan, Rest};
 pub use refusal::Refused;
 pub use request::SwitchoverRefusal;
-pub use world::{LastChange, Member, Policy, Row, Standing, SwitchoverRequest, Workload, World};
+pub use world::{Member, PastChange, Policy, Row, Standing, SwitchoverRequest, Workload, World};

@@ -128,9 +128,9 @@ pub struct SwitchoverRequest {
     pub to: Option<String>,
 }
 
-/// The last change of holder that the status reports. Another replica may have carried it out.
+/// A change of holder that the status reports. Another replica may have carried it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastChange {
+pub struct PastChange {
     /// The token of the term that began.
     pub token: i64,
     /// The name of the former holder, if it was replaced because it failed.
@@ -147,8 +147,8 @@ pub struct World {
     pub policy: Policy,
     /// The declaration in the status.
     pub declared: Declaration,
-    /// The last change of holder in the status' history.
-    pub last_change: Option<LastChange>,
+    /// The changes of holder in the status' history, the latest first.
+    pub history: Vec<PastChange>,
     /// The reason why no pod of this group may be promoted, if there is one.
     pub obstacle: Option<Reason>,
     /// The switchover that was requested last, unless it was refused.

@@ -40,11 +40,12 @@ pub(super) struct Group {
     pub(super) publishing: Publishing,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
-    /// When this replica last saw the holder change.
+    /// Since when the holder has been the same, and its term confirmed or not.
     pub(super) held_since: Duration,
-    /// When this replica last gave the group to one that hears the holder, took it for that reason, or took it back
-    /// because the replica that it was given to did not.
+    /// When this replica last gave the group to one that hears the holder, or took it for that reason.
     pub(super) moved_at: Option<Duration>,
+    /// When this replica last took the group back because the replica that it was given to did not claim it.
+    pub(super) returned_at: Option<Duration>,
 }
 
 impl Group {
@@ -63,6 +64,7 @@ impl Group {
             owned_since: Duration::ZERO,
             held_since: Duration::ZERO,
             moved_at: None,
+            returned_at: None,
         };
         group.update(record);
         group
@@ -115,9 +117,10 @@ impl Group {
             let refused = election.refused_switchover().map(|(request, _)| request.to_owned());
             (election.phase().clone(), refused)
         };
-        let before = (shown(&self.election), self.election.holder().cloned());
+        let term = |election: &election::Group| (election.holder().cloned(), election.row().confirmed);
+        let before = (shown(&self.election), term(&self.election));
         let effects = self.election.step(event, now);
-        if self.election.holder() != before.1.as_ref() {
+        if term(&self.election) != before.1 {
             self.held_since = now;
         }
         if !is_tick || !effects.is_empty() || shown(&self.election) != before.0 {

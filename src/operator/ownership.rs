@@ -36,6 +36,8 @@ pub(super) struct Claims {
     was_ours: bool,
     /// The other session, if it may have given the group up.
     doubted: Option<SessionId>,
+    /// The owner may have given the group up while a claim was on its way.
+    doubted_meanwhile: bool,
     /// When the next claim may be made.
     after: Duration,
     /// Since when the group has had no owner, as far as this replica knows.
@@ -52,6 +54,7 @@ impl Default for Claims {
             last: Ownership::Unowned,
             was_ours: false,
             doubted: None,
+            doubted_meanwhile: false,
             after: Duration::ZERO,
             open_since: None,
             given: false,
@@ -75,8 +78,8 @@ impl Claims {
     /// group that this replica does not own. After `patience` it is no longer left to the replica that it falls to.
     /// This is a time and not a number of heartbeats, because each group that is given up causes an extra one.
     ///
-    /// A replica that is deaf to the holder does not take a group from an owner that lives, only because it falls to
-    /// it: that owner takes it back, and hears the holder, or it would have handed the group to the one that does.
+    /// A replica that is deaf to the holder does not take a group that an owner which still lives gave up, only because
+    /// the group falls to it. That owner takes it back sooner than after `patience`.
     pub(super) fn due(
         &mut self,
         key: &Key,
@@ -103,6 +106,7 @@ impl Claims {
             return false;
         }
         let open_since = *self.open_since.get_or_insert(now);
+        let patience = if self.given { patience / 4 } else { patience };
         let leaves = deaf && matches!(self.last, Ownership::Other(_));
         let falls_here = || falls_to(key, holder_node, lock.working()) == lock.own();
         self.is_offered(now) || (!leaves && falls_here()) || now >= open_since + patience
@@ -111,7 +115,7 @@ impl Claims {
     /// A claim is sent.
     pub(super) fn begin(&mut self) {
         // A doubt that arises while the answer is on its way is about what comes after the answer.
-        self.doubted = None;
+        (self.doubted, self.doubted_meanwhile) = (None, false);
         if !matches!(self.last, Ownership::Other(_)) {
             self.last = Ownership::Claiming;
         }
@@ -129,10 +133,12 @@ impl Claims {
 
     /// The owner may have given the group up although its session is alive: this replica asks again.
     pub(super) fn doubt(&mut self) {
-        if let Ownership::Other(session) = self.last
-            && self.doubted.replace(session) != Some(session)
-        {
-            self.open_since = None;
+        match self.last {
+            Ownership::Other(session) if self.doubted.replace(session) != Some(session) => {
+                self.open_since = None;
+            }
+            Ownership::Claiming => self.doubted_meanwhile = true,
+            _ => {}
         }
     }
 
@@ -157,8 +163,12 @@ impl Claims {
         now < self.offered_until
     }
 
-    /// Whether the answer to a claim, which is being taken in, ends the time in which it was not known who took a group
-    /// that this replica gave away.
+    /// Whether this replica gave the group to another one, and does not know yet whether that one took it.
+    pub(super) fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// The same, to be called when it becomes known.
     pub(super) fn take_given(&mut self) -> bool {
         std::mem::take(&mut self.given)
     }
@@ -182,6 +192,7 @@ impl Claims {
             }
         };
         self.was_ours = matches!(claimed, Claimed::Ours(_));
+        let doubted = std::mem::take(&mut self.doubted_meanwhile);
         match claimed {
             Claimed::Ours(_) => {
                 self.open_since = None;
@@ -193,6 +204,9 @@ impl Claims {
             // about to end, and then the group is claimed at once.
             Claimed::By { session } => {
                 self.last = Ownership::Other(session);
+                if doubted {
+                    (self.doubted, self.open_since) = (Some(session), None);
+                }
                 self.after = if lock.is_living(session) { Duration::ZERO } else { now + RECLAIM };
             }
             Claimed::Foreign { group } => {
@@ -287,6 +301,11 @@ mod tests {
         assert!(!given_up.due(&key, None, true, &of_chosen, PATIENCE, now));
         assert!(given_up.due(&key, None, true, &of_chosen, PATIENCE, now + PATIENCE), "nobody else took it");
         assert!(given_up.due(&key, None, false, &of_chosen, PATIENCE, now));
+        // The one that gave it up takes it back before that.
+        let (mut giver, of_giver) = (Claims::default(), view(&[others[0], chosen, others[1]]));
+        giver.give();
+        assert!(!giver.due(&key, None, false, &of_giver, PATIENCE, now));
+        assert!(giver.due(&key, None, false, &of_giver, PATIENCE, now + PATIENCE / 4));
         // The holder and the owner were lost together.
         let without_owner = view(&[chosen, others[1]]);
         assert!(given_up.due(&key, None, true, &without_owner, PATIENCE, now));
@@ -297,6 +316,26 @@ mod tests {
         let living = suspecting.living().to_vec();
         suspecting.beat(next, living, vec![chosen], Duration::ZERO);
         assert!(Claims::default().due(&key, None, false, &suspecting, PATIENCE, now));
+    }
+
+    #[test]
+    fn a_group_that_is_given_up_while_its_owner_is_asked_for_is_asked_for_again() {
+        let key = Key::new("web").expect("a key");
+        let (own, owner) = (SessionId::new(), SessionId::new());
+        let lock = view(&[own, owner]);
+        let now = Duration::from_secs(100);
+        for given_up in [false, true] {
+            let mut claims = Claims::default();
+            claims.begin();
+            if given_up {
+                claims.doubt();
+            }
+            let by = Ok(Answer::Lock(Box::new(Claimed::By { session: owner })));
+            assert_eq!(claims.answered(by, &lock, now), Ok(false));
+            // At once or after the patience, depending on whom it falls to.
+            assert!(!claims.due(&key, None, false, &lock, PATIENCE, now) || given_up);
+            assert_eq!(claims.due(&key, None, false, &lock, PATIENCE, now + PATIENCE), given_up);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! How replicas share the groups.
 
+use std::time::{Duration, Instant};
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -195,12 +197,16 @@ async fn a_replica_that_gets_a_group_knows_which_pod_has_failed() {
     web.owned_on(1 - preferred).await;
     report(&web.pods, &name, "False").await;
     eventually("a failover", async || web.active().await == Some(1 - preferred)).await;
+    let failed_at = Instant::now();
     report(&web.pods, &name, "True").await;
     web.owned_on(preferred).await;
     // The new owner would have given the role back by now.
     web.heartbeats(8).await;
-    let status = web.status().await;
-    assert_eq!((web.active().await, &status["ready"]), (Some(1 - preferred), &json!("2/2")), "{status:#}");
+    let (active, status) = (web.active().await, web.status().await);
+    assert_eq!(status["ready"], "2/2");
+    // After a minute it may go back.
+    let stays = active == Some(1 - preferred) || failed_at.elapsed() > Duration::from_mins(1);
+    assert!(stays, "{status:#}");
     web.end().await;
 }
 

@@ -99,8 +99,8 @@ impl Replica {
                 on_delete: entry.object.on_delete,
             },
             declared: entry.object.declared.clone(),
-            // The model has no history in the status.
-            last_change: None,
+            // The model's status has no history.
+            history: Vec::new(),
             obstacle: entry.object.contested.then_some(Reason::SelectedByOtherGroup),
             switchover: entry.object.requested.clone().map(|id| SwitchoverRequest { id, to: None }),
             deleting: entry.object.deleting,

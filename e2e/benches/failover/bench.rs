@@ -4,7 +4,6 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::{join_all, try_join_all};
-use k8s_openapi::api::core::v1::Pod;
 use leadergroup_e2e::{
     cluster::Cluster,
     command::progress,
@@ -31,6 +30,9 @@ const FAILURES: usize = 3;
 /// kube-proxy's `minSyncPeriod`: its default, and a short one.
 pub(crate) const PROXY_DEFAULT: Duration = Duration::from_secs(1);
 pub(crate) const PROXY_SHORT: Duration = Duration::from_millis(100);
+/// The time between the last planned change and a power-off. A node seldom loses power right after a change of holder,
+/// and within seconds of it groups go to owners on other nodes.
+const REST: Duration = Duration::from_secs(15);
 /// What is measured with the short one.
 const WITH_SHORT: [Fault; 2] = [Fault::Switchover, Fault::Deletion];
 
@@ -217,15 +219,16 @@ impl Bench {
             }
         }));
         let rounds: Vec<_> = rounds.await.into_iter().flatten().collect();
-        let replicas = self.stage.operator.replicas().await?;
-        let on_node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-        let with_replica = replicas.iter().any(on_node);
+        tokio::time::sleep(REST).await;
+        let owned = owned_on(self.stage.own()?, node).await?;
+        let owned = owned.as_str();
         let at = Moment::from(self.stage.own()?.power_off(node).await?);
         let figures = join_all(rounds.into_iter().map(|(candidate, round)| async move {
             let figures = async {
                 let round = round?;
                 ensure!(round.serving.node == node, "{} is not on {node} any more", round.serving.pod);
-                Ok(Figures { with_replica, ..round.since(fault, at).await? })
+                let key = format!("/{}/", candidate.scenario.namespace);
+                Ok(Figures { with_owner: owned.contains(&key), ..round.since(fault, at).await? })
             };
             (candidate, figures.await)
         }));
@@ -242,6 +245,15 @@ impl Bench {
         let takes_long = fault == Fault::PowerOff && candidate.kind == Kind::Kubernetes;
         if takes_long { self.plan.rounds.min(6) } else { self.plan.rounds }
     }
+}
+
+/// The keys of the groups whose owner is on a node.
+async fn owned_on(cluster: &Cluster, node: &str) -> Result<String> {
+    let owned = format!(
+        "select l.key from leadergroup.lock l join leadergroup.session s on s.id = l.session \
+         where not s.dead and s.place = '{node}'"
+    );
+    cluster.database().sql("leadergroup", &owned).await
 }
 
 /// Starts the cluster with the operator and the images of the candidates.

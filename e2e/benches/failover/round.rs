@@ -46,8 +46,8 @@ pub(crate) struct Figures {
     pub(crate) misrouted: Option<usize>,
     /// More than one pod was a ready endpoint at a time.
     pub(crate) two_endpoints: bool,
-    /// A replica of the operator was on the node that failed.
-    pub(crate) with_replica: bool,
+    /// The replica of the operator that owned the group was on the node that failed.
+    pub(crate) with_owner: bool,
 }
 
 /// A candidate that is served, with a client that calls it.
@@ -128,7 +128,7 @@ impl<'a> Round<'a> {
             stale: switch.map_or(0, |switch| switch.stale),
             misrouted: (fault != Fault::Rollout).then_some(misrouted),
             two_endpoints: observed.endpoints.most_since(at) > 1,
-            with_replica: false,
+            with_owner: false,
         })
     }
 }

@@ -33,7 +33,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let (session, name) = owner(s).await?;
         let at = Moment::from(s.stage.own()?.power_off(&before.node).await?);
         // It is not adopted before the session ttl is over.
-        ensure!(owner(s).await?.0 == session, "the group was given away by {name} just before the power-off");
+        let is_owned = owner(s).await?.0 == session;
+        ensure!(
+            is_owned,
+            "{name} gave the group away before the power-off, which took {:?}",
+            Moment::now().since(at)
+        );
         let after = s.failover("power-off", &before, at, Some(&client), &["Silent"]).await?;
         s.stage.own()?.power_on(&before.node).await?;
         let settled = s.settled(STARTED).await?;

@@ -26,7 +26,7 @@ begin atomic
            pg_catalog.pg_notify('leadergroup_' || replace(wake.session::text, '-', ''), wake.grant_id::text);
 end;
 
--- The same for all sessions: a key may be free (''), or a living session gave up claims ('yielded').
+-- The same for all sessions: a key may be free (''), or a session that lives gave up its claim to a key ('yielded KEY').
 create function leadergroup.wake_all(word text) returns void
 language sql volatile
 begin atomic

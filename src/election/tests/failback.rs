@@ -194,36 +194,50 @@ fn the_delay_starts_again_when_the_group_comes_back_to_this_replica() {
     assert_eq!((case.asked.is_empty(), case.group.wake()), (true, Some(case.now + DELAY)));
 }
 
+/// The status after these changes, the latest first, and with this active pod. A name stands for a pod that failed.
+/// a has the highest priority.
+fn reporting(history: &[(i64, Option<&str>)], holder: &str) -> World {
+    let token = history[0].0;
+    let mut world = settled();
+    for member in &mut world.members {
+        member.role = if member.pod == pod(holder) { Role::Active } else { Role::Standby };
+        member.stamp = Some(token);
+    }
+    world.members[0].priority = 10;
+    world.policy.failback = Some(Duration::ZERO);
+    world.declared = declaration(token, Some(holder), &[]);
+    let past = |(token, failed): &(i64, Option<&str>)| PastChange {
+        token: *token,
+        failed: failed.map(str::to_owned),
+    };
+    world.history = history.iter().map(past).collect();
+    world
+}
+
 /// The owner of a group is often another replica after each change of holder.
 #[test]
 fn a_failure_counts_for_a_replica_that_becomes_the_owner_after_it() {
-    let reported = |token, failed: Option<&str>| {
-        let mut world = settled();
-        for (member, role) in world.members.iter_mut().zip([Role::Standby, Role::Active, Role::Standby]) {
-            (member.role, member.stamp) = (role, Some(token));
-        }
-        world.members[0].priority = 10;
-        world.policy.failback = Some(Duration::ZERO);
-        world.declared = declaration(token, Some("b"), &[]);
-        world.last_change = Some(LastChange { token, failed: failed.map(str::to_owned) });
-        world
-    };
-    // What the first look shows may be old. The second change is a failure of a, or another one.
-    for (failed, goes_back) in [(Some("a"), false), (None, true)] {
+    // What the first look shows may be old.
+    let first = reporting(&[(5, Some("b"))], "a");
+    let failed = reporting(&[(6, Some("a")), (5, Some("b"))], "b");
+    let planned = reporting(&[(6, None), (5, Some("b"))], "b");
+    let both = reporting(&[(7, None), (6, Some("a")), (5, Some("b"))], "b");
+    let mut another = failed.clone();
+    another.members[0].pod.uid = "uid-of-another-a".to_owned();
+    for (seen, goes_back) in [(failed, false), (planned, true), (both, false), (another, true)] {
         let mut case = Case { group: Group::new(World::default()), now: NOW, asked: Vec::new() };
-        case.world(reported(5, Some("a")));
-        assert!(!case.group.lapses.has("uid-a"));
-        case.world(reported(6, failed));
-        case.world(reported(6, failed));
+        for world in [&first, &seen, &seen] {
+            case.world(world.clone());
+        }
         case.now += Duration::from_secs(5);
-        let row = Some(row(6, Some("b"), true));
-        let seed = Uuid::from_u128(2_000);
-        case.step(Event::Owned { seed, row, world: reported(6, failed) });
+        let row = Some(row(seen.declared.token, Some("b"), true));
+        case.step(Event::Owned { seed: Uuid::from_u128(2_000), row, world: seen.clone() });
         let granted = case.asked.iter().any(|(_, effect)| matches!(effect, Effect::Grant(_)));
-        assert_eq!(granted, goes_back, "{:?}", case.asked);
+        assert_eq!(granted, goes_back, "{:?}: {:?}", seen.history, case.asked);
         case.now = NOW + Duration::from_mins(1);
         case.step(Event::Tick);
         assert!(goes_back || case.grant().holder == pod("a"), "it counts once");
+        assert!(!case.group.lapses.has("uid-b"));
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     },
     routing::Reported,
 };
-use leadergroup_lock::SessionId;
+use leadergroup_lock::{Claimed, SessionId};
 
 /// The pause after a failed write of a status.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
@@ -114,18 +114,22 @@ impl Controller {
         };
         let buried = matches!(&answer, Ok(Answer::Buried));
         group.report.spoken &= answer.is_err();
-        let given = group.claims.take_given();
+        let given = is_decisive(&answer) && group.claims.take_given();
         let offered = group.claims.is_offered(now);
         match group.claims.answered(answer, self.index.lock(), now) {
             Ok(true) => {
                 group.trouble = None;
                 group.owned_since = now;
-                if offered || given {
+                if offered {
                     group.moved_at = Some(now);
+                }
+                if given {
+                    group.returned_at = Some(now);
                 }
                 self.adopt(&name, row, now);
             }
             Ok(false) if buried => self.step(&name, Event::Buried, now),
+            Ok(false) if given => self.batches.taken(),
             Ok(false) => {}
             Err(trouble) => {
                 let known = group.trouble.replace(trouble.clone());
@@ -230,4 +234,13 @@ impl Controller {
 /// The name and UID of a pod.
 fn reference(pod: &Pod) -> Option<PodRef> {
     Some(PodRef { name: pod.metadata.name.clone()?, uid: pod.metadata.uid.clone()? })
+}
+
+/// Whether the answer to a claim tells whose the group is.
+fn is_decisive(answer: &Result<Answer, Trouble>) -> bool {
+    match answer {
+        Ok(Answer::Lock(claimed) | Answer::Unsettled(claimed)) => !matches!(**claimed, Claimed::Busy),
+        Ok(Answer::Buried) => true,
+        Err(_) => false,
+    }
 }

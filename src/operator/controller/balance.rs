@@ -16,30 +16,80 @@ const MOST_AT_ONCE: usize = 50;
 /// The pause before a group is given to the replica that it falls to, after it came back because that one did not claim
 /// it, or moved because a replica did not hear its holder.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
+/// The pause after no group of a batch was claimed by another replica.
+const UNTAKEN_PAUSE: Duration = Duration::from_mins(1);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
 /// replicas hears the holder only some of the time.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
+
+/// The batches of groups that are given to the replicas that they fall to.
+#[derive(Debug, Default)]
+pub(super) struct Batches {
+    /// When the last one was given, until it is known what became of it.
+    given_at: Option<Duration>,
+    /// Whether another replica has claimed a group of it.
+    taken: bool,
+    /// When it turned out that no other replica had claimed a group of one.
+    untaken_at: Option<Duration>,
+}
+
+impl Batches {
+    /// Another replica has claimed a group.
+    pub(super) fn taken(&mut self) {
+        self.taken = true;
+    }
+
+    /// Whether another batch may be given. `unanswered`: it is not known yet who claims some group of the last one.
+    fn allow_another(
+        &mut self,
+        unanswered: bool,
+        ttl: Duration,
+        living_since: Duration,
+        now: Duration,
+    ) -> bool {
+        if let Some(given_at) = self.given_at {
+            if unanswered && now < given_at + ttl {
+                return false;
+            }
+            self.given_at = None;
+            if !self.taken {
+                self.untaken_at = Some(now);
+            }
+        }
+        self.untaken_at.is_none_or(|at| now >= at + UNTAKEN_PAUSE || at < living_since)
+    }
+}
 
 impl Controller {
     /// Gives groups at rest to the replicas that they fall to. To be called once a heartbeat.
     ///
     /// Nothing is given while replicas come and go: one that has just joined first lists its objects and probes its
-    /// pods.
+    /// pods. The holder must have been the same for one ttl of a session: by then other replicas have seen the change,
+    /// and what failed, and one that was lost together with the former holder is no longer taken for a living one.
     pub(super) fn balance(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
-        let lock = self.index.lock();
-        if now < lock.living_since() + self.session_ttl {
+        let (ttl, living_since) = (self.session_ttl, self.index.lock().living_since());
+        let unanswered = self.groups.values().any(|group| group.claims.is_given());
+        if now < living_since + ttl || !self.batches.allow_another(unanswered, ttl, living_since, now) {
             return;
         }
+        let lock = self.index.lock();
         let falls_to_other = |group: &Group| {
             let record = group.record();
             let chosen = falls_to(&record.key, self.index.holder_node(&record.name), lock.working());
             chosen.is_some_and(|chosen| chosen != own)
         };
-        let given = self.at_rest(now, |group| group.is_settled(MOVED_PAUSE, now) && falls_to_other(group));
+        let over = |at: Option<Duration>, pause| at.is_none_or(|at| now >= at + pause);
+        let given = self.at_rest(now, |group| {
+            now >= group.held_since + ttl
+                && over(group.moved_at.max(group.returned_at), MOVED_PAUSE)
+                && falls_to_other(group)
+        });
         if given.is_empty() {
             return;
         }
+        self.batches.given_at = Some(now);
+        self.batches.taken = false;
         tracing::debug!(groups = given.len(), "giving groups to the replicas that they fall to");
         self.give(own, given, now, |group| group.claims.give());
     }
@@ -49,7 +99,8 @@ impl Controller {
     pub(super) fn hand_over(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
         let given = self.at_rest(now, |group| {
-            group.election().is_heard_elsewhere() && group.is_settled(HAND_OVER_PAUSE, now)
+            let rested = group.moved_at.is_none_or(|moved_at| now >= moved_at + HAND_OVER_PAUSE);
+            group.election().is_heard_elsewhere() && rested
         });
         let Some((first, _)) = given.first() else { return };
         tracing::warn!(
@@ -106,9 +157,6 @@ impl Controller {
 
 impl Group {
     /// Whether nothing is under way and nothing is wrong, so that another replica can go on as well as this one.
-    ///
-    /// The holder must have been the same for one ttl of a session: by then other replicas have seen the change and
-    /// what failed, and one that was lost together with the former holder is no longer taken for a living one.
     fn is_at_rest(&self, now: Duration, session_ttl: Duration) -> bool {
         let election = self.election();
         let report = &self.report;
@@ -118,12 +166,36 @@ impl Group {
             && (election.holder().is_none() || election.has_healthy_active())
             && !(report.writing || report.queued || report.rendered.is_none() || self.record().is_deleting())
             && self.trouble.is_none()
-            && now >= self.owned_since.max(self.held_since) + session_ttl
+            && now >= self.owned_since + session_ttl
     }
+}
 
-    /// Whether no attempt to move the group has failed for this long, and none was made because a replica did not hear
-    /// its holder.
-    fn is_settled(&self, pause: Duration, now: Duration) -> bool {
-        self.moved_at.is_none_or(|moved_at| now >= moved_at + pause)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_batch_waits_for_the_last_one_and_longer_if_nobody_took_it() {
+        let s = Duration::from_secs;
+        let mut batches = Batches::default();
+        let allowed = |batches: &mut Batches, unanswered, now| {
+            let allowed = batches.allow_another(unanswered, s(4), Duration::ZERO, s(now));
+            if allowed {
+                (batches.given_at, batches.taken) = (Some(s(now)), false);
+            }
+            allowed
+        };
+        assert!(allowed(&mut batches, false, 100));
+        assert!(!allowed(&mut batches, true, 101));
+        batches.taken();
+        assert!(allowed(&mut batches, false, 102));
+        // One of it is never answered for, such as a group that can no longer be decoded.
+        batches.taken();
+        assert!(allowed(&mut batches, true, 106));
+        // Nobody took one of this batch.
+        assert!(!allowed(&mut batches, false, 107) && !allowed(&mut batches, false, 166));
+        assert!(allowed(&mut batches, false, 167));
+        assert!(!allowed(&mut batches, false, 168));
+        assert!(batches.allow_another(false, s(4), s(169), s(174)), "other replicas have come");
     }
 }

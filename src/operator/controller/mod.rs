@@ -98,6 +98,7 @@ pub(super) struct Controller {
     unclaimed: BTreeSet<GroupName>,
     /// A claim is on its way. Those that are being settled do not count.
     claiming: bool,
+    batches: balance::Batches,
     /// What the other replicas are to be told.
     untold: Untold,
     resync: Schedule,
@@ -124,6 +125,7 @@ impl Controller {
             unreported: VecDeque::new(),
             unclaimed: BTreeSet::new(),
             claiming: false,
+            batches: balance::Batches::default(),
             untold: Untold::default(),
             resync: Schedule::default(),
             draining: false,

@@ -11,7 +11,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 use super::pod::{Pods, TrackedPod};
 use crate::{
     api::{Failback, LeaderGroup, PlannedLoss, Reason},
-    election::{LastChange, Member, Policy, World},
+    election::{Member, PastChange, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{coverage::ProbeCoverage, nodes::Nodes, owners::Owners, record::Record, trouble::Trouble},
     routing::RoleLabelUse,
@@ -218,7 +218,7 @@ impl IndexedGroup {
                 on_delete: spec.on_delete,
             },
             declared: self.record.declared(),
-            last_change: self.last_change(),
+            history: self.history(),
             obstacle: self.obstacle(),
             switchover: self.record.requested_switchover(),
             deleting: self.record.is_deleting(),
@@ -227,12 +227,15 @@ impl IndexedGroup {
         }
     }
 
-    /// The last change of holder in the status' history. A release has the token of the term that it ends, and is none.
-    fn last_change(&self) -> Option<LastChange> {
-        let entry = self.record.status()?.history.iter().find(|entry| entry.to.is_some())?;
-        let is_failure = Reason::of_change(&entry.reason).is_some_and(Reason::is_failure);
-        let failed = entry.from.clone().filter(|_| is_failure && entry.from != entry.to);
-        Some(LastChange { token: entry.token, failed })
+    /// The changes of holder in the status' history, without releases: these have the token of the term that they end.
+    fn history(&self) -> Vec<PastChange> {
+        let entries = self.record.status().map_or(&[][..], |status| &status.history);
+        let changes = entries.iter().filter(|entry| entry.to.is_some()).map(|entry| {
+            let is_failure = Reason::of_change(&entry.reason).is_some_and(Reason::is_failure);
+            let failed = entry.from.clone().filter(|_| is_failure && entry.from != entry.to);
+            PastChange { token: entry.token, failed }
+        });
+        changes.collect()
     }
 
     /// Why no pod of this group may be promoted.
