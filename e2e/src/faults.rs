@@ -200,13 +200,20 @@ impl Cluster {
     /// Makes a machine's kernel forget its connections to a Service. A connection to a pod that hung stays known for
     /// minutes, and a new one from the same port would follow it to that pod.
     pub async fn forget_connections(&self, machine: &str, service: IpAddr) -> Result<()> {
-        let mut command = self.command_on(machine, "conntrack");
-        command.args(["--delete", "--orig-dst", &service.to_string()]);
-        let done = command.output().await.context("running conntrack")?;
-        let said = String::from_utf8_lossy(&done.stderr);
-        // It fails if there is none.
-        ensure!(done.status.success() || said.contains("0 flow entries"), "conntrack failed: {said}");
-        Ok(())
+        for _ in 0..100 {
+            let mut command = self.command_on(machine, "conntrack");
+            command.args(["--delete", "--orig-dst", &service.to_string()]);
+            let done = command.output().await.context("running conntrack")?;
+            let said = String::from_utf8_lossy(&done.stderr);
+            // It stops if the kernel has forgotten one in the meantime. There is one less each time.
+            if said.contains("such conntrack doesn't exist") {
+                continue;
+            }
+            // It fails if there is none.
+            ensure!(done.status.success() || said.contains("0 flow entries"), "conntrack failed: {said}");
+            return Ok(());
+        }
+        bail!("conntrack did not come to the end of its list in 100 attempts")
     }
 
     /// A command that runs in a machine's network namespace but not in its mounts, for example a client that calls a

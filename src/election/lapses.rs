@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::world::World;
+use crate::api::PodRef;
 
 /// For how long others are preferred to a pod that has failed once. Each further failure doubles it.
 const FIRST: Duration = Duration::from_mins(1);
@@ -49,6 +50,7 @@ impl Lapses {
         let exists = |uid: &String| world.members.iter().any(|member| member.pod.uid == *uid);
         self.pods.retain(|uid, _| exists(uid));
         self.holders.retain(|_, uid| exists(uid));
+        self.declared(&world.declared.strip);
         let latest = world.history.first().map_or(0, |change| change.token);
         let noted = self.noted.map_or(latest, |noted| noted.max(latest));
         if let Some(before) = self.noted.replace(noted) {
@@ -59,9 +61,12 @@ impl Lapses {
                 }
             }
         }
-        if let Some(holder) = &world.declared.holder {
-            self.holders.insert(holder.name.clone(), holder.uid.clone());
-        }
+        self.declared(world.declared.holder.as_slice());
+    }
+
+    /// Notes that these pods were declared as holders.
+    fn declared(&mut self, pods: &[PodRef]) {
+        self.holders.extend(pods.iter().map(|pod| (pod.name.clone(), pod.uid.clone())));
     }
 
     /// Notes a change of holder that this replica has carried out. `failed` is the former holder, if it was replaced

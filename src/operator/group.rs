@@ -40,7 +40,7 @@ pub(super) struct Group {
     pub(super) publishing: Publishing,
     /// When this replica became the owner.
     pub(super) owned_since: Duration,
-    /// Since when the holder has been the same, and its term confirmed or not.
+    /// When the holder, or whether its term is confirmed, last changed.
     pub(super) held_since: Duration,
     /// When this replica last gave the group to one that hears the holder, or took it for that reason.
     pub(super) moved_at: Option<Duration>,

@@ -34,10 +34,8 @@ pub(super) struct Claims {
     last: Ownership,
     /// This replica owned the group last, as far as it knows.
     was_ours: bool,
-    /// The other session, if it may have given the group up.
-    doubted: Option<SessionId>,
-    /// The owner may have given the group up while a claim was on its way.
-    doubted_meanwhile: bool,
+    /// The owner may have given the group up since the last claim was sent.
+    doubted: bool,
     /// When the next claim may be made.
     after: Duration,
     /// Since when the group has had no owner, as far as this replica knows.
@@ -53,8 +51,7 @@ impl Default for Claims {
         Self {
             last: Ownership::Unowned,
             was_ours: false,
-            doubted: None,
-            doubted_meanwhile: false,
+            doubted: false,
             after: Duration::ZERO,
             open_since: None,
             given: false,
@@ -79,7 +76,7 @@ impl Claims {
     /// This is a time and not a number of heartbeats, because each group that is given up causes an extra one.
     ///
     /// A replica that is deaf to the holder does not take a group that an owner which still lives gave up, only because
-    /// the group falls to it. That owner takes it back sooner than after `patience`.
+    /// the group falls to it. It waits twice as long, so that this owner takes it back.
     pub(super) fn due(
         &mut self,
         key: &Key,
@@ -99,15 +96,15 @@ impl Claims {
         }
         let asks = match self.last {
             Ownership::Unowned | Ownership::Foreign(_) => true,
-            Ownership::Other(session) => self.doubted == Some(session),
+            Ownership::Other(_) => self.doubted,
             Ownership::Claiming | Ownership::Ours => false,
         };
         if !asks || now < self.after {
             return false;
         }
         let open_since = *self.open_since.get_or_insert(now);
-        let patience = if self.given { patience / 4 } else { patience };
         let leaves = deaf && matches!(self.last, Ownership::Other(_));
+        let patience = if leaves { patience * 2 } else { patience };
         let falls_here = || falls_to(key, holder_node, lock.working()) == lock.own();
         self.is_offered(now) || (!leaves && falls_here()) || now >= open_since + patience
     }
@@ -115,7 +112,7 @@ impl Claims {
     /// A claim is sent.
     pub(super) fn begin(&mut self) {
         // A doubt that arises while the answer is on its way is about what comes after the answer.
-        (self.doubted, self.doubted_meanwhile) = (None, false);
+        self.doubted = false;
         if !matches!(self.last, Ownership::Other(_)) {
             self.last = Ownership::Claiming;
         }
@@ -128,28 +125,25 @@ impl Claims {
 
     /// The answer to a claim is of no use: it is for a session that has ended.
     pub(super) fn abandon(&mut self) {
-        self.last = Ownership::Unowned;
+        (self.last, self.given) = (Ownership::Unowned, false);
     }
 
     /// The owner may have given the group up although its session is alive: this replica asks again.
     pub(super) fn doubt(&mut self) {
-        match self.last {
-            Ownership::Other(session) if self.doubted.replace(session) != Some(session) => {
-                self.open_since = None;
-            }
-            Ownership::Claiming => self.doubted_meanwhile = true,
-            _ => {}
+        if !std::mem::replace(&mut self.doubted, true) {
+            self.open_since = None;
         }
     }
 
     /// This replica gives the group to the one that it falls to.
     pub(super) fn give(&mut self) {
-        (self.last, self.given, self.was_ours) = (Ownership::Unowned, true, false);
+        (self.last, self.was_ours) = (Ownership::Unowned, false);
+        self.given = true;
     }
 
     /// This replica gives the group to one that has offered to take it, although the group may fall to this one.
     pub(super) fn hand_over(&mut self, now: Duration) {
-        self.give();
+        (self.last, self.was_ours) = (Ownership::Unowned, false);
         self.after = now + RECLAIM;
     }
 
@@ -163,12 +157,12 @@ impl Claims {
         now < self.offered_until
     }
 
-    /// Whether this replica gave the group to another one, and does not know yet whether that one took it.
+    /// Whether this replica gave the group to the one that it falls to, and does not know yet whether that one took it.
     pub(super) fn is_given(&self) -> bool {
         self.given
     }
 
-    /// The same, to be called when it becomes known.
+    /// The same, and forgets it.
     pub(super) fn take_given(&mut self) -> bool {
         std::mem::take(&mut self.given)
     }
@@ -192,7 +186,6 @@ impl Claims {
             }
         };
         self.was_ours = matches!(claimed, Claimed::Ours(_));
-        let doubted = std::mem::take(&mut self.doubted_meanwhile);
         match claimed {
             Claimed::Ours(_) => {
                 self.open_since = None;
@@ -204,8 +197,8 @@ impl Claims {
             // about to end, and then the group is claimed at once.
             Claimed::By { session } => {
                 self.last = Ownership::Other(session);
-                if doubted {
-                    (self.doubted, self.open_since) = (Some(session), None);
+                if self.doubted {
+                    self.open_since = None;
                 }
                 self.after = if lock.is_living(session) { Duration::ZERO } else { now + RECLAIM };
             }
@@ -281,7 +274,6 @@ mod tests {
         given.hand_over(now);
         let falls_to_it = |given: &mut Claims, at| given.due(&key, None, false, &of_chosen, PATIENCE, at);
         assert!(!falls_to_it(&mut given, now) && falls_to_it(&mut given, now + RECLAIM));
-        assert!(given.take_given() && !given.take_given());
         // Its session is gone.
         assert!(claims.due(&key, None, false, &view(&[other]), PATIENCE, Duration::from_secs(106)));
     }
@@ -299,13 +291,15 @@ mod tests {
         assert_eq!(given_up.answered(Ok(Answer::Lock(Box::new(by))), &of_chosen, now), Ok(false));
         given_up.doubt();
         assert!(!given_up.due(&key, None, true, &of_chosen, PATIENCE, now));
-        assert!(given_up.due(&key, None, true, &of_chosen, PATIENCE, now + PATIENCE), "nobody else took it");
-        assert!(given_up.due(&key, None, false, &of_chosen, PATIENCE, now));
-        // The one that gave it up takes it back before that.
+        // The one that gave it up takes it back first.
         let (mut giver, of_giver) = (Claims::default(), view(&[others[0], chosen, others[1]]));
         giver.give();
         assert!(!giver.due(&key, None, false, &of_giver, PATIENCE, now));
-        assert!(giver.due(&key, None, false, &of_giver, PATIENCE, now + PATIENCE / 4));
+        assert!(giver.due(&key, None, false, &of_giver, PATIENCE, now + PATIENCE));
+        assert!(giver.take_given() && !giver.take_given());
+        assert!(!given_up.due(&key, None, true, &of_chosen, PATIENCE, now + PATIENCE));
+        assert!(given_up.due(&key, None, true, &of_chosen, PATIENCE, now + PATIENCE * 2), "nobody took it");
+        assert!(given_up.due(&key, None, false, &of_chosen, PATIENCE, now));
         // The holder and the owner were lost together.
         let without_owner = view(&[chosen, others[1]]);
         assert!(given_up.due(&key, None, true, &without_owner, PATIENCE, now));

@@ -222,11 +222,22 @@ fn a_failure_counts_for_a_replica_that_becomes_the_owner_after_it() {
     let failed = reporting(&[(6, Some("a")), (5, Some("b"))], "b");
     let planned = reporting(&[(6, None), (5, Some("b"))], "b");
     let both = reporting(&[(7, None), (6, Some("a")), (5, Some("b"))], "b");
+    let mut started_late = planned.clone();
+    started_late.history.remove(0);
+    started_late.declared.strip = vec![pod("a")];
     let mut another = failed.clone();
     another.members[0].pod.uid = "uid-of-another-a".to_owned();
-    for (seen, goes_back) in [(failed, false), (planned, true), (both, false), (another, true)] {
+    let mut reported_late = failed.clone();
+    reported_late.declared.strip = vec![pod("a")];
+    for (first, seen, goes_back) in [
+        (&first, failed, false),
+        (&first, planned, true),
+        (&first, both, false),
+        (&first, another, true),
+        (&started_late, reported_late, false),
+    ] {
         let mut case = Case { group: Group::new(World::default()), now: NOW, asked: Vec::new() };
-        for world in [&first, &seen, &seen] {
+        for world in [first, &seen, &seen] {
             case.world(world.clone());
         }
         case.now += Duration::from_secs(5);

@@ -17,6 +17,7 @@ use crate::{
         lock_view::Yielded,
         message::{Done, Message},
         object::GroupName,
+        ownership::Ownership,
         queue::Urgency,
         resync::{self, Rows},
         trouble::Trouble,
@@ -129,8 +130,11 @@ impl Controller {
                 self.adopt(&name, row, now);
             }
             Ok(false) if buried => self.step(&name, Event::Buried, now),
-            Ok(false) if given => self.batches.taken(),
-            Ok(false) => {}
+            Ok(false) => {
+                if given && matches!(group.claims.owner(), Ownership::Other(_)) {
+                    self.batches.taken();
+                }
+            }
             Err(trouble) => {
                 let known = group.trouble.replace(trouble.clone());
                 if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
@@ -239,8 +243,8 @@ fn reference(pod: &Pod) -> Option<PodRef> {
 /// Whether the answer to a claim tells whose the group is.
 fn is_decisive(answer: &Result<Answer, Trouble>) -> bool {
     match answer {
-        Ok(Answer::Lock(claimed) | Answer::Unsettled(claimed)) => !matches!(**claimed, Claimed::Busy),
-        Ok(Answer::Buried) => true,
+        Ok(Answer::Lock(claimed)) => !matches!(**claimed, Claimed::Busy),
+        Ok(_) => true,
         Err(_) => false,
     }
 }

@@ -16,7 +16,7 @@ const MOST_AT_ONCE: usize = 50;
 /// The pause before a group is given to the replica that it falls to, after it came back because that one did not claim
 /// it, or moved because a replica did not hear its holder.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
-/// The pause after no group of a batch was claimed by another replica.
+/// The time between two batches if other replicas claimed no group of the first one.
 const UNTAKEN_PAUSE: Duration = Duration::from_mins(1);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
 /// replicas hears the holder only some of the time.
@@ -25,38 +25,29 @@ const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 /// The batches of groups that are given to the replicas that they fall to.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    /// When the last one was given, until it is known what became of it.
+    /// When the last one was given.
     given_at: Option<Duration>,
-    /// Whether another replica has claimed a group of it.
+    /// Whether another replica has claimed a group since then.
     taken: bool,
-    /// When it turned out that no other replica had claimed a group of one.
-    untaken_at: Option<Duration>,
 }
 
 impl Batches {
-    /// Another replica has claimed a group.
+    fn given(&mut self, now: Duration) {
+        (self.given_at, self.taken) = (Some(now), false);
+    }
+
+    /// Another replica has claimed a group that was given to it.
     pub(super) fn taken(&mut self) {
         self.taken = true;
     }
 
     /// Whether another batch may be given. `unanswered`: it is not known yet who claims some group of the last one.
-    fn allow_another(
-        &mut self,
-        unanswered: bool,
-        ttl: Duration,
-        living_since: Duration,
-        now: Duration,
-    ) -> bool {
-        if let Some(given_at) = self.given_at {
-            if unanswered && now < given_at + ttl {
-                return false;
-            }
-            self.given_at = None;
-            if !self.taken {
-                self.untaken_at = Some(now);
-            }
+    fn allow_another(&self, unanswered: bool, ttl: Duration, living_since: Duration, now: Duration) -> bool {
+        match self.given_at {
+            None => true,
+            Some(at) if unanswered && now < at + ttl => false,
+            Some(at) => self.taken || at < living_since || now >= at + UNTAKEN_PAUSE,
         }
-        self.untaken_at.is_none_or(|at| now >= at + UNTAKEN_PAUSE || at < living_since)
     }
 }
 
@@ -88,8 +79,7 @@ impl Controller {
         if given.is_empty() {
             return;
         }
-        self.batches.given_at = Some(now);
-        self.batches.taken = false;
+        self.batches.given(now);
         tracing::debug!(groups = given.len(), "giving groups to the replicas that they fall to");
         self.give(own, given, now, |group| group.claims.give());
     }
@@ -178,24 +168,19 @@ mod tests {
     fn the_next_batch_waits_for_the_last_one_and_longer_if_nobody_took_it() {
         let s = Duration::from_secs;
         let mut batches = Batches::default();
-        let allowed = |batches: &mut Batches, unanswered, now| {
-            let allowed = batches.allow_another(unanswered, s(4), Duration::ZERO, s(now));
-            if allowed {
-                (batches.given_at, batches.taken) = (Some(s(now)), false);
-            }
-            allowed
+        let allows = |batches: &Batches, unanswered, now| {
+            batches.allow_another(unanswered, s(4), Duration::ZERO, s(now))
         };
-        assert!(allowed(&mut batches, false, 100));
-        assert!(!allowed(&mut batches, true, 101));
+        assert!(allows(&batches, false, 100));
+        batches.given(s(100));
+        assert!(!allows(&batches, true, 101));
         batches.taken();
-        assert!(allowed(&mut batches, false, 102));
-        // One of it is never answered for, such as a group that can no longer be decoded.
-        batches.taken();
-        assert!(allowed(&mut batches, true, 106));
-        // Nobody took one of this batch.
-        assert!(!allowed(&mut batches, false, 107) && !allowed(&mut batches, false, 166));
-        assert!(allowed(&mut batches, false, 167));
-        assert!(!allowed(&mut batches, false, 168));
-        assert!(batches.allow_another(false, s(4), s(169), s(174)), "other replicas have come");
+        assert!(allows(&batches, false, 102));
+        assert!(!allows(&batches, true, 103));
+        assert!(allows(&batches, true, 104), "one of it is never answered for: it can no longer be decoded");
+        batches.given(s(104));
+        assert!(!allows(&batches, false, 107) && !allows(&batches, false, 163), "nobody took one");
+        assert!(allows(&batches, false, 164));
+        assert!(batches.allow_another(false, s(4), s(105), s(109)), "other replicas have come");
     }
 }
