@@ -17,6 +17,7 @@
 
 mod api_server;
 mod assignment;
+mod batches;
 #[doc(hidden)]
 pub mod bench;
 mod causes;

@@ -26,6 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    batches::Batches,
     causes::Causes,
     conditions::View,
     events::Events,
@@ -98,7 +99,7 @@ pub(super) struct Controller {
     unclaimed: BTreeSet<GroupName>,
     /// A claim is on its way. Those that are being settled do not count.
     claiming: bool,
-    batches: balance::Batches,
+    batches: Batches,
     /// What the other replicas are to be told.
     untold: Untold,
     resync: Schedule,
@@ -125,7 +126,7 @@ impl Controller {
             unreported: VecDeque::new(),
             unclaimed: BTreeSet::new(),
             claiming: false,
-            batches: balance::Batches::default(),
+            batches: Batches::default(),
             untold: Untold::default(),
             resync: Schedule::default(),
             draining: false,
