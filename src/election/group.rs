@@ -156,7 +156,8 @@ pub struct Group {
     pub(super) lost_since: Option<Duration>,
     /// When a deletion stops waiting for the database.
     pub(super) retire_by: Option<Duration>,
-    /// When the failed step of a deletion, or the grant or release with an unknown result, is tried again.
+    /// When the failed step of a deletion, a failed confirmation, or the grant or release with an unknown result, is
+    /// tried again.
     pub(super) retry_at: Option<Duration>,
     /// Whether the row may have changed without our doing since it was last read.
     pub(super) doubted: bool,

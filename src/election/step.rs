@@ -81,7 +81,11 @@ impl Group {
     /// Continues from a phase that waits for events or for time to pass.
     fn advance(&mut self, now: Duration, effects: &mut Effects) {
         match self.phase {
-            Phase::Observing | Phase::BackingOff { .. } | Phase::Granting(_) | Phase::Vacating
+            Phase::Observing
+            | Phase::BackingOff { .. }
+            | Phase::Granting(_)
+            | Phase::Confirming(_)
+            | Phase::Vacating
                 if self.world.deleting && self.world.lock_away =>
             {
                 // No grant is possible while the database is unavailable, so the labels may be settled without
@@ -94,13 +98,17 @@ impl Group {
             Phase::Stable if self.world.stopping => {}
             Phase::Stable if self.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
-            Phase::Retiring(_) | Phase::Granting(_) | Phase::Vacating
+            Phase::Retiring(_) | Phase::Granting(_) | Phase::Confirming(_) | Phase::Vacating
                 if self.retry_at.is_some_and(|at| now < at) =>
             {
                 self.wake = self.wake.into_iter().chain(self.retry_at).min();
             }
             Phase::Retiring(step) => self.retire(step, effects),
             Phase::Granting(_) => self.ask_again(effects),
+            Phase::Confirming(ref change) => {
+                let change = change.clone();
+                self.confirm(change, effects);
+            }
             Phase::Vacating => self.vacate(effects),
             _ => {}
         }
@@ -193,6 +201,11 @@ impl Group {
                 }
             }
             (Phase::Confirming(change), Outcome::Confirmed) => self.confirmed(change, now, effects),
+            // It may have taken effect. Reading the row would tell, but the change would not be reported.
+            (phase @ Phase::Confirming(_), Outcome::Failed | Outcome::Unknown) => {
+                self.retry_at = Some(now + self.next_pause());
+                self.phase = phase;
+            }
             // A failure, a refusal, or an outcome that does not fit the phase: reading again is always safe. Or
             // strays were stripped, but the watch has not shown that yet, or never will: do not strip them again at
             // once.
@@ -389,6 +402,7 @@ impl Group {
     /// Step 5.
     pub(super) fn confirm(&mut self, change: Change, effects: &mut Effects) {
         let token = self.row.token;
+        self.retry_at = None;
         self.go(Phase::Confirming(change), Effect::Confirm { token }, effects);
     }
 

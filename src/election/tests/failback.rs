@@ -152,6 +152,25 @@ fn a_pod_that_failed_lately_is_avoided_even_if_it_is_of_the_newest_revision() {
 }
 
 #[test]
+fn a_change_is_noted_and_reported_although_its_confirmation_fails_at_first() {
+    let mut case = Case::stable(with(Standing::Failing(Reason::ProbeRefused)));
+    case.answer(Outcome::Granted { token: 6 });
+    for outcome in
+        [Outcome::Declared, Outcome::Stripped, Outcome::Promoted, Outcome::Unknown, Outcome::Failed]
+    {
+        case.answer(outcome);
+        if case.asked.is_empty() {
+            case.now = case.group.wake().expect("it tries again");
+            case.step(Event::Tick);
+            assert_eq!(case.effect(), Effect::Confirm { token: 6 });
+        }
+    }
+    case.answer(Outcome::Confirmed);
+    assert_eq!((case.finished().token, case.finished().from), (6, Some(pod("a"))));
+    assert!(case.group.lapses.has("uid-a"));
+}
+
+#[test]
 fn every_failure_of_an_active_pod_counts() {
     let failures =
         [Reason::ContainerTerminated, Reason::ContainerRestarted, Reason::PodNotReady, Reason::ProbeRefused];
