@@ -136,7 +136,8 @@ impl Keeper {
         leave: &CancellationToken,
     ) -> End {
         let mut fit = self.fit.clone();
-        let mut hints = Box::pin(self.store.listen_among(&self.peers));
+        let listen = || Box::pin(self.store.listen_among(&self.peers));
+        let mut hints = listen();
         let mut yielded = Yielded::None;
         loop {
             tokio::select! {
@@ -173,6 +174,9 @@ impl Keeper {
                         self.tell(LockNews::Lost).await;
                     }
                     Some(SessionEvent::Failed(error)) => {
+                        // The server may have closed the other connection, too. Nothing is sent on it, so that this
+                        // replica would miss the questions of the others until the connection is tested.
+                        hints = listen();
                         let schema = matches!(error, LockError::SchemaOld { .. });
                         self.down(error).await;
                         if schema {
