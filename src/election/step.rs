@@ -137,6 +137,10 @@ impl Group {
             (Phase::Repairing, Outcome::Stripped) if self.strays(&self.holder_uid()).next().is_none() => {
                 self.failures = 0;
             }
+            // It may have taken effect. Reading the row would tell, but the change would not be reported.
+            (phase @ Phase::Confirming(_), Outcome::Failed | Outcome::Unknown) => {
+                self.repeat_later(phase, now);
+            }
             (phase, outcome) => self.handle_step(phase, outcome, now, effects),
         }
     }
@@ -160,8 +164,7 @@ impl Group {
                 outcome @ (Outcome::Unknown | Outcome::Failed),
             ) if self.in_doubt || matches!(outcome, Outcome::Unknown) => {
                 self.in_doubt = true;
-                self.retry_at = Some(now + self.next_pause());
-                self.phase = phase;
+                self.repeat_later(phase, now);
             }
             (Phase::Fencing(change), Outcome::Promoted) => self.declare(change, false, effects),
             (Phase::Fencing(change), Outcome::Stripped) => self.fenced_off(change, now, effects),
@@ -201,11 +204,6 @@ impl Group {
                 }
             }
             (Phase::Confirming(change), Outcome::Confirmed) => self.confirmed(change, now, effects),
-            // It may have taken effect. Reading the row would tell, but the change would not be reported.
-            (phase @ Phase::Confirming(_), Outcome::Failed | Outcome::Unknown) => {
-                self.retry_at = Some(now + self.next_pause());
-                self.phase = phase;
-            }
             // A failure, a refusal, or an outcome that does not fit the phase: reading again is always safe. Or
             // strays were stripped, but the watch has not shown that yet, or never will: do not strip them again at
             // once.
@@ -243,6 +241,12 @@ impl Group {
     pub(super) fn back_off(&mut self, now: Duration) {
         self.conflicts = 0;
         self.phase = Phase::BackingOff { until: now + self.next_pause() };
+    }
+
+    /// The effect of this phase is repeated after a pause.
+    fn repeat_later(&mut self, phase: Phase, now: Duration) {
+        self.retry_at = Some(now + self.next_pause());
+        self.phase = phase;
     }
 
     pub(super) fn next_pause(&mut self) -> Duration {
