@@ -258,22 +258,27 @@ impl Group {
         self.failures > 2
     }
 
+    /// The declared holder, if it is a member.
+    fn declared_holder(&self) -> Option<&Member> {
+        let holder = self.world.declared.holder.as_ref()?;
+        self.member(&holder.uid)
+    }
+
     /// Whether the declared holder is labelled active, and nothing is known against it.
     pub(crate) fn has_healthy_active(&self) -> bool {
-        let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
-        holder.is_some_and(|member| member.role == Role::Active && member.standing.against().is_none())
+        self.declared_holder()
+            .is_some_and(|member| member.role == Role::Active && member.standing.against().is_none())
     }
 
     /// Whether another replica hears the declared holder, and this one does not.
     pub(crate) fn is_heard_elsewhere(&self) -> bool {
-        let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
-        holder.is_some_and(|member| member.standing == Standing::HeardElsewhere)
+        self.declared_holder().is_some_and(|member| member.standing == Standing::HeardElsewhere)
     }
 
     /// Whether this replica has probed the declared holder, and does not hear it.
     pub(crate) fn is_deaf_to_holder(&self) -> bool {
-        let holder = self.world.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
-        holder.is_some_and(|member| matches!(member.standing, Standing::HeardElsewhere | Standing::Silent))
+        self.declared_holder()
+            .is_some_and(|member| matches!(member.standing, Standing::HeardElsewhere | Standing::Silent))
     }
 
     /// Whether this is the ticket of the background stamping, or of a dry run in its place.

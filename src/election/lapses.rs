@@ -25,8 +25,8 @@ struct Lapse {
 /// The pods that failed lately, by UID.
 ///
 /// Every replica keeps them, so that they outlast a change of the group's owner: the owner notes the changes of holder
-/// that it carries out, the others those that the status reports. They are not read from the status' history, because
-/// its times are wall clock times.
+/// that it carries out, the others those that appear in the status' history. The times are this replica's own; those in
+/// the history are wall clock times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lapses {
     pods: BTreeMap<String, Lapse>,

@@ -148,7 +148,7 @@ pub struct World {
     /// The declaration in the status.
     pub declared: Declaration,
     /// The changes of holder in the status' history, the latest first.
-    pub history: Vec<PastChange>,
+    pub history: Arc<[PastChange]>,
     /// The reason why no pod of this group may be promoted, if there is one.
     pub obstacle: Option<Reason>,
     /// The switchover that was requested last, unless it was refused.

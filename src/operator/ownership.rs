@@ -227,7 +227,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    /// The lock as the first of these sessions sees it, all of which live.
+    /// The lock as seen by the first of these sessions. All of them are alive.
     fn view(living: &[SessionId]) -> LockView {
         let mut view = LockView::default();
         let peers = living.iter().map(|session| Peer { session: *session, place: None });

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -100,7 +101,7 @@ impl Replica {
             },
             declared: entry.object.declared.clone(),
             // The model's status has no history.
-            history: Vec::new(),
+            history: Arc::default(),
             obstacle: entry.object.contested.then_some(Reason::SelectedByOtherGroup),
             switchover: entry.object.requested.clone().map(|id| SwitchoverRequest { id, to: None }),
             deleting: entry.object.deleting,

@@ -242,7 +242,7 @@ fn a_failure_counts_for_a_replica_that_becomes_the_owner_after_it() {
     let planned = reporting(&[(6, None), (5, Some("b"))], "b");
     let both = reporting(&[(7, None), (6, Some("a")), (5, Some("b"))], "b");
     let mut started_late = planned.clone();
-    started_late.history.remove(0);
+    started_late.history = started_late.history[1..].into();
     started_late.declared.strip = vec![pod("a")];
     let mut another = failed.clone();
     another.members[0].pod.uid = "uid-of-another-a".to_owned();

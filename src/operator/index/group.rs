@@ -31,6 +31,8 @@ pub(in crate::operator) struct IndexedGroup {
     pub(super) undecodable: Option<String>,
     /// When the deletion was first seen.
     deleted_at: Option<Duration>,
+    /// The changes of holder in the status' history, without releases: these have the token of the term that they end.
+    history: Arc<[PastChange]>,
     /// The UID of the holder, whose evidence is weighed more strictly than a candidate's.
     holder: Option<String>,
 }
@@ -45,6 +47,7 @@ impl IndexedGroup {
             invalid: None,
             undecodable: None,
             deleted_at: None,
+            history: Arc::default(),
             holder: None,
         };
         group.holder = group.record.declared().holder.map(|pod| pod.uid);
@@ -61,6 +64,7 @@ impl IndexedGroup {
 
     fn take_in(&mut self, now: Duration) {
         self.invalid = self.record.object.spec.validate().err().map(|invalid| invalid.to_string());
+        self.history = past_changes(&self.record);
         self.deleted_at = self.record.is_deleting().then(|| self.deleted_at.unwrap_or(now));
         self.pods.values_mut().for_each(|pod| pod.measure_by(&self.record));
     }
@@ -218,24 +222,13 @@ impl IndexedGroup {
                 on_delete: spec.on_delete,
             },
             declared: self.record.declared(),
-            history: self.history(),
+            history: self.history.clone(),
             obstacle: self.obstacle(),
             switchover: self.record.requested_switchover(),
             deleting: self.record.is_deleting(),
             lock_away,
             stopping: false,
         }
-    }
-
-    /// The changes of holder in the status' history, without releases: these have the token of the term that they end.
-    fn history(&self) -> Vec<PastChange> {
-        let entries = self.record.status().map_or(&[][..], |status| &status.history);
-        let changes = entries.iter().filter(|entry| entry.to.is_some()).map(|entry| {
-            let is_failure = Reason::of_change(&entry.reason).is_some_and(Reason::is_failure);
-            let failed = entry.from.clone().filter(|_| is_failure && entry.from != entry.to);
-            PastChange { token: entry.token, failed }
-        });
-        changes.collect()
     }
 
     /// Why no pod of this group may be promoted.
@@ -252,6 +245,16 @@ impl IndexedGroup {
             None
         }
     }
+}
+
+fn past_changes(record: &Record) -> Arc<[PastChange]> {
+    let entries = record.status().map_or(&[][..], |status| &status.history);
+    let changes = entries.iter().filter(|entry| entry.to.is_some()).map(|entry| {
+        let is_failure = Reason::of_change(&entry.reason).is_some_and(Reason::is_failure);
+        let failed = entry.from.clone().filter(|_| is_failure && entry.from != entry.to);
+        PastChange { token: entry.token, failed }
+    });
+    changes.collect()
 }
 
 #[cfg(test)]
