@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Puts each planted fault of tests/mutants/mutants.toml into a copy of the sources, and runs the tests that have to
-notice it. Fails if a fault is not noticed, or no longer fits the sources.
+"""Puts each planted fault of tests/mutants into a copy of the sources, and runs the tests that have to notice it. Fails
+if a fault is not noticed, or no longer fits the sources.
+
+There is a file for each room. In a fault, `find` occurs exactly once in `file`, and `tests` are arguments for
+`cargo test --workspace`.
 
   mutants.py --check      only checks that each fault fits the sources
   mutants.py [WORD ...]   runs all faults, or those whose name or file contains a word
@@ -69,11 +72,11 @@ def run(tree, target, tests):
 
 
 def main():
-    with open(ROOT / "tests/mutants/mutants.toml", "rb") as file:
-        mutants = tomllib.load(file)["mutant"]
+    files = sorted((ROOT / "tests/mutants").glob("*.toml"))
+    mutants = [mutant for file in files for mutant in tomllib.loads(file.read_text())["mutant"]]
     wrong = misfits(mutants)
     if wrong:
-        sys.exit("error: these faults of tests/mutants/mutants.toml no longer fit:\n" + "\n".join(wrong))
+        sys.exit("error: these faults of tests/mutants no longer fit:\n" + "\n".join(wrong))
     words = sys.argv[1:]
     if words == ["--check"]:
         return
