@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use crate::cgroup::Cgroups;
+use crate::clock;
 use crate::command::run;
 use crate::machine::wait_until;
 use crate::network;
@@ -49,6 +50,7 @@ pub async fn remove_all() -> Result<()> {
         cgroups.remove(None).await?;
     }
     network::remove_all().await?;
+    clock::remove_remains();
     let created = fs::read_to_string(created_file()).unwrap_or_default();
     for path in created.lines().map(Path::new) {
         // Only if it is still empty; otherwise another program uses it now.

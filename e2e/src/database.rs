@@ -15,13 +15,13 @@ use crate::network::{DATABASE, DATABASE_ADDRESS};
 use crate::programs::postgres_bin;
 use crate::state::RUN_DIR;
 
-const DAEMON: &str = "postgres";
+pub(crate) const DAEMON: &str = "postgres";
 /// The account of Debian's package.
-const USER: &str = "postgres";
+pub(crate) const USER: &str = "postgres";
 /// The role, and the database, of the operator.
 const NAME: &str = "leadergroup";
 /// Creating a database takes a second or two, more on a busy machine.
-const LIMIT: Duration = Duration::from_mins(2);
+pub(crate) const LIMIT: Duration = Duration::from_mins(2);
 
 /// The database server and its faults.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ impl Database {
     /// Creates the data directory, starts the server, and creates the operator's role and database.
     pub(crate) async fn create(&self, credentials: &Credentials) -> Result<()> {
         let (bin, data) = (postgres_bin()?, data());
-        let folder = Path::new(RUN_DIR).join("postgres");
+        let folder = folder();
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         run("chown", [&format!("{USER}:"), &folder.display().to_string()]).await?;
         // The file must be readable only for initdb, which does not run as root.
@@ -47,11 +47,8 @@ impl Database {
         run("chown", [&format!("{USER}:"), &password_file.display().to_string()]).await?;
         run("chmod", ["600", &password_file.display().to_string()]).await?;
         fs::write(&password_file, &self.password)?;
-        let mut initdb = Command::new("setpriv");
+        let mut initdb = as_user(&bin.join("initdb"));
         initdb
-            // The parent death signal must be set again, because the change of user clears it.
-            .args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"])
-            .arg(bin.join("initdb"))
             .args([
                 "--username=postgres",
                 "--auth=scram-sha-256",
@@ -60,8 +57,7 @@ impl Database {
                 "--no-sync",
             ])
             .arg(format!("--pwfile={}", password_file.display()))
-            .arg(format!("--pgdata={}", data.display()))
-            .current_dir("/");
+            .arg(format!("--pgdata={}", data.display()));
         output(initdb, LIMIT).await.context("making the database")?;
         for (from, to) in [("postgres.crt", "server.crt"), ("postgres.key", "server.key")] {
             let to = data.join(to);
@@ -71,27 +67,42 @@ impl Database {
         }
         let hba = data.join("pg_hba.conf");
         let mut rules = fs::read_to_string(&hba)?;
-        rules.push_str("\nhost all all 198.18.0.0/15 scram-sha-256\n");
+        rules.push_str("\nhost all,replication all 198.18.0.0/15 scram-sha-256\n");
         fs::write(&hba, rules)?;
+        self.machines.start_in(DATABASE, DAEMON, None, Self::argv(&data, Vec::new())?, true).await?;
+        self.ready().await?;
+        let password = &self.password;
+        self.sql("postgres", &format!("CREATE ROLE {NAME} LOGIN PASSWORD '{password}'")).await?;
+        self.sql("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}")).await?;
+        Ok(())
+    }
+
+    /// The command line of a server on a data directory. `through` runs it, as the server's account.
+    pub(crate) fn argv(data: &Path, through: Vec<String>) -> Result<Vec<String>> {
         let mut argv: Vec<String> =
             ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups", "--"].map(str::to_owned).into();
-        argv.push(bin.join("postgres").display().to_string());
+        argv.extend(through);
+        argv.push(postgres_bin()?.join("postgres").display().to_string());
         argv.extend(["-D".to_owned(), data.display().to_string()]);
         for setting in [
             format!("listen_addresses={DATABASE_ADDRESS}"),
-            format!("unix_socket_directories={}", folder.display()),
+            // Each server has its own socket, by its port.
+            format!("unix_socket_directories={}", folder().display()),
             // TLS is available but not required.
             "ssl=on".to_owned(),
             "log_line_prefix=%m [%p] %u ".to_owned(),
         ] {
             argv.extend(["-c".to_owned(), setting]);
         }
-        self.machines.start_in(DATABASE, DAEMON, None, argv, true).await?;
-        self.ready().await?;
-        let password = &self.password;
-        self.sql("postgres", &format!("CREATE ROLE {NAME} LOGIN PASSWORD '{password}'")).await?;
-        self.sql("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}")).await?;
-        Ok(())
+        Ok(argv)
+    }
+
+    pub(crate) fn machines(&self) -> &Machines {
+        &self.machines
+    }
+
+    pub(crate) fn password(&self) -> &str {
+        &self.password
     }
 
     /// Waits until the server accepts connections.
@@ -169,6 +180,23 @@ impl Database {
     }
 }
 
-fn data() -> PathBuf {
-    Path::new(RUN_DIR).join("postgres/data")
+/// The directory of the server's files.
+pub(crate) fn folder() -> PathBuf {
+    Path::new(RUN_DIR).join("postgres")
+}
+
+/// The data directory.
+pub(crate) fn data() -> PathBuf {
+    folder().join("data")
+}
+
+/// A command of the server's account.
+pub(crate) fn as_user(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        // The parent death signal must be set again, because the change of user clears it.
+        .args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .current_dir("/");
+    command
 }

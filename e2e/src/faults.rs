@@ -168,6 +168,17 @@ impl Cluster {
         self.machines.cgroups.thaw(&self.machines.cgroups.pod(uid)?)
     }
 
+    /// Stops a node's kube-proxy, so that clients there are routed by outdated rules, until
+    /// [`Cluster::resume_proxy`].
+    pub async fn pause_proxy(&self, node: &str) -> Result<()> {
+        self.as_node(self.node(node)?).pause_proxy().await
+    }
+
+    /// Resumes it.
+    pub async fn resume_proxy(&self, node: &str) -> Result<()> {
+        self.as_node(self.node(node)?).resume_proxy().await
+    }
+
     /// The command lines of the processes that run in a pod.
     pub fn commands(&self, uid: &str) -> Result<Vec<String>> {
         Ok(cgroup::commands(&self.machines.cgroups.pod(uid)?))
@@ -261,6 +272,7 @@ impl Cluster {
             if self.has_power(&node.name) {
                 network::set_cable(&node.name, true).await?;
                 cgroups.thaw_all(&cgroups.machine(&node.name))?;
+                self.resume_proxy(&node.name).await?;
             } else {
                 self.power_on(&node.name).await?;
                 booted.push(self.sign_of_life(&node.name, limit));

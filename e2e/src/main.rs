@@ -1,5 +1,6 @@
 //! The command of the test cluster: `leadergroup-e2e build | up | down | status | env | demo`.
 
+use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::programs;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
+use leadergroup_e2e::timeline::{Step, page};
 
 /// Time limit for taking a cluster down.
 const DOWN_LIMIT: Duration = Duration::from_mins(2);
@@ -63,6 +65,15 @@ enum Action {
     /// Inject a fault into the running cluster, or undo it.
     #[command(subcommand)]
     Fault(Fault),
+    /// Make a page of a recorded run, such as that of `make random-faults`, and print it.
+    Page {
+        /// The recorded run.
+        run: PathBuf,
+        /// Other steps of the same run: a line each, with the fields name, passed or failed, seconds, and a remark,
+        /// separated by tabs.
+        #[arg(long)]
+        steps: Option<PathBuf>,
+    },
     /// Call a Service repeatedly, with one line of JSON per call; started by tests in a node's network.
     #[command(hide = true)]
     Call(CallArgs),
@@ -143,6 +154,7 @@ async fn run(action: Action) -> Result<()> {
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
+        Action::Page { run, steps } => print_page(&run, steps.as_deref()),
         Action::Call(args) => args.run().await,
         Action::Demo => demo::run().await,
         Action::Supervise => supervise().await,
@@ -160,6 +172,17 @@ fn print_environment(cluster: &Cluster) -> Result<()> {
     writeln!(out, "export DATABASE_URL='{}'", cluster.database_url())?;
     writeln!(out, "export ETCD_URL='{}'", cluster.etcd_url())?;
     Ok(())
+}
+
+fn print_page(run: &Path, steps: Option<&Path>) -> Result<()> {
+    let text = fs::read(run).with_context(|| format!("cannot read {}", run.display()))?;
+    let run =
+        serde_json::from_slice(&text).with_context(|| format!("{} is no recorded run", run.display()))?;
+    let steps = match steps {
+        Some(file) => Step::read(file).with_context(|| format!("cannot read {}", file.display()))?,
+        None => Vec::new(),
+    };
+    write!(std::io::stdout().lock(), "{}", page(&run, &steps)).context("printing the page")
 }
 
 async fn inject(cluster: &Cluster, fault: Fault) -> Result<()> {

@@ -106,6 +106,16 @@ impl Node<'_> {
         self.machines.start_again(&daemon).await
     }
 
+    /// Stops kube-proxy with SIGSTOP, so that the node's rules stay as they are.
+    pub async fn pause_proxy(&self) -> Result<()> {
+        self.machines.signal(&self.daemon("kube-proxy"), Signal::STOP, false).await
+    }
+
+    /// Resumes it.
+    pub async fn resume_proxy(&self) -> Result<()> {
+        self.machines.signal(&self.daemon("kube-proxy"), Signal::CONT, false).await
+    }
+
     /// Loads an image on the node.
     pub async fn import(&self, archive: &Path) -> Result<()> {
         let mut ctr = tokio::process::Command::new(self.ctr()?);

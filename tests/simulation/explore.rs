@@ -129,20 +129,23 @@ const SEED_VARIABLE: &str = "LEADERGROUP_SIMULATION_SEED";
 /// The variable that says how many times as many schedules to play as usual.
 const TIMES_VARIABLE: &str = "LEADERGROUP_SIMULATION_TIMES";
 
+/// The variable that names the first seed, to play other schedules than usual.
+const FIRST_VARIABLE: &str = "LEADERGROUP_SIMULATION_FIRST";
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a whole number")))
 }
 
-/// The seeds of a test: from 1 to `last`, or the one to replay.
-pub fn seeds(last: u64) -> RangeInclusive<u64> {
-    let times = number(TIMES_VARIABLE).unwrap_or(1);
-    number(SEED_VARIABLE).map_or(1..=last * times, |seed| seed..=seed)
+/// The seeds of a test: as many as `count`, from 1 on, or the one to replay.
+pub fn seeds(count: u64) -> RangeInclusive<u64> {
+    let (times, first) = (number(TIMES_VARIABLE).unwrap_or(1), number(FIRST_VARIABLE).unwrap_or(1));
+    number(SEED_VARIABLE).map_or(first..=first + count * times - 1, |seed| seed..=seed)
 }
 
 /// Whether the environment asks for the usual schedules.
 pub fn is_usual() -> bool {
-    number(SEED_VARIABLE).is_none()
+    number(SEED_VARIABLE).is_none() && number(FIRST_VARIABLE).is_none()
 }
 
 /// Prints how to replay a schedule if it fails, wherever the panic comes from.

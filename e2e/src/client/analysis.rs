@@ -48,6 +48,11 @@ impl Calls {
         self.0.len()
     }
 
+    /// The calls, ordered by start time.
+    pub fn iter(&self) -> impl Iterator<Item = &Call> {
+        self.0.iter()
+    }
+
     /// Whether there are no calls.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -254,6 +254,13 @@ pub(super) fn selects(selector: &PodSelector, labels: &BTreeMap<String, String>)
     !empty && listed && expressed
 }
 
+impl GroupView {
+    /// Whether a pod with these labels belongs to the group, unless an older group selects it, too.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        selects(&self.selector, labels)
+    }
+}
+
 impl PodView {
     /// Whether the pod's role label has the value for the active pod.
     pub fn is_active(&self, routing: &RoutingSpec) -> bool {

@@ -1,0 +1,219 @@
+//! Random faults, two at a time, over several groups: of nodes, networks, pods, PostgreSQL, the API server and the
+//! operator; cordoned nodes and requested switchovers are among them. After each pair everything is mended, and all
+//! groups must be served again. The history checker then finds out whether an invariant was broken at any revision.
+//! A fault that does not take place fails the run.
+//!
+//! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
+//! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
+
+mod inject;
+mod kind;
+
+use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
+
+use anyhow::{Context, Error, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, PostParams};
+use leadergroup_e2e::{
+    command::progress,
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting, target_folder},
+    timeline::{Injected, Timeline},
+};
+use tokio::time::sleep;
+
+use self::{
+    inject::Injector,
+    kind::{Plan, Replica, Target, Targets},
+};
+use crate::ownership::node_of;
+
+/// A round takes up to half a minute, so there are some in a minute.
+const LEAST_ROUNDS: usize = 1;
+
+/// The bound for all groups together, on a machine of two cores that also starts nodes again.
+const SERVED_WITHIN: Duration = Duration::from_mins(1);
+
+/// The same numbers for the same seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap_or(0) % bound.max(1)
+    }
+
+    fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+        let at = self.below(all.len());
+        all.get(at).cloned()
+    }
+}
+
+pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
+    let seed = faults_setting("SEED")?.unwrap_or_else(|| u64::from(std::process::id()));
+    let groups = faults_setting("GROUPS")?.unwrap_or(5);
+    let lasts = Duration::from_mins(faults_setting("MINUTES")?.unwrap_or(1));
+    progress(&format!("random faults: seed {seed}, {groups} groups, {} minutes", lasts.as_secs() / 60));
+    // Every second group has its endpoints written by the operator.
+    let workload = |group: u64| Workload {
+        name: format!("g{group}"),
+        replicas: 2,
+        managed: group % 2 == 1,
+        ..Workload::default()
+    };
+    Scenario::play(stage, "random-faults", workload(0), async |s| {
+        s.other_promotions = 0..=usize::MAX;
+        for group in 1..groups {
+            s.deployments().create(&PostParams::default(), &workload(group).deployment()?).await?;
+            s.services().create(&PostParams::default(), &workload(group).service()?).await?;
+        }
+        for group in 0..groups {
+            let workload = workload(group);
+            s.groups().create(&PostParams::default(), &workload.group(&workload.name)?).await?;
+        }
+        served(s, groups).await.context("before any fault")?;
+        let mut run =
+            Run { random: Random::new(seed), injector: Injector::new(s).await?, groups, faults: Vec::new() };
+        let (start, mut rounds, mut longest) = (Moment::now(), 0, Duration::ZERO);
+        let told = async {
+            while Moment::now().since(start) < lasts {
+                rounds += 1;
+                let served = run.round(s).await.with_context(|| format!("seed {seed}, round {rounds}"))?;
+                longest = longest.max(served);
+            }
+            ensure!(rounds >= LEAST_ROUNDS, "there were only {rounds} rounds");
+            anyhow::Ok(())
+        };
+        let told = told.await;
+        let text = format!(
+            "seed {seed}: {rounds} pairs of faults over {groups} groups; served again after {:.1} s at most",
+            longest.as_secs_f64()
+        );
+        progress(&text);
+        s.note(text.clone());
+        show(s, (start, Moment::now()), run.faults, text, told.as_ref().err()).await?;
+        told
+    })
+    .await
+}
+
+/// The state of a run.
+struct Run {
+    random: Random,
+    injector: Injector,
+    groups: u64,
+    /// The faults so far.
+    faults: Vec<Injected>,
+}
+
+impl Run {
+    /// Two faults, for some seconds each. Returns how long it took after they were mended until all groups were served.
+    async fn round(&mut self, s: &mut Scenario) -> Result<Duration> {
+        let targets = targets(s).await?;
+        let began = self.faults.len();
+        let mut first: Option<Plan> = None;
+        for _ in 0..2 {
+            let plan =
+                targets.choose(&mut self.random, first.as_ref()).context("there is nothing to disturb")?;
+            progress(&format!("  {:?} {}", plan.kind, plan.target()));
+            let pods = plan.failing(&targets);
+            s.fails(pods.clone());
+            let now = Moment::now();
+            let kind = format!("{:?}", plan.kind);
+            self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
+            let caused = self.injector.begin(s, &plan, &mut self.random).await;
+            caused.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
+            let pause = 1_000 + self.random.below(9_000);
+            sleep(Duration::from_millis(u64::try_from(pause)?)).await;
+            first.get_or_insert(plan);
+        }
+        self.injector.undo(s, &targets.nodes).await?;
+        let mended = Moment::now();
+        for fault in self.faults.iter_mut().skip(began) {
+            fault.until = mended;
+        }
+        served(s, self.groups).await?;
+        let took = Moment::now().since(mended);
+        s.stage.operator.ready(STARTED).await?;
+        // Only now: what the API server said of a group while it was served may be from before the faults.
+        s.all_recover();
+        Ok(took)
+    }
+}
+
+/// Writes the page about the run.
+async fn show(
+    s: &Scenario,
+    during: (Moment, Moment),
+    faults: Vec<Injected>,
+    note: String,
+    error: Option<&Error>,
+) -> Result<()> {
+    let history = s.objects().await?;
+    let mut run = Timeline::of(&history, during, faults, &BTreeMap::new());
+    run.title.push_str("Random faults");
+    run.found.extend(error.map(|error| format!("{error:#}")));
+    run.notes.push(note);
+    let file = target_folder()?.join("random-faults.json");
+    fs::write(&file, serde_json::to_vec(&run)?).with_context(|| format!("writing {}", file.display()))?;
+    progress(&format!("`leadergroup-e2e page {}` makes a page of this run", file.display()));
+    Ok(())
+}
+
+async fn targets(s: &Scenario) -> Result<Targets> {
+    let id = |pod: &Pod| Some((pod.metadata.uid.clone()?, pod.metadata.name.clone()?));
+    let role = s.workload.role_label;
+    let active = |pod: &Pod| {
+        pod.metadata.labels.as_ref().and_then(|all| all.get(role)).is_some_and(|role| role == "active")
+    };
+    let replica = |pod: &Pod| {
+        let (uid, name) = id(pod)?;
+        Some(Replica { uid, name, node: node_of(pod)? })
+    };
+    let pods = s.pods().list(&ListParams::default()).await?.items;
+    let pods = pods.iter().filter_map(|pod| {
+        let (uid, name) = id(pod)?;
+        let group = pod.metadata.labels.as_ref()?.get("app")?.clone();
+        Some(Target { uid, name, node: node_of(pod)?, group, active: active(pod) })
+    });
+    Ok(Targets {
+        nodes: s.stage.own()?.nodes().iter().map(|node| node.name.clone()).collect(),
+        pods: pods.collect(),
+        replicas: s.stage.operator.replicas().await?.iter().filter_map(replica).collect(),
+    })
+}
+
+/// Waits until every group is Ready with one active pod, which its status names.
+async fn served(s: &Scenario, groups: u64) -> Result<()> {
+    eventually("every group to be served", SERVED_WITHIN, async || {
+        let mut actives: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let labelled = ListParams::default().labels(&format!("{}=active", s.workload.role_label));
+        for pod in s.pods().list(&labelled).await?.items {
+            let app = pod.metadata.labels.and_then(|mut all| all.remove("app")).unwrap_or_default();
+            actives.entry(app).or_default().extend(pod.metadata.uid);
+        }
+        let all = s.groups().list(&ListParams::default()).await?.items;
+        ensure!(all.len() == usize::try_from(groups)?, "there are {} groups", all.len());
+        for group in all {
+            let name = group.metadata.name.unwrap_or_default();
+            let status = group.status.unwrap_or_default();
+            let ready =
+                status.conditions.iter().find(|one| one.type_ == "Ready").context("no condition Ready")?;
+            ensure!(ready.status == "True", "{name} is not Ready ({}): {}", ready.reason, ready.message);
+            let named: Vec<String> = status.active.into_iter().map(|active| active.uid).collect();
+            ensure!(
+                actives.get(&name) == Some(&named),
+                "{name} names {named:?}; labelled: {:?}",
+                actives.get(&name)
+            );
+        }
+        Ok(())
+    })
+    .await
+}

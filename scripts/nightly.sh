@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The long tests: new seeds of the simulation, a shard of the planted faults and of the generated ones, and random faults
+# on the cluster. Every step runs, also after one that failed. Ends with one page about all of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+: "${CARGO_TARGET_DIR:?run this through make nightly}"
+source scripts/no-cluster.sh
+
+# The number of the night chooses seeds and shards: each night does others.
+night=${NIGHT:-$(($(date +%s) / 86400))}
+shards=8
+shard=$((night % shards + 1))/$shards
+folder=$CARGO_TARGET_DIR/nightly
+mkdir -p "$folder"
+: >"$folder/steps.tsv"
+failed=0
+
+# step <name> <command...>: its output goes into a file, and its last line into the page
+step() {
+  local name=$1 began=$SECONDS verdict=passed
+  local log=$folder/${name// /-}.log
+  shift
+  printf '\n==> [%4d s] %s (%s)\n' "$SECONDS" "$name" "$log"
+  "$@" >"$log" 2>&1 || { verdict=failed; failed=1; tail -n 20 "$log"; }
+  printf '%s\t%s\t%s\t%s\n' "$name" "$verdict" $((SECONDS - began)) "$(grep -v '^$' "$log" | tail -n 1 | tr '\t' ' ')" |
+    tee -a "$folder/steps.tsv"
+}
+
+echo "night $night: shard $shard"
+step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((night * 1000000)) \
+  LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
+step "planted faults" env SHARD="$shard" scripts/mutants.py
+step "random faults" env LEADERGROUP_FAULTS_MINUTES="${MINUTES:-60}" LEADERGROUP_FAULTS_GROUPS="${FAULT_GROUPS:-20}" \
+  LEADERGROUP_FAULTS_SEED="$night" cargo test --workspace --test scenarios -- random_faults
+
+page=$folder/index.html
+"$CARGO_TARGET_DIR/debug/leadergroup-e2e" page --steps "$folder/steps.tsv" "$CARGO_TARGET_DIR/random-faults.json" >"$page"
+printf '\nthe page: %s\n' "$page"
+exit "$failed"
