@@ -77,8 +77,8 @@ pub(super) async fn claim(
     }
 }
 
-/// What the answer of the lock means. A group that may not take its key gets no row, nor that of another group; it keeps
-/// one that is its own already.
+/// What the answer of the lock means. A group that may not take its key gets no row, nor that of another group. It
+/// keeps one that is its own already.
 fn first_answer(keys: &KeyRule, group: &Record, claimed: Claimed) -> Answer {
     let has_no_row =
         matches!(claimed, Claimed::Missing | Claimed::Tombstone { .. } | Claimed::Foreign { .. });

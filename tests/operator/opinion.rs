@@ -104,8 +104,8 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     }
 }
 
-/// A program with the least rights that an application needs reads the replicas' questions, and answers them for ever in
-/// the name of the other replica.
+/// A program with the least rights that an application needs reads the replicas' questions, and answers them for ever
+/// in the name of the other replica.
 #[tokio::test]
 async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_long() {
     let server = ApiServer::shared().await;
@@ -148,7 +148,9 @@ async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_lon
     });
 
     let held = usize::from(active(&pods).await != ["web-0"]);
-    replicas.iter().for_each(|replica| web[held].cut(replica.pid()));
+    for replica in &replicas {
+        web[held].cut(replica.pid());
+    }
     let believed = "another replica hears active pods that this one does not hear";
     eventually("an answer to be believed", async || {
         replicas.iter().any(|replica| replica.log().contains(believed))

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use crate::cast::{grant, key, session, take};
 use crate::postgres::{DEADLINE, ROLE, Server, eventually, unprivileged};
 
-/// The user that servers run as, if small disks can be mounted. If not, this says so even where the output of tests that
-/// pass is not shown. `make test` requires root.
+/// The user that servers run as, if small disks can be mounted. If not, this says so even where the output of tests
+/// that pass is not shown. `make test` requires root.
 fn if_root(test: &str) -> Option<u32> {
     let uid = unprivileged();
     if uid.is_none() {

@@ -33,8 +33,9 @@ impl Index {
 
     /// This replica owns the group, and has just been told that another one hears the pod.
     pub(in crate::operator) fn relies_on_others(&mut self, name: &GroupName, uid: &str, now: Duration) {
-        let pod = self.groups.get_mut(name).and_then(|group| group.pods.get_mut(uid));
-        pod.into_iter().for_each(|pod| pod.evidence().relies_on_others(now));
+        if let Some(pod) = self.groups.get_mut(name).and_then(|group| group.pods.get_mut(uid)) {
+            pod.evidence().relies_on_others(now);
+        }
     }
 
     /// Another replica has asked about pods, or answered.
