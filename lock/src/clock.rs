@@ -24,4 +24,16 @@ mod tests {
         assert!(before > Duration::ZERO);
         assert!(monotonic() >= before);
     }
+
+    #[test]
+    fn it_counts_from_the_start_of_the_machine() {
+        // In seconds with two digits: how long the machine has run, with the time in which it was suspended.
+        let uptime = || {
+            let text = std::fs::read_to_string("/proc/uptime").expect("Linux has it");
+            let seconds: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+            Duration::from_secs_f64(seconds)
+        };
+        let (before, now, after) = (uptime(), monotonic(), uptime());
+        assert!(before <= now && now <= after + Duration::from_millis(20), "{before:?}, {now:?}, {after:?}");
+    }
 }

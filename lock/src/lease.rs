@@ -115,6 +115,8 @@ mod tests {
         lease.renewed(12);
         lease.renewed(11);
         assert_eq!(lease.until(), Some(SECOND(16)));
+        assert!(lease.renew(lease.session, SECOND(13), lease.era, SECOND(15)));
+        assert_eq!(lease.until(), Some(SECOND(17)), "from the start of the attempt, not from its answer");
         lease.end();
         assert!(!covers(&lease, 12_000));
         assert!(!lease.covers(SessionId::new(), SECOND(10)), "another session's lease");

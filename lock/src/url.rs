@@ -35,7 +35,8 @@ const REMEDY_HOSTS: &str = "write postgres://user@host1:5432,host2:5432/database
 
 const REMEDY_ATTRIBUTES: &str = "write read-write, primary or any";
 
-const ESCAPE: &str = "write / as %2F, ? as %3F, # as %23 and @ as %40 in user, password and database";
+const ESCAPE: &str =
+    "write / as %2F, ? as %3F, # as %23, & as %26 and @ as %40 in user, password and database";
 
 /// Which servers a connection may lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,12 @@ impl<'a> Url<'a> {
         }
         let known = |name: &str| PARAMETERS.contains(&name) || name.starts_with("options[");
         if let Some((unknown, _)) = parsed.parameters.iter().find(|(name, _)| !known(name)) {
-            return problem(format!("has the unknown parameter {unknown:?}; {REMEDY}"));
+            // It may be a part of a password, whose / or ?, or whose & as a parameter, were not escaped.
+            return problem(if query.contains('@') || parsed.has(&["password"]) {
+                format!("has an unknown parameter, or a password with a /, ? or & in it; {ESCAPE}")
+            } else {
+                format!("has the unknown parameter {unknown:?}; {REMEDY}")
+            });
         }
         if hosts.is_empty() && !parsed.has(&["host", "hostaddr"]) {
             return problem(format!("names no host; {REMEDY}"));
@@ -188,7 +194,73 @@ fn split_list(list: &str) -> Vec<String> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
     use super::*;
+    use crate::{DatabaseConfig, Store};
+
+    /// The words of the passwords.
+    const WORDS: [&str; 3] = ["hunter2", "sesame", "xyzzy"];
+
+    /// A password of words that are separated by characters that mean something in a URL.
+    fn password() -> impl Strategy<Value = String> {
+        let word = prop::sample::select(WORDS.to_vec());
+        let mark = prop::sample::select(vec![
+            "/", "?", "@", ":", "#", "&", "=", "%", "%2F", ",", " ", "[", "]", "\\", "é",
+        ]);
+        prop::collection::vec((word, mark), 1..5).prop_map(|parts| {
+            parts.iter().map(|(word, mark)| format!("{word}{mark}")).collect::<String>() + "hunter2"
+        })
+    }
+
+    /// A URL around a password that was not escaped.
+    fn url() -> impl Strategy<Value = String> {
+        let place = prop::sample::select(vec![
+            "h/db",
+            "h:5432/db",
+            "h",
+            "",
+            "a,b/db",
+            "a:1,,b:x/db",
+            "[::1]/db",
+            "/db",
+        ]);
+        let query = prop::sample::select(vec![
+            "",
+            "?sslmode=disable",
+            "?user=me@there",
+            "?sslmod=x",
+            "?host=a,&port=1,2,3",
+            "#",
+        ]);
+        (password(), place, query, any::<bool>()).prop_map(|(password, place, query, in_query)| {
+            if in_query {
+                format!(
+                    "postgres://me@{place}{query}{}password={password}",
+                    if query.contains('?') { "&" } else { "?" }
+                )
+            } else {
+                format!("postgres://me:{password}@{place}{query}")
+            }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4_000, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_error_shows_a_part_of_a_password(url in url()) {
+            let config = DatabaseConfig { url: url.as_str().into(), ..DatabaseConfig::default() };
+            if let Err(error) = Store::new(&config) {
+                let texts = [error.to_string(), format!("{error:?}")];
+                let shown = texts.iter().find(|text| WORDS.iter().any(|word| text.contains(word)));
+                prop_assert!(shown.is_none(), "{url}: {shown:?}");
+            }
+            let debug = format!("{config:?}");
+            prop_assert!(!debug.contains("hunter2"), "{debug}");
+        }
+    }
 
     fn each(url: &str) -> Vec<String> {
         Url::parse(url).unwrap().each().unwrap()

@@ -83,6 +83,8 @@ pub enum Reason {
     SelectedByOtherGroup,
     /// The lock's row belongs to another group.
     KeyInUse,
+    /// The group may not take the lock key that its spec names.
+    KeyNotAllowed,
     /// The database cannot be reached or used.
     LockStoreUnavailable,
     /// The operator cannot watch the pods.

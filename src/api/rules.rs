@@ -141,6 +141,15 @@ pub(super) fn lock(schema: &mut Schema) {
              name, or leave it out",
         ),
     );
+    on(
+        schema,
+        "key",
+        // The operator knows the cluster's UID and the group's namespace, and checks the rest.
+        Rule::new("!self.matches('^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}/')").message(
+            "key must not begin with a UID and a slash, as the default keys of groups do: leave it out, or write another \
+             name",
+        ),
+    );
     add(
         schema,
         Rule::new("has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)")

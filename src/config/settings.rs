@@ -33,6 +33,8 @@ pub struct Settings {
     pub namespaces: Vec<String>,
     /// Whether EndpointSlices are written for the groups that ask for it.
     pub managed_endpoints: bool,
+    /// Whether a key that a group names must begin with the group's namespace.
+    pub namespaced_keys: bool,
     /// The name of this replica.
     pub replica: String,
     /// The node that this replica runs on, if it is known.
@@ -66,6 +68,7 @@ impl Settings {
             fence: FencePolicy::default(),
             namespaces: Vec::new(),
             managed_endpoints: false,
+            namespaced_keys: false,
             replica: String::new(),
             node: None,
             listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),

@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 20] = [
+pub(super) static ALL: [Setting; 21] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -228,6 +228,16 @@ pub(super) static ALL: [Setting; 20] = [
                to Services and EndpointSlices",
         read: |s, text| set(&mut s.managed_endpoints, one_of_two(text, [("true", true), ("false", false)])),
         show: |s| s.managed_endpoints.to_string(),
+        ..BASIC
+    },
+    Setting {
+        key: "namespacedKeys",
+        flag: "namespaced-keys",
+        value_name: "true|false",
+        help: "Whether spec.lock.key must begin with the group's namespace and a slash; groups that have had a term under \
+               another key keep it",
+        read: |s, text| set(&mut s.namespaced_keys, one_of_two(text, [("true", true), ("false", false)])),
+        show: |s| s.namespaced_keys.to_string(),
         ..BASIC
     },
     Setting {

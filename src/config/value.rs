@@ -70,10 +70,12 @@ pub(super) fn namespaces(text: &str) -> Result<Vec<String>, String> {
 /// The URL without anything that may be a password.
 pub(super) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return String::from("null") };
+    // What precedes the last @ may be a password, even with a / or ? in it, which makes the URL invalid.
+    let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
-    let place = place.rsplit_once('@').map_or(place.to_owned(), |(user, host)| {
+    let place = user.map_or(place.to_owned(), |user| {
         let (name, password) = user.split_once(':').map_or((user, ""), |(name, _)| (name, ":***"));
-        format!("{name}{password}@{host}")
+        format!("{name}{password}@{place}")
     });
     let query = query.map_or(String::new(), |query| {
         let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
@@ -94,6 +96,7 @@ mod tests {
         for (url, shown) in [
             ("postgres://u:p@h:5432/d?sslmode=disable", "\"postgres://u:***@h:5432/d?sslmode=disable\""),
             ("postgres://u:p@q:r@h/d", "\"postgres://u:***@h/d\""),
+            ("postgres://u:p/q?r@h/d", "\"postgres://u:***@h/d\""),
             ("postgres://h/d?password=p&user=u", "\"postgres://h/d?password=***&user=u\""),
             ("postgres://u@h/d", "\"postgres://u@h/d\""),
             ("p", "null"),

@@ -151,13 +151,19 @@ impl PodEvidence {
 
     /// Another replica hears the pod, or can judge it better than this one.
     pub fn vouched_for(&mut self, now: Duration) {
-        self.opinion.vouched_until = now + self.thresholds.ttl;
+        self.opinion.vouched(self.probes.heard_at(), self.thresholds.ttl, now);
+    }
+
+    /// This replica owns the pod's group, and has just been told that another one hears the pod. After some minutes of
+    /// this the answers no longer count: the other one would have taken the group.
+    pub fn relies_on_others(&mut self, now: Duration) {
+        self.opinion.rely(now);
     }
 
     /// Another replica asks whether this one hears the pod. `blind`: that one reaches no pod on any other node, so that
-    /// a verdict against the pod is an answer as well.
-    pub fn asked(&mut self, blind: bool, now: Duration) {
-        self.opinion.asked(blind, now);
+    /// a verdict against the pod is an answer as well. Returns whether to probe the pod at once.
+    pub fn asked(&mut self, blind: bool, now: Duration) -> bool {
+        self.opinion.asked(blind, now, self.thresholds.retry_interval)
     }
 
     /// Whether the question of another replica can be answered with yes now, which ends it. `against`: there is
@@ -272,7 +278,8 @@ impl PodEvidence {
 
     /// From when to when another replica is believed that it hears the pod, which this one does not hear.
     fn heard_elsewhere(&self) -> Option<(Duration, Duration)> {
-        Some((self.probes.unheard_since()? + self.thresholds.ttl, self.opinion.vouched_until))
+        let ttl = self.thresholds.ttl;
+        Some((self.probes.unheard_since()? + ttl, self.opinion.believed_until(ttl)))
     }
 
     fn by_lease(&self, word: &KubeletWord, node: &NodeLease, now: Duration) -> Verdict {

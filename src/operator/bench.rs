@@ -20,6 +20,7 @@ use super::{
     controller::{Controller, Health, Parts},
     events::Events,
     executor::Context,
+    keys::KeyRule,
     lock_view::{LockNews, Yielded},
     message::Message,
     object::GroupName,
@@ -74,6 +75,7 @@ impl Bench {
             events: Events::new(client.clone(), "bench", metrics.clone()),
             context: Context {
                 manages_endpoints: false,
+                keys: KeyRule { cluster: "c1".to_owned(), namespaced: false },
                 router: Router::new(client, CALL_TIMEOUT),
                 store: store.expect("the URL is one"),
                 metrics,

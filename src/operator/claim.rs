@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::Resource as _;
 
 use super::{
+    keys::{KeyRefusal, KeyRule},
     object::GroupName,
     record::{Record, same_place},
     trouble::Trouble,
@@ -24,6 +25,8 @@ pub(super) enum Answer {
     Unsettled(Box<Claimed>),
     /// The group is being deleted, and the lock has no row of it any more.
     Buried,
+    /// The lock has no row of the group, which may not take its key.
+    Refused(KeyRefusal),
 }
 
 /// What a quorum read says about a group.
@@ -54,23 +57,36 @@ impl Answered {
 
 /// Claims these groups, with one statement for all of them. Rows are neither created nor taken over from earlier
 /// groups.
-pub(super) async fn claim(store: &Store, session: SessionId, groups: &[Arc<Record>]) -> Vec<Answered> {
+pub(super) async fn claim(
+    store: &Store,
+    keys: &KeyRule,
+    session: SessionId,
+    groups: &[Arc<Record>],
+) -> Vec<Answered> {
     let claims: Vec<Claim> = groups.iter().map(|group| claim_of(group, false, None)).collect();
     match store.claim(session, &claims).await {
         Ok(answers) => groups
             .iter()
             .zip(answers)
-            .map(|(group, claimed)| {
-                let unsettled = is_unsettled(&claimed, group);
-                let claimed = Box::new(claimed);
-                let answer = if unsettled { Answer::Unsettled(claimed) } else { Answer::Lock(claimed) };
-                Answered::new(group, Ok(answer))
-            })
+            .map(|(group, claimed)| Answered::new(group, Ok(first_answer(keys, group, claimed))))
             .collect(),
         Err(error) => {
             let trouble = Trouble::Lock(error.to_string());
             groups.iter().map(|group| Answered::new(group, Err(trouble.clone()))).collect()
         }
+    }
+}
+
+/// What the answer of the lock means. A group that may not take its key gets no row, nor that of another group. It
+/// keeps one that is its own already.
+fn first_answer(keys: &KeyRule, group: &Record, claimed: Claimed) -> Answer {
+    let has_no_row =
+        matches!(claimed, Claimed::Missing | Claimed::Tombstone { .. } | Claimed::Foreign { .. });
+    match keys.refusal(group).filter(|_| has_no_row) {
+        Some(_) if group.is_deleting() => Answer::Buried,
+        Some(refusal) => Answer::Refused(refusal),
+        None if is_unsettled(&claimed, group) => Answer::Unsettled(Box::new(claimed)),
+        None => Answer::Lock(Box::new(claimed)),
     }
 }
 

@@ -113,6 +113,9 @@ fn accepted(view: View) -> Finding {
         );
         return finding(Accepted, false, Reason::KeyInUse, message);
     }
+    if let Ownership::Refused(refusal) = view.group.ownership() {
+        return finding(Accepted, false, Reason::KeyNotAllowed, refusal.to_string());
+    }
     let others: Vec<_> = view.seen.older_groups().into_iter().collect();
     if !others.is_empty() {
         let message = format!(

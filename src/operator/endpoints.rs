@@ -59,7 +59,7 @@ impl Decider {
             Ownership::Ours => Self::This,
             Ownership::Other(session) if lives(*session) => Self::Another,
             // The group has no row of its own.
-            Ownership::Foreign(_) => Self::Another,
+            Ownership::Foreign(_) | Ownership::Refused(_) => Self::Another,
             Ownership::Other(_) | Ownership::Unowned | Ownership::Claiming => Self::None,
         }
     }

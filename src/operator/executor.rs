@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
+    keys::KeyRule,
     message::Message,
     queue::{Queue, Urgency},
 };
@@ -29,6 +30,7 @@ pub(super) struct Context {
     pub(super) messages: mpsc::Sender<Message>,
     /// Whether `EndpointSlices` are written for the groups that ask for it.
     pub(super) manages_endpoints: bool,
+    pub(super) keys: KeyRule,
 }
 
 /// Starts the controller's tasks. Each task makes its calls and sends at most one message.

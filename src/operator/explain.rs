@@ -19,6 +19,7 @@ use super::{
     api_server::{ApiServer, NoCluster},
     effect::{against, row_of},
     index::{Event, Index, Request},
+    keys::KeyRule,
     object::{GroupName, trim},
     probing::Probing,
     record::Record,
@@ -114,6 +115,8 @@ pub async fn explain(
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
     let name = GroupName { namespace: namespace.as_str().into(), name: name.into() };
     let cluster = call("the namespace kube-system", || watch::cluster_uid(&client)).await?;
+    // The operator's own setting is not known here.
+    let keys = KeyRule { cluster: cluster.clone(), namespaced: false };
     let mut observer = Observer {
         index: Index::new(cluster, &[], patience),
         router: Router::new(client.clone(), CALL_TIMEOUT),
@@ -127,7 +130,7 @@ pub async fn explain(
     // The owner may have acted in the meantime: the labels and the declaration as they are now, and then the row.
     observer.list(&namespace).await?;
     let record = observer.record(&name)?;
-    let (lock, row) = match read_lock(store, &record).await {
+    let (lock, row) = match read_lock(store, &keys, &record).await {
         Ok((info, row)) => (Ok(info), Ok(row)),
         Err(problem) => (Err(problem.clone()), Err(problem)),
     };
@@ -135,7 +138,11 @@ pub async fn explain(
 }
 
 /// The lock's row of this group, for people and for the election. A group without a row has never been claimed.
-async fn read_lock(store: Result<Store, String>, record: &Record) -> Result<(Option<LockInfo>, Row), String> {
+async fn read_lock(
+    store: Result<Store, String>,
+    keys: &KeyRule,
+    record: &Record,
+) -> Result<(Option<LockInfo>, Row), String> {
     let store = store?;
     let read = async {
         let info = store.info(&record.key).await?;
@@ -143,6 +150,10 @@ async fn read_lock(store: Result<Store, String>, record: &Record) -> Result<(Opt
         Ok::<_, LockError>((info, rows.into_iter().next()))
     };
     let (info, row) = read.await.map_err(|error| error.to_string())?;
+    let has_no_row = row.as_ref().is_none_or(|row| row.group != record.tag);
+    if let Some(refusal) = keys.refusal(record).filter(|_| has_no_row) {
+        return Err(refusal.to_string());
+    }
     match row {
         Some(row) if !row.tombstone && row.group != record.tag => {
             Err(format!("the key {} belongs to another group: {}", record.key, row.group))

@@ -9,7 +9,7 @@
 //! | what comes in | `watch`, `lock_keeper`, `message` |
 //! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owners`, `coverage` |
 //! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
-//! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
+//! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `keys`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
 //! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report`, `publishing` |
 //!
@@ -36,6 +36,7 @@ mod garbage;
 mod group;
 mod history;
 mod index;
+mod keys;
 mod lock_keeper;
 mod lock_view;
 mod message;
@@ -80,6 +81,7 @@ use controller::{Controller, Health, Parts};
 use events::Events;
 use executor::{Context, count_writes};
 pub use explain::{ExplainError, ExplainedPod, Explanation, explain, hears_no_pod};
+use keys::KeyRule;
 use leadergroup_lock::{LockError, Store};
 
 /// How many messages may wait for the controller. A task that sends more waits.
@@ -195,6 +197,7 @@ impl Replica<'_> {
             fit: fitness,
         };
         let keeper = tokio::spawn(keeper.run(leave.clone()));
+        let keys = KeyRule { cluster: cluster.clone(), namespaced: settings.namespaced_keys };
         let parts = Parts {
             cluster,
             peers,
@@ -211,6 +214,7 @@ impl Replica<'_> {
                 metrics,
                 messages,
                 manages_endpoints: settings.managed_endpoints,
+                keys,
             },
             health,
         };

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{assignment::falls_to, claim::Answer, lock_view::LockView, trouble::Trouble};
+use super::{assignment::falls_to, claim::Answer, keys::KeyRefusal, lock_view::LockView, trouble::Trouble};
 use leadergroup_lock::{Claimed, Key, SessionId};
 
 /// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still
@@ -26,6 +26,8 @@ pub(super) enum Ownership {
     Other(SessionId),
     /// The lock's row belongs to this other group.
     Foreign(Arc<str>),
+    /// None: the group may not take its key.
+    Refused(KeyRefusal),
 }
 
 /// What the answers to claims have said of a group's owner, other than this replica.
@@ -95,7 +97,7 @@ impl Claims {
             }
         }
         let asks = match self.last {
-            Ownership::Unowned | Ownership::Foreign(_) => true,
+            Ownership::Unowned | Ownership::Foreign(_) | Ownership::Refused(_) => true,
             Ownership::Other(_) => self.doubted,
             Ownership::Claiming | Ownership::Ours => false,
         };
@@ -182,6 +184,10 @@ impl Claims {
             Answer::Lock(claimed) | Answer::Unsettled(claimed) => *claimed,
             Answer::Buried => {
                 self.after = now + RECLAIM;
+                return Ok(false);
+            }
+            Answer::Refused(refusal) => {
+                (self.last, self.after) = (Ownership::Refused(refusal), now + RECLAIM);
                 return Ok(false);
             }
         };

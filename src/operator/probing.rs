@@ -26,7 +26,7 @@ pub(super) fn probing(
     match ownership {
         _ if deleting => Probing::None,
         Ownership::Ours | Ownership::Claiming | Ownership::Unowned => Probing::All,
-        Ownership::Foreign(_) => Probing::None,
+        Ownership::Foreign(_) | Ownership::Refused(_) => Probing::None,
         Ownership::Other(session) => {
             let others = lock.working().filter(|other| other.session != *session);
             if lock.own().is_none() || falls_to(key, holder_node, others) != lock.own() {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use leadergroup_lock::{Changed, Key, Store, Token};
-use postgres::{DEADLINE, Database, Server, eventually};
+use postgres::{Database, Server, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Shorter times than the defaults, so that the tests are fast.
@@ -364,14 +364,21 @@ async fn a_killed_program_s_lock_is_free_after_its_ttl() {
     let (database, _store) = postgres::migrated().await;
     let directory = tempfile::tempdir().unwrap();
     let pid = directory.path().join("pid");
-    let mut running =
-        Running::start(&database, &QUICK, &format!("echo $$ > {}; echo ready; exec sleep 60", pid.display()));
+    let mut running = Running::start(
+        &database,
+        &QUICK,
+        &format!("echo $$ > {}; echo ready; exec sleep 1000", pid.display()),
+    );
     running.child.kill().unwrap();
     running.child.wait().unwrap();
-    let start = Instant::now();
-    let output = run(&database, &QUICK, "echo $LEADERGROUP_TOKEN");
+    // Long before the command would end by itself.
+    let patient = [&QUICK[..], &["--wait", "1m"]].concat();
+    let output = run(&database, &patient, "echo $LEADERGROUP_TOKEN");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
-    assert!(start.elapsed() < DEADLINE);
+    assert_eq!(
+        database.number("select count(*) from leadergroup.session where dead and not closed").await,
+        1
+    );
     assert!(guardian::ended(pid_in(&pid)), "the command ended before others could have the lock");
 }
 

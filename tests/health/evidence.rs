@@ -262,14 +262,87 @@ fn a_replica_vouches_for_a_pod_that_answered_after_the_question_and_once_for_eac
     assert!(!evidence.vouches(true, ms(3_000)), "it may have failed after the last answer");
     probe(&mut evidence, 2_000, ProbeOutcome::Success);
     assert!(evidence.vouches(false, ms(3_000)) && !evidence.vouches(false, ms(3_000)));
-    evidence.asked(false, ms(2_100));
+    assert!(evidence.asked(false, ms(2_500)));
     evidence.probe_answered_late(5, ms(2_500));
     assert!(evidence.vouches(false, ms(3_000)), "a late answer proves that it lives");
-    evidence.asked(true, ms(3_000));
-    assert!(!evidence.vouches(false, ms(3_000)));
-    assert!(evidence.vouches(true, ms(3_000)), "the one that asks is blind, and this one is not");
-    evidence.asked(true, ms(3_000));
-    assert!(!evidence.vouches(true, ms(9_000)), "the question has expired");
+    assert!(evidence.asked(true, ms(3_500)));
+    assert!(!evidence.vouches(false, ms(3_500)));
+    assert!(evidence.vouches(true, ms(3_500)), "the one that asks is blind, and this one is not");
+    assert!(evidence.asked(true, ms(4_500)));
+    assert!(!evidence.vouches(true, ms(9_501)), "the question has expired");
+}
+
+#[test]
+fn of_many_questions_one_in_an_interval_counts_and_is_answered() {
+    let mut evidence = ready();
+    let (mut probed, mut vouched) = (0, 0);
+    for at in (1_000..11_000).step_by(10) {
+        // A program under another user of the database asks all the time.
+        probed += usize::from(evidence.asked(false, ms(at)));
+        if at % 1_000 == 500 {
+            evidence.probe_sent(at / 1_000, ms(at));
+        }
+        if at % 1_000 == 530 {
+            evidence.probe_answered(at / 1_000, ms(at - 30), ProbeOutcome::Success);
+        }
+        vouched += usize::from(evidence.vouches(false, ms(at)));
+    }
+    assert_eq!((probed, vouched), (10, 10));
+    let mut evidence = ready();
+    assert!(evidence.asked(false, ms(1_000)) && !evidence.asked(true, ms(1_100)));
+    assert!(evidence.vouches(true, ms(1_200)), "one of the two is blind");
+}
+
+/// The owner is told all the time that another replica hears the pod, and that replica does not take the group.
+#[test]
+fn answers_of_others_are_relied_on_for_some_minutes_by_the_owner_and_without_limit_by_others() {
+    for (owner, silent_at) in [(true, Some(122_000)), (false, None)] {
+        let mut evidence = ready();
+        probe(&mut evidence, 1_000, ProbeOutcome::Success);
+        let mut verdicts = Vec::new();
+        for at in (2_000..400_000).step_by(1_000) {
+            probe(&mut evidence, at, ProbeOutcome::Unanswered);
+            evidence.vouched_for(ms(at));
+            if owner {
+                evidence.relies_on_others(ms(at));
+            }
+            verdicts.push((at, of_holder(&evidence, at)));
+        }
+        let silent = |verdict: &Verdict| matches!(verdict, Verdict::Silent { .. });
+        assert_eq!(verdicts.iter().find(|(_, verdict)| silent(verdict)).map(|(at, _)| *at), silent_at);
+        let after = verdicts.iter().filter(|(at, _)| silent_at.is_some_and(|from| *at >= from));
+        assert!(after.clone().all(|(_, verdict)| silent(verdict)), "until the pod is heard");
+    }
+}
+
+#[test]
+fn reliance_on_others_begins_again_when_the_pod_was_heard_and_after_some_minutes_without_it() {
+    let lost = |evidence: &mut PodEvidence, from: u64, to: u64| {
+        for at in (from..to).step_by(1_000) {
+            probe(evidence, at, ProbeOutcome::Unanswered);
+            evidence.vouched_for(ms(at));
+        }
+    };
+    let elsewhere = |evidence: &PodEvidence, at| of_holder(evidence, at) == Verdict::HeardElsewhere;
+    // It was heard, while others said all the time that they hear it, too.
+    let mut evidence = ready();
+    for at in (1_000..300_000).step_by(1_000) {
+        probe(&mut evidence, at, ProbeOutcome::Success);
+        evidence.vouched_for(ms(at + 500));
+        evidence.relies_on_others(ms(at + 500));
+    }
+    lost(&mut evidence, 300_000, 400_000);
+    assert!(elsewhere(&evidence, 400_000));
+    // Another replica has owned the group for some minutes, since this one relied on it.
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    lost(&mut evidence, 2_000, 10_000);
+    evidence.relies_on_others(ms(10_000));
+    lost(&mut evidence, 10_000, 300_000);
+    assert!(elsewhere(&evidence, 300_000));
+    evidence.relies_on_others(ms(300_000));
+    lost(&mut evidence, 300_000, 400_000);
+    assert!(elsewhere(&evidence, 400_000));
 }
 
 #[test]

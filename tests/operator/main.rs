@@ -18,6 +18,7 @@ mod events;
 mod explain;
 mod failover;
 mod groups;
+mod keys;
 mod kubelet;
 mod objects;
 mod opinion;

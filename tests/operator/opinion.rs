@@ -1,18 +1,28 @@
 //! An active pod that its group's owner does not hear, but another replica does.
 
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
     api::{DynamicObject, PostParams},
 };
 use serde_json::{Value, json};
+use sqlx::{
+    Connection as _,
+    postgres::{PgConnection, PgListener},
+};
+use tokio::time::sleep;
 
 use crate::{
     apiserver::ApiServer,
     kubelet::active,
     objects::{condition, group, groups},
     paths::Answering,
-    postgres::{self, eventually},
+    postgres::{self, DEADLINE, PASSWORD, ROLE, eventually},
     replica::Operator,
 };
 
@@ -89,6 +99,73 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     let newest = async || groups.get("web").await.unwrap().data["status"]["history"][0].clone();
     eventually("the history", async || newest().await["reason"] == "Silent").await;
     web[held].mend();
+    for replica in &mut replicas {
+        assert!(replica.end().await.0.success(), "{}", replica.log());
+    }
+}
+
+/// A program with the least rights that an application needs reads the replicas' questions, and answers them for ever
+/// in the name of the other replica.
+#[tokio::test]
+async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_long() {
+    let server = ApiServer::shared().await;
+    let namespace = server.namespace("forged").await;
+    let lock = json!({ "ttl": "2s", "retryInterval": "500ms" });
+    let (groups, pods, web) = answering_group(server, &namespace, lock).await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let variables = [("LEADERGROUP_DATABASE_URL", url.as_str())];
+    let mut replicas = ["0", "1"].map(|name| Operator::start_as(name, server, &namespace, &variables));
+    eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    let sessions = async || database.number("select count(*) from leadergroup.session where not dead").await;
+    eventually("two sessions", async || sessions().await == 2).await;
+
+    let role = format!("app_{}", database.name);
+    let rights = format!(
+        "create role {role} login password '{PASSWORD}'; grant usage on schema leadergroup to {role}"
+    );
+    database.sql(&rights).await;
+    let application = url.replace(&format!("{ROLE}:"), &format!("{role}:"));
+    let mut listener = PgListener::connect(&application).await.unwrap();
+    listener.listen("leadergroup_peers").await.unwrap();
+    let mut connection = PgConnection::connect(&application).await.unwrap();
+    let forger = tokio::spawn(async move {
+        let mut sessions = BTreeSet::new();
+        loop {
+            let message = listener.recv().await.unwrap().payload().to_owned();
+            let (peers, question) = message.split_once('\n').unwrap();
+            let words: Vec<&str> = question.split(' ').collect();
+            if !words[0].starts_with("ask") {
+                continue;
+            }
+            sessions.insert(words[1].to_owned());
+            for session in &sessions {
+                let answer = format!("{peers}\nvouch {session} {}", words[2..].join(" "));
+                let told = sqlx::query("select pg_notify('leadergroup_peers', $1)").bind(answer);
+                told.execute(&mut connection).await.unwrap();
+            }
+        }
+    });
+
+    let held = usize::from(active(&pods).await != ["web-0"]);
+    for replica in &replicas {
+        web[held].cut(replica.pid());
+    }
+    let believed = "another replica hears active pods that this one does not hear";
+    eventually("an answer to be believed", async || {
+        replicas.iter().any(|replica| replica.log().contains(believed))
+    })
+    .await;
+    let successor = vec![format!("web-{}", 1 - held)];
+    for _ in 0..3 {
+        let minute = Instant::now();
+        while minute.elapsed() < DEADLINE && active(&pods).await != successor {
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+    assert_eq!(active(&pods).await, successor, "{}\n{}", replicas[0].log(), replicas[1].log());
+    assert!(!forger.is_finished());
+    forger.abort();
     for replica in &mut replicas {
         assert!(replica.end().await.0.success(), "{}", replica.log());
     }

@@ -14,11 +14,13 @@ begin;
 
 create schema if not exists leadergroup;
 
--- For each key the largest token of all committed transactions. Keys are compared byte by byte: an index in the
+-- For each key the largest token of all committed transactions. A mark with a role can be raised by this role and its
+-- members only; without one, by every role that may use the schema. Keys are compared byte by byte: an index in the
 -- database's own collation can miss rows after an upgrade of the library that sorts.
 create table if not exists leadergroup.fence_mark (
     key text collate "C" primary key,
-    token bigint not null
+    token bigint not null,
+    role name
 ) with (fillfactor = 50);
 
 -- A table that an earlier version created.
@@ -33,6 +35,7 @@ begin
     end if;
 end
 $$;
+alter table leadergroup.fence_mark add column if not exists role name;
 
 create or replace function leadergroup.fence_mark_id(key text) returns bigint
 language sql immutable strict parallel safe
@@ -55,16 +58,24 @@ begin
 end
 $$;
 
--- Raises the mark, and returns its new value.
+-- Raises the mark, and returns its new value. The caller is the role that the session has set, or has logged in as:
+-- current_user is the owner of this function.
 create or replace function leadergroup.fence_mark_raise(key text, token bigint) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     found_token bigint;
+    caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
     insert into leadergroup.fence_mark as m (key, token) values (fence_mark_raise.key, fence_mark_raise.token)
     on conflict on constraint fence_mark_pkey do update set token = greatest(m.token, excluded.token)
+    where m.role is null or pg_has_role(caller, m.role, 'member')
     returning m.token into found_token;
+    if found_token is null then
+        raise exception 'leadergroup.fence_seen: role "%" may not raise the mark of key "%"', caller, key
+            using errcode = 'insufficient_privilege',
+                  hint = 'The column role of leadergroup.fence_mark names the role whose members may.';
+    end if;
     return found_token;
 end
 $$;

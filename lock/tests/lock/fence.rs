@@ -44,6 +44,10 @@ pub struct Application {
 }
 
 impl Application {
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
     pub async fn connect(&self) -> PgConnection {
         PgConnection::connect(&self.url).await.unwrap()
     }

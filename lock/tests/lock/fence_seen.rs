@@ -1,12 +1,12 @@
 //! `leadergroup.fence_seen`: the fence for data in a database other than the lock's.
 
-use sqlx::Executor;
 use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Executor};
 
 use leadergroup_lock::FENCE_SEEN_SQL;
 
 use crate::fence::{Application, LEVELS, STALE, application, begin, run};
-use crate::postgres::{Database, ROLE, database, eventually, migrated};
+use crate::postgres::{Database, PASSWORD, ROLE, database, eventually, migrated};
 
 async fn installed() -> (Database, Application) {
     let database = database().await;
@@ -50,6 +50,49 @@ async fn tokens_below_the_largest_one_committed_are_refused() {
     assert_eq!(run(&mut bank, "delete from leadergroup.fence_mark").await, Err("42501".to_owned()));
     let error = bank.execute("select leadergroup.fence_seen('a', 1)").await.unwrap_err();
     assert!(error.to_string().contains("token 1 of key \"a\" is outdated"), "{error}");
+}
+
+/// A role that an administrator has named for a key, and another application of the same database.
+#[tokio::test]
+async fn the_mark_of_a_key_with_a_role_is_raised_by_its_members_only() {
+    let (database, application) = installed().await;
+    let (owner, member) = (format!("owner_{}", database.name), format!("member_{}", database.name));
+    let mark = format!(
+        "create role {owner}; create role {member} login password '{PASSWORD}' in role {owner};
+         grant usage on schema leadergroup to {owner};
+         insert into leadergroup.fence_mark (key, token, role) values ('a', 0, '{owner}')"
+    );
+    database.sql(&mark).await;
+    let mut other = application.connect().await;
+    for call in ["fence_seen('a', 9007199254740991)", "fence_mark_raise('a', 9007199254740991)"] {
+        assert_eq!(
+            run(&mut other, &format!("select leadergroup.{call}")).await,
+            Err("42501".to_owned()),
+            "{call}"
+        );
+    }
+    // It is the caller that counts, however the session became this role.
+    assert_eq!(run(&mut other, &format!("set role {owner}")).await, Err("42501".to_owned()));
+    let url = database.url().replace(&format!("{ROLE}:"), &format!("{member}:"));
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    assert_eq!(seen(&mut holder, 1).await, Ok(()));
+    assert_eq!(run(&mut holder, &format!("set role {owner}")).await, Ok(()));
+    assert_eq!(seen(&mut holder, 2).await, Ok(()));
+    assert_eq!(seen(&mut holder, 1).await, Err(STALE.to_owned()));
+    let mut admin = database.admin().await;
+    let impostor = format!("set role {}", application.role());
+    assert_eq!(run(&mut admin, &impostor).await, Ok(()));
+    assert_eq!(
+        seen(&mut admin, 3).await,
+        Err("42501".to_owned()),
+        "the set role counts, not the one behind it"
+    );
+    assert_eq!(database.number("select token from leadergroup.fence_mark").await, 2);
+    // It may be installed over itself, and over a version without roles.
+    database.sql(FENCE_SEEN_SQL).await;
+    database.sql("alter table leadergroup.fence_mark drop column role").await;
+    database.sql(FENCE_SEEN_SQL).await;
+    assert_eq!(seen(&mut other, 3).await, Ok(()), "no role is named any more");
 }
 
 /// It works beside the lock's own schema in the same database, whichever was installed first.

@@ -7,13 +7,13 @@ use leadergroup_lock::{
     Token, Transfer,
 };
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use sqlx::postgres::PgConnection;
 
 use crate::cast::{TTL, end_quarantine, holder, key};
 use crate::hold_contract::{Contract, GivingUp, Life, NOT_WANTED, Ran};
 use crate::holders::{acquire, queue};
 use crate::postgres::{Database, migrated};
+use crate::random;
 
 const SESSIONS: usize = 3;
 const KEYS: [&str; 2] = ["a", "b"];
@@ -362,8 +362,9 @@ async fn sql(connection: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error
 fn random_sequences_of_a_program_s_operations_do_what_the_contract_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stage = std::cell::RefCell::new(runtime.block_on(Stage::new()));
-    let config = Config { cases: 80, failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..60), |steps| {
+    let regressions = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/hold_model.txt");
+    let name = "hold_model::random_sequences_of_a_program_s_operations_do_what_the_contract_says";
+    random::run(name, regressions, 80, &prop::collection::vec(step(), 1..60), |steps| {
         let mut stage = stage.borrow_mut();
         runtime.block_on(async {
             stage.clear().await;
@@ -374,7 +375,4 @@ fn random_sequences_of_a_program_s_operations_do_what_the_contract_says() {
         });
         Ok(())
     });
-    if let Err(failure) = outcome {
-        panic!("{failure}");
-    }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod acquire;
+mod application;
 mod bank;
 mod batches;
 mod campaign;
@@ -42,6 +43,7 @@ mod promotions;
 mod pruning;
 mod python;
 mod quarantine;
+mod random;
 mod reasons;
 mod reassign;
 mod reconcile;

@@ -8,10 +8,10 @@ use leadergroup_lock::{
     SessionId, Store, Token, Tombstone, Vacate,
 };
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use crate::cast::{TTL, holder, key};
 use crate::postgres::{Database, migrated};
+use crate::random;
 
 const SESSIONS: usize = 3;
 const KEYS: usize = 2;
@@ -408,8 +408,9 @@ async fn compare(store: &Store, model: &Model) {
 fn random_operations_do_what_the_contract_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (database, store) = runtime.block_on(migrated());
-    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..50), |steps| {
+    let regressions = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/model.txt");
+    let name = "model::random_operations_do_what_the_contract_says";
+    random::run(name, regressions, 60, &prop::collection::vec(step(), 1..50), |steps| {
         runtime.block_on(async {
             let clean = "truncate leadergroup.lock, leadergroup.term, leadergroup.session;
                          update leadergroup.meta set era = 0, quarantine = false";
@@ -426,7 +427,4 @@ fn random_operations_do_what_the_contract_says() {
         });
         Ok(())
     });
-    if let Err(failure) = outcome {
-        panic!("{failure}");
-    }
 }

@@ -70,7 +70,10 @@ impl Controller {
         }
         self.claiming = true;
         self.executor.start(Urgency::AtOnce, move |context| async move {
-            Message::Claimed { session: own, answers: claim(&context.store, own, &claims).await }
+            Message::Claimed {
+                session: own,
+                answers: claim(&context.store, &context.keys, own, &claims).await,
+            }
         });
     }
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::Controller;
 use crate::operator::{
+    group::Group,
     index::{self, IndexedGroup},
     object::GroupName,
     opinion::Opinion,
@@ -33,6 +34,13 @@ impl Controller {
             group.claims.offer(now + group.record().object.spec.lock.ttl.0 * 2);
         }
         self.untold.vouch(pod);
+    }
+
+    /// Another replica hears this holder. Its owner hands the group over.
+    pub(super) fn vouched(&mut self, name: &GroupName, pod: &str, now: Duration) {
+        if self.groups.get(name).is_some_and(Group::is_owned) {
+            self.index.relies_on_others(name, pod, now);
+        }
     }
 
     /// Another replica has asked or answered.

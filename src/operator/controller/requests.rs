@@ -38,6 +38,7 @@ impl Controller {
             Request::AskOthers { group, pod, blind } => self.ask_others(&group, pod, blind),
             Request::ProbeNow(uid) => self.prober.probe_now(&uid),
             Request::Vouch { group, pod } => self.vouch(&group, pod, now),
+            Request::Vouched { group, pod } => self.vouched(&group, &pod, now),
             Request::DoubtOwners(yielded) => self.doubt_owners(&yielded),
             Request::AskForClaims => {
                 self.ask_for_claims();

@@ -119,8 +119,8 @@ fn announce(
     }
 }
 
-/// Whether this replica is the one to write the group's status. If the group has no owner, or its key belongs to
-/// another group, the user should still see why nothing happens.
+/// Whether this replica is the one to write the group's status. If the group has no owner, or may not have its
+/// key, the user should still see why nothing happens.
 fn is_responsible(
     index: &Index,
     group: &Group,
@@ -132,7 +132,7 @@ fn is_responsible(
     match (group.ownership(), hindrance) {
         (Ownership::Ours, _) => true,
         _ if group.report.spoken => false,
-        (Ownership::Foreign(_), _) => {
+        (Ownership::Foreign(_) | Ownership::Refused(_), _) => {
             lock.own().is_some() && falls_to(&record.key, None, lock.living().iter()) == lock.own()
         }
         // Other replicas may see what this one does not. It speaks for the groups that it owned last, and for those on

@@ -31,6 +31,13 @@ impl Index {
         }
     }
 
+    /// This replica owns the group, and has just been told that another one hears the pod.
+    pub(in crate::operator) fn relies_on_others(&mut self, name: &GroupName, uid: &str, now: Duration) {
+        if let Some(pod) = self.groups.get_mut(name).and_then(|group| group.pods.get_mut(uid)) {
+            pod.evidence().relies_on_others(now);
+        }
+    }
+
     /// Another replica has asked about pods, or answered.
     pub(super) fn opinion(
         &mut self,
@@ -48,11 +55,13 @@ impl Index {
             let Some(pod) = group.pods.get_mut(uid) else { continue };
             match opinion.what {
                 What::Ask { blind } => {
-                    pod.evidence().asked(blind, now);
-                    requests.push(Request::ProbeNow(uid.clone()));
+                    if pod.evidence().asked(blind, now) {
+                        requests.push(Request::ProbeNow(uid.clone()));
+                    }
                 }
                 What::Vouch => {
                     pod.evidence().vouched_for(now);
+                    requests.push(Request::Vouched { group: name.clone(), pod: uid.clone() });
                     let (changed, deadline) = group.assess_pod(uid, &self.leases, now);
                     if changed {
                         self.dirty.insert(name.clone());

@@ -93,6 +93,8 @@ pub(in crate::operator) enum Request {
     Vouch { group: GroupName, pod: Arc<str> },
     /// Another replica may have given up groups although its session lives: ask again who owns them.
     DoubtOwners(Yielded),
+    /// Another replica hears this holder, and can take the group.
+    Vouched { group: GroupName, pod: Arc<str> },
     /// Claim the groups without an owner.
     AskForClaims,
     /// An outage is over. The next one is reported again, by replicas that do not own the group too.

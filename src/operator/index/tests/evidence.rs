@@ -217,7 +217,11 @@ fn others_are_asked_about_a_holder_that_is_not_heard_and_their_answer_is_believe
         let before = if blind { Standing::Unproven } else { Standing::Silent };
         assert_eq!(case.seen("web")[0].1, before, "its own words and those of a stranger are ignored");
         case.dirty();
-        case.apply(Event::Opinion(other, vouch()));
+        let requests = case.apply(Event::Opinion(other, vouch()));
+        assert!(
+            matches!(&requests[..], [Request::Vouched { pod, .. }] if **pod == *"a"),
+            "its owner is to hand it over: {requests:?}"
+        );
         assert_eq!(case.dirty(), ["web"]);
         assert_eq!(case.seen("web")[0].1, Standing::HeardElsewhere);
     }
