@@ -41,7 +41,7 @@ impl Model {
                     && row.is_some_and(|row| row.holder.is_some())
                     && declared.grant != grant.map(|grant| grant.to_string()))
         });
-        self.server.divided &= is_behind || !living().all(|replica| follows(replica));
+        self.server.divided &= is_behind || !living().all(follows);
         if self.server.divided {
             return;
         }

@@ -317,8 +317,9 @@ impl Task {
                 self.learned.extend(found);
                 outcome(Outcome::Verified(against))
             }
-            // The pod may have been replaced by another one of its name: a read shows it.
-            (Effect::Try { .. } | Effect::Promote { .. }, Response::Server(Answer::Invalid)) => {
+            // A read shows which it is: refused, or another object of the same name.
+            (Effect::Declare { .. }, Response::Server(Answer::Patched(false)))
+            | (Effect::Try { .. } | Effect::Promote { .. }, Response::Server(Answer::Invalid)) => {
                 self.stage = 1;
                 None
             }
@@ -341,10 +342,6 @@ impl Task {
             (Effect::Vacate { .. }, Response::Database(Reply::Done)) => outcome(Outcome::Vacated),
             (Effect::Tombstone, Response::Database(Reply::Done)) => outcome(Outcome::Tombstoned),
             (Effect::Declare { .. }, Response::Server(Answer::Patched(true))) => outcome(Outcome::Declared),
-            (Effect::Declare { .. }, Response::Server(Answer::Patched(false))) => {
-                self.stage = 1;
-                None
-            }
             (Effect::Declare { next, .. }, Response::Server(Answer::Group(group))) => {
                 outcome(match self.ours(group) {
                     None => Outcome::Rejected(Rejection::GroupGone),
