@@ -16,7 +16,7 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check mutants random-faults nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+demo test check mutants mutants-generated fuzz random-faults nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
   bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet docs e2e-build: | own-target
 
 ##@ Demo and tests
@@ -30,8 +30,17 @@ test: root prerequisites ## Run everything: formatting, lints, unit, integration
 	scripts/test.sh
 
 .PHONY: mutants
-mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each; ONLY=<words>. 40 minutes
-	source scripts/no-cluster.sh; scripts/mutants.py $(ONLY)
+mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each: ONLY=<words> SHARD=2/8
+	source scripts/no-cluster.sh; scripts/mutants.py $(if $(SHARD),--shard $(SHARD)) $(ONLY)
+
+.PHONY: mutants-generated
+mutants-generated: ## Change a room's decisions in all small ways and see that fast tests notice each: ROOM=election SHARD=0/8 DIFF=<file>
+	scripts/cargo-mutants.sh run $(or $(ROOM),election) $(if $(SHARD),--shard $(SHARD)) $(if $(DIFF),--in-diff $(abspath $(DIFF)))
+
+.PHONY: fuzz
+fuzz: ## Feed the decoders what others may send, for longer than the tests do: CASES=100000 SEED=<number>
+	PROPTEST_CASES=$(or $(CASES),100000) PROPTEST_RNG_SEED=$(or $(SEED),$$RANDOM) \
+	  cargo test --workspace --lib --test health -- fuzz:: hostile::
 
 .PHONY: check
 check: fmt-check ## Run the fast checks: formatting, lints, unit tests

@@ -2,24 +2,43 @@
 """Puts each planted fault of tests/mutants into a copy of the sources, and runs the tests that have to notice it. Fails
 if a fault is not noticed, or no longer fits the sources.
 
-There is a file for each room. In a fault, `find` occurs exactly once in `file`, and `tests` are arguments for
-`cargo test --workspace`.
+First the tests that the chosen faults name must pass on the copy as it is: where they fail anyway, they would seem to
+notice every fault.
 
-  mutants.py --check      only checks that each fault fits the sources
-  mutants.py [WORD ...]   runs all faults, or those whose name or file contains a word
+There is a file for each room, with at least three faults. In a fault, `find` occurs exactly once in `file`, which may be
+of any language. `tests` are arguments for `cargo test --workspace`; if there are several in a list, each must notice the
+fault. Instead of them there may be a `command`, which is run in the copy.
+
+  mutants.py --check                    only checks that each fault fits the sources
+  mutants.py [--shard 2/8] [WORD ...]   runs all faults, or those whose name or file contains a word, or a part of them
 """
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# The rooms of the code, the chart, and the checkers in tests.
+ROOMS = "api chart cli config e2e election health lock operator routing simulation telemetry".split()
+FEWEST = 3
 # A test that hangs because of a fault has noticed it.
 LIMIT_SECONDS = 900
+
+
+def load():
+    found = []
+    for file in sorted((ROOT / "tests/mutants").glob("*.toml")):
+        for mutant in tomllib.loads(file.read_text())["mutant"]:
+            tests = mutant.get("tests", [])
+            checks = [["command", mutant["command"]]] if "command" in mutant else []
+            checks += [["cargo", *of.split()] for of in ([tests] if isinstance(tests, str) else tests)]
+            found.append({**mutant, "room": file.stem, "checks": checks})
+    return found
 
 
 def misfits(mutants):
@@ -28,8 +47,13 @@ def misfits(mutants):
         count = (ROOT / mutant["file"]).read_text().count(mutant["find"])
         if count != 1:
             found.append(f'{mutant["file"]}: {count} times, not once: {mutant["find"]}')
+        if not mutant["checks"]:
+            found.append(f'{mutant["name"]}: neither tests nor a command')
     names = [mutant["name"] for mutant in mutants]
     found += [f"twice: {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    rooms = [mutant["room"] for mutant in mutants]
+    found += [f"{room}: {rooms.count(room)} faults, fewer than {FEWEST}" for room in ROOMS if rooms.count(room) < FEWEST]
+    found += [f"{room}: no such room" for room in sorted(set(rooms) - set(ROOMS))]
     return found
 
 
@@ -47,61 +71,116 @@ def copy_sources(tree):
             shutil.copy(source, copy)
 
 
-def run(tree, target, tests):
-    """Returns the exit code (None after the time limit) and the names of the failed tests."""
+def run(command, tree, target, limit=None):
+    """Returns the exit code, none after the time limit, and the output. Nothing that it started keeps running."""
     environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "RUST_BACKTRACE": "0"}
-    command = ["cargo", "test", "--workspace", "--no-fail-fast"]
-    build = subprocess.run(
-        [*command, *tests[:2 if tests[0] == "--test" else 1], "--no-run"],
-        cwd=tree, env=environment, capture_output=True, text=True,
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def layer(check):
+    """Which kind of test it is."""
+    match check:
+        case ["command", command]:
+            return "chart" if "test-chart" in command else command
+        case ["cargo", "--test", name, *_]:
+            return {"scenarios": "scenario"}.get(name, name)
+        case ["cargo", "--lib", *words]:
+            return "e2e checker" if any(word.startswith("history") for word in words) else "unit"
+    return " ".join(check)
+
+
+def verdict(check, tree, target):
+    """Returns one of "passed", "failed", "too long", "does not build" and "no test", and what there is to say about it."""
+    cargo = ["cargo", "test", "--workspace", "--no-fail-fast"]
+    options = check[1:3] if check[1] == "--test" else check[1:2]
+    build = [*cargo, *options, "--no-run"]
+    command = [*cargo, *options, "--", *check[1 + len(options):]]
+    if check[0] == "command":
+        build, command = ["cargo", "build", "--workspace"], ["bash", "-c", check[1]]
+    code, output = run(build, tree, target)
+    if code != 0:
+        return "does not build", output[-3000:]
+    code, output = run(command, tree, target, LIMIT_SECONDS)
+    if code is None:
+        return "too long", f"more than {LIMIT_SECONDS} s"
+    if code == 0:
+        # The scenarios have a harness of their own.
+        none = "none of this name" in output or re.search(r"^test result: ok", output, re.M)
+        ran = check[0] == "command" or re.search(r"^test result: ok\. [1-9]", output, re.M) or not none
+        return ("passed", "") if ran else ("no test", "has such a name")
+    failed = re.findall(r"^test (\S+) .*\.\.\. FAILED$", output, re.M) + re.findall(
+        r"^(?:---- (\S+) stdout ----|error: .*)$", output, re.M
     )
-    if build.returncode != 0:
-        sys.exit(f"error: it does not build:\n{build.stderr[-3000:]}")
-    options = 2 if tests[0] == "--test" else 1
-    try:
-        done = subprocess.run(
-            [*command, *tests[:options], "--", *tests[options:]],
-            cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return None, ["(the time limit)"]
-    failed = re.findall(r"^test (\S+) .*\.\.\. FAILED$", done.stdout, re.M) + re.findall(
-        r"^---- (\S+) stdout ----$", done.stdout, re.M
-    )
-    return done.returncode, sorted(set(failed))
+    return "failed", ", ".join(sorted(set(failed) - {""})) or output[-500:]
+
+
+def table(rows):
+    """A line for each room: its faults, those that were noticed, and by which kinds of tests."""
+    print(f'\n{"room":12}{"faults":>8}{"noticed":>9}  by')
+    for room in sorted({row["room"] for row in rows}):
+        own = [row for row in rows if row["room"] == room]
+        noticed = [row for row in own if row["noticed"]]
+        layers = [of for row in noticed for of in row["layers"]]
+        by = ", ".join(f"{of} {layers.count(of)}" for of in sorted(set(layers)))
+        print(f"{room:12}{len(own):8}{len(noticed):9}  {by}")
+
+
+def choose(mutants, arguments):
+    first, count = 1, 1
+    if arguments[:1] == ["--shard"]:
+        first, count = (int(number) for number in arguments[1].split("/"))
+        arguments = arguments[2:]
+    fit = [m for m in mutants if not arguments or any(word in m["name"] + m["file"] for word in arguments)]
+    chosen = fit[first - 1 :: count]
+    return chosen or sys.exit(f"error: no fault contains {arguments}")
 
 
 def main():
-    files = sorted((ROOT / "tests/mutants").glob("*.toml"))
-    mutants = [mutant for file in files for mutant in tomllib.loads(file.read_text())["mutant"]]
+    mutants = load()
     wrong = misfits(mutants)
     if wrong:
-        sys.exit("error: these faults of tests/mutants no longer fit:\n" + "\n".join(wrong))
-    words = sys.argv[1:]
-    if words == ["--check"]:
+        sys.exit("error: these faults of tests/mutants do not fit:\n" + "\n".join(wrong))
+    if sys.argv[1:] == ["--check"]:
         return
-    chosen = [m for m in mutants if not words or any(word in m["name"] + m["file"] for word in words)]
-    if not chosen:
-        sys.exit(f"error: no fault contains {words}")
+    chosen = choose(mutants, sys.argv[1:])
     home = Path(os.environ["CARGO_TARGET_DIR"]) / "mutants"
     tree, target = home / "tree", home / "target"
     tree.mkdir(parents=True, exist_ok=True)
     copy_sources(tree)
-    survived = 0
+    for check in sorted({tuple(check) for mutant in chosen for check in mutant["checks"]}):
+        said, what = verdict(list(check), tree, target)
+        print(f'without a fault  {" ".join(check[1:])}: {said}', flush=True)
+        if said != "passed":
+            sys.exit(f"error: these tests would notice every fault, or none: {what}")
     for number, mutant in enumerate(chosen, 1):
+        print(f'{number:2}/{len(chosen)}  {mutant["name"]} ({mutant["file"]})', flush=True)
         file = tree / mutant["file"]
         original = file.read_text()
         file.write_text(original.replace(mutant["find"], mutant["replace"]))
+        mutant["layers"] = []
         try:
-            code, failed = run(tree, target, mutant["tests"].split())
+            for check in mutant["checks"]:
+                said, what = verdict(check, tree, target)
+                print(f'       {layer(check)}: {"SURVIVED" if said == "passed" else said} {what}', flush=True)
+                mutant["layers"] += [layer(check)] if said == "failed" else ["time-out"] if said == "too long" else []
         finally:
             file.write_text(original)
-        survived += code == 0
-        verdict = "SURVIVED" if code == 0 else ", ".join(failed) or "(a crash)"
-        print(f'{number:2}/{len(chosen)}  {mutant["name"]} ({mutant["file"]})\n       {verdict}', flush=True)
-    if survived:
-        sys.exit(f"error: {survived} of {len(chosen)} faults were not noticed")
-    print(f"all {len(chosen)} faults were noticed")
+        mutant["noticed"] = len(mutant["layers"]) == len(mutant["checks"])
+    table(chosen)
+    missed = [mutant["name"] for mutant in chosen if not mutant["noticed"]]
+    if missed:
+        sys.exit(f"error: {len(missed)} of {len(chosen)} faults were not noticed:\n" + "\n".join(missed))
 
 
 main()

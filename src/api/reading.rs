@@ -255,6 +255,9 @@ fn guilty(object: &Value, path: &mut Vec<String>, attempts: &mut u32) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 

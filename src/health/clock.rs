@@ -32,6 +32,19 @@ fn since_boot() -> Duration {
 mod tests {
     use super::*;
 
+    /// The kernel's own figure has two decimals.
+    #[test]
+    fn it_counts_from_the_start_of_the_machine_so_that_nobody_can_set_it() {
+        let uptime = || {
+            let text = std::fs::read_to_string("/proc/uptime").expect("Linux has it");
+            let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok());
+            Duration::from_secs_f64(seconds.expect("it begins with a number"))
+        };
+        let rounding = Duration::from_millis(10);
+        let (before, now, after) = (uptime(), since_boot(), uptime());
+        assert!(before <= now && now <= after + rounding, "{before:?} {now:?} {after:?}");
+    }
+
     #[test]
     fn it_runs_and_never_goes_back() {
         let start = Monotonic::now();

@@ -6,6 +6,7 @@ mod evidence;
 mod facts;
 mod grpc;
 mod hold;
+mod hostile;
 mod late;
 mod prober;
 mod reach;

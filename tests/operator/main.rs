@@ -23,6 +23,7 @@ mod kubelet;
 mod objects;
 mod opinion;
 mod paths;
+mod policies;
 #[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 mod probes;

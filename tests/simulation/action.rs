@@ -34,7 +34,7 @@ pub enum Action {
         replica: usize,
         task: usize,
     },
-    /// The next request cannot be sent.
+    /// The next request cannot be sent, or the lock's row is busy.
     Fail {
         replica: usize,
         task: usize,

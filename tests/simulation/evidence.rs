@@ -14,7 +14,7 @@ use crate::{
 
 impl Model {
     /// The evidence against a pod is over when the pod is well, every replica knows this, and no change that was
-    /// decided before is unfinished. Two databases may hold different decisions, so then it is never over.
+    /// decided before is unfinished. While two databases may hold different decisions, it is not over.
     pub fn acquit(&mut self) {
         let settled = |task: &Task| matches!(task.job, Job::Effect(_, Effect::Stamp { .. }));
         let rests = |replica: &&Replica| {
@@ -27,11 +27,22 @@ impl Model {
         let living = || self.replicas.iter().filter(|replica| replica.alive);
         let row = self.databases.last().and_then(|database| database.row.as_ref());
         let changing = row.is_some_and(|row| row.holder.is_some() && row.confirmed != row.token);
-        if changing
-            || self.server.forgot
-            || !self.packets.is_empty()
-            || !living().all(|replica| rests(&replica))
-        {
+        if changing || !self.packets.is_empty() || !living().all(|replica| rests(&replica)) {
+            return;
+        }
+        let latest = self.databases.len() - 1;
+        let follows = |replica: &Replica| replica.database == latest && !replica.doubt;
+        let declared = self.server.group.as_ref().map(|group| &group.declared);
+        // The present database has granted what is declared, or something later.
+        let is_behind = declared.is_some_and(|declared| {
+            let (token, grant) = row.map(|row| (row.token, row.grant)).unwrap_or_default();
+            declared.token > token
+                || (declared.token == token
+                    && row.is_some_and(|row| row.holder.is_some())
+                    && declared.grant != grant.map(|grant| grant.to_string()))
+        });
+        self.server.divided &= is_behind || !living().all(follows);
+        if self.server.divided {
             return;
         }
         let holder = row.and_then(|row| row.holder.as_ref()).map(|holder| holder.uid.clone());

@@ -59,6 +59,7 @@ pub fn exhaust(start: &Model, depth: usize) -> Explored {
         }
         layer = next;
     }
+    println!("{explored:?}");
     explored
 }
 

@@ -10,6 +10,7 @@
 #![allow(clippy::large_enum_variant, reason = "a model must be readable, and holds few of each")]
 
 mod action;
+mod checks;
 mod choices;
 mod database;
 mod evidence;
@@ -380,4 +381,14 @@ fn a_group_moves_to_the_replica_that_hears_its_active_pod() {
     model.work();
     assert_eq!(model.unsettled(), None);
     assert_ne!(model.server.actives()[0].pod.name, active);
+}
+
+#[test]
+fn every_order_when_a_pod_fails_and_probes_are_late() {
+    exhausted(Faults { ails: 1, mark_dead: 1, ..Faults::default() }, Freshness::AllButProbes, 9);
+}
+
+#[test]
+fn every_order_when_the_owner_changes_and_the_group_is_seen_late() {
+    exhausted(Faults { ails: 1, mark_dead: 1, ..Faults::default() }, Freshness::AllButGroup, 9);
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use leadergroup::{
     api::{Declaration, OnDelete, PodRef, Role},
-    election::Standing,
+    election::{Effect, Outcome, Standing, Ticket},
 };
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     published::Published,
     replica::Replica,
     server::{GroupObject, Health, Pod, Server},
-    task::{End, Next, Request, Response, Silence},
+    task::{End, Job, Next, Request, Response, Silence, Task},
 };
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -37,6 +37,8 @@ pub enum Freshness {
     Nothing,
     /// Probes and the group, but not the pods.
     AllButPods,
+    AllButGroup,
+    AllButProbes,
     Everything,
 }
 
@@ -57,18 +59,22 @@ pub struct Model {
 }
 
 impl fmt::Debug for Model {
-    /// Identifies a state, without data that only records the past.
+    /// Identifies a state: what the next actions and the checks depend on. Counts for tests are left out, and where new
+    /// numbers begin.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Server { pods, health, blemished, bad_until, meddled, group, refusing, cut, .. } = &self.server;
-        if self.faults.relists > 0 {
+        let Self { now, server, databases, snapshots, replicas, packets, faults, database_down, .. } = self;
+        let Server { pods, health, refusing, cut, blemished, bad_until, released, .. } = server;
+        let Server { fulfilled, meddled, kept, group, ledger, declared, forgot, divided, .. } = server;
+        write!(f, "{pods:?}{health:?}{refusing:?}{cut:?}{blemished:?}{bad_until:?}{released:?}")?;
+        write!(f, "{fulfilled:?}{meddled:?}{kept:?}{group:?}{ledger:?}{declared:?}{forgot}{divided}")?;
+        write!(f, "{now:?}{databases:?}{replicas:?}{packets:?}{faults:?}{database_down}")?;
+        if faults.relists > 0 {
             write!(f, "{:?}", self.published)?;
         }
-        write!(
-            f,
-            "{pods:?}{health:?}{blemished:?}{bad_until:?}{meddled:?}{group:?}{refusing:?}{cut:?}{:?}{:?}",
-            self.databases, self.replicas
-        )?;
-        write!(f, "{:?}{:?}{:?}{:?}", self.packets, self.faults, self.now, self.database_down)
+        if faults.rewinds > 0 {
+            write!(f, "{snapshots:?}")?;
+        }
+        Ok(())
     }
 }
 
@@ -214,9 +220,23 @@ impl Model {
 
     fn end(&mut self, replica: usize, task: usize, end: End) {
         let task = self.replicas[replica].tasks.remove(task);
+        if let (Job::Effect(ticket, Effect::Strip { .. }), End::Outcome(Outcome::Failed)) = (&task.job, &end)
+        {
+            self.abandon(replica, *ticket);
+        }
         let count = u128::from(self.count());
         let seed = count << 64 | count << 32;
         self.replicas[replica].finish(task, end, seed, (self.now, self.server.revision));
+    }
+
+    /// The first failure of a strip ends it, and what was sent for the other pods may still arrive.
+    fn abandon(&mut self, replica: usize, ticket: Ticket) {
+        let is_part = |task: &Task| task.ticket() == Some(ticket);
+        while let Some(other) = self.replicas[replica].tasks.iter().position(is_part) {
+            let packet = self.packet(replica, other);
+            self.packets.extend(packet);
+            self.replicas[replica].tasks.remove(other);
+        }
     }
 
     fn packet(&mut self, replica: usize, task: usize) -> Option<Packet> {
@@ -263,7 +283,7 @@ impl Model {
     }
 
     fn failover(&mut self, mut to: Database, time_line: bool) {
-        self.server.forgot = true;
+        (self.server.forgot, self.server.divided) = (true, true);
         let latest = self.databases.iter().map(|database| database.present).max().unwrap_or(1);
         to.present = latest + 1;
         if !time_line {
@@ -385,14 +405,8 @@ impl Model {
             _ => self.happen_to_pod(action),
         }
         self.publish();
-        match self.freshness {
-            Freshness::Nothing => {}
-            Freshness::AllButPods => {
-                for replica in 0..self.replicas.len() {
-                    self.see_group_and_probes(replica);
-                }
-            }
-            Freshness::Everything => self.catch_up(),
+        for replica in 0..self.replicas.len() {
+            self.refresh(replica);
         }
         self.look();
         self.acquit();
@@ -473,24 +487,46 @@ impl Model {
         }
     }
 
-    /// Brings all watches and probes up to date.
-    pub fn catch_up(&mut self) {
-        for replica in 0..self.replicas.len() {
-            self.catch_up_one(replica);
+    /// What is never late is shown to a replica.
+    fn refresh(&mut self, replica: usize) {
+        match self.freshness {
+            Freshness::Nothing => {}
+            Freshness::AllButPods => {
+                self.see_group(replica);
+                self.see_probes(replica);
+            }
+            Freshness::AllButGroup => {
+                self.see_pods(replica);
+                self.see_probes(replica);
+            }
+            Freshness::AllButProbes => {
+                self.see_pods(replica);
+                self.see_group(replica);
+            }
+            Freshness::Everything => self.catch_up_one(replica),
         }
     }
 
+    /// Brings all watches and probes of a replica up to date.
     pub fn catch_up_one(&mut self, replica: usize) {
+        self.see_pods(replica);
+        self.see_group(replica);
+        self.see_probes(replica);
+    }
+
+    fn see_pods(&mut self, replica: usize) {
         while let Some(seen) = self.replicas[replica].pod_watch.pop_front() {
             self.replicas[replica].see_pod(seen);
         }
-        self.see_group_and_probes(replica);
     }
 
-    fn see_group_and_probes(&mut self, replica: usize) {
+    fn see_group(&mut self, replica: usize) {
         while let Some(seen) = self.replicas[replica].group_watch.pop_front() {
             self.replicas[replica].see_group(seen);
         }
+    }
+
+    fn see_probes(&mut self, replica: usize) {
         // A restart is seen before the new container's first success.
         self.look();
         for uid in self.replicas[replica].pods.keys().cloned().collect::<Vec<_>>() {

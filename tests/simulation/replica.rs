@@ -9,7 +9,8 @@ use std::{
 use leadergroup::{
     api::{PodRef, Reason, Role},
     election::{
-        Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, SwitchoverRequest, Workload, World,
+        Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, SwitchoverRequest, Ticket, Workload,
+        World,
     },
 };
 use uuid::Uuid;
@@ -18,7 +19,7 @@ use crate::{
     database::Claimed,
     model::NODES,
     server::{GroupObject, Pod},
-    task::{End, Job, Task},
+    task::{End, Job, Task, parts, together},
 };
 
 #[derive(Clone, Debug)]
@@ -60,6 +61,8 @@ pub struct Replica {
     pub released: Option<String>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
+    /// The jobs that have ended of effects of which others have not, and the pods that they have shown.
+    pub parts: Vec<(Ticket, Outcome, Vec<Pod>)>,
     /// The database failed over, and this replica has not handled that yet.
     pub doubt: bool,
     pub lock_away: bool,
@@ -131,7 +134,8 @@ impl Replica {
                 continue;
             }
             self.judge(&effect, ended, now);
-            self.tasks.push(Task::new(group, self.session, Job::Effect(ticket, effect), floor));
+            let job = |part| Task::new(group, self.session, Job::Effect(ticket, part), floor);
+            self.tasks.extend(parts(effect).into_iter().map(job));
         }
     }
 
@@ -291,7 +295,8 @@ impl Replica {
     }
 
     pub fn finish(&mut self, task: Task, end: End, seed: u128, (now, revision): (Duration, u64)) {
-        for pod in task.learned {
+        let Some((end, learned)) = self.joined(&task, end) else { return };
+        for pod in learned {
             // Only the watch decides which pods exist: an answer may arrive after the deletion of its pod.
             if self.pods.contains_key(&pod.pod.uid) {
                 self.learn(pod);
@@ -325,6 +330,28 @@ impl Replica {
             }
             (End::Outcome(_), Job::Claim) => unreachable!("a claim ends with a claim's answer"),
         }
+    }
+
+    /// The end of an effect of which this was the last job, and the pods that it has shown.
+    fn joined(&mut self, task: &Task, end: End) -> Option<(End, Vec<Pod>)> {
+        let (
+            Job::Effect(ticket, effect @ (Effect::Strip { .. } | Effect::Stamp { .. })),
+            End::Outcome(outcome),
+        ) = (&task.job, &end)
+        else {
+            return Some((end, task.learned.clone()));
+        };
+        self.parts.push((*ticket, outcome.clone(), task.learned.clone()));
+        if self.tasks.iter().any(|other| other.ticket() == Some(*ticket)) {
+            return None;
+        }
+        let ours = self.parts.extract_if(.., |(of, ..)| of == ticket);
+        let (outcomes, learned): (Vec<_>, Vec<_>) =
+            ours.map(|(_, outcome, learned)| (outcome, learned)).unzip();
+        let outcome = together(outcomes);
+        // A strip that ends early shows nothing.
+        let shown = !matches!(effect, Effect::Strip { .. }) || matches!(outcome, Outcome::Stripped);
+        Some((End::Outcome(outcome), if shown { learned.concat() } else { Vec::new() }))
     }
 
     /// The session is lost or was given up.

@@ -116,6 +116,8 @@ pub enum Answer {
     Labelled(Option<Pod>),
     /// An admission policy refused the write of a label.
     Refused,
+    /// The same, with the status that a write to a pod with another UID gets.
+    Invalid,
     /// A dry run of a promotion would succeed.
     Accepted,
     /// Whether the patch was applied.
@@ -152,6 +154,8 @@ pub struct Server {
     /// Whether a database lost commits. Then a recreated group may continue from an older token than the last one of
     /// its predecessor. The tokens of one group still grow.
     pub forgot: bool,
+    /// Whether two databases may still hold different decisions, since the last one that lost commits.
+    pub divided: bool,
     /// The number of promotions, for tests that must not pass without any.
     pub promotions: u32,
     pub violation: Option<String>,
@@ -183,13 +187,16 @@ impl Server {
                 Answer::Pods(stamped.map(at).collect())
             }
             Call::Group => Answer::Group(self.group.clone()),
-            Call::Try(pod) if self.refuses(pod, Role::Active) => Answer::Refused,
+            Call::Try(pod) if self.refuses(pod, Role::Active) => self.refusal(),
             Call::Try(pod) => {
                 let found = self.pods.get(&pod.name).filter(|found| found.pod.uid == pod.uid);
                 found.map_or(Answer::Pod(None), |_| Answer::Accepted)
             }
-            Call::Label { pod, role: Some(role), stamp: Some(_), .. } if self.refuses(pod, *role) => {
-                Answer::Refused
+            // Versions are compared before policies are asked.
+            Call::Label { pod, version, role: Some(role), stamp: Some(_) }
+                if self.refuses(pod, *role) && self.finds(pod, *version) =>
+            {
+                self.refusal()
             }
             Call::Label { pod, version, role, stamp } => {
                 Answer::Labelled(self.label(pod, *version, *role, *stamp))
@@ -205,6 +212,18 @@ impl Server {
                 Answer::Patched(applied)
             }
         }
+    }
+
+    /// A policy chooses the status: 403, or 422 if it gives no reason.
+    fn refusal(&self) -> Answer {
+        match self.refusing {
+            Some((_, Refusal::Role)) => Answer::Invalid,
+            _ => Answer::Refused,
+        }
+    }
+
+    fn finds(&self, pod: &PodRef, version: u64) -> bool {
+        self.pods.get(&pod.name).is_some_and(|found| found.pod.uid == pod.uid && found.version == version)
     }
 
     pub fn refuses(&self, pod: &PodRef, role: Role) -> bool {
@@ -223,10 +242,7 @@ impl Server {
         role: Option<Role>,
         stamp: Option<(u32, i64)>,
     ) -> Option<Pod> {
-        let found = self.pods.get(&pod.name)?.clone();
-        if found.pod.uid != pod.uid || found.version != version {
-            return None;
-        }
+        let found = self.pods.get(&pod.name).filter(|_| self.finds(pod, version))?.clone();
         let role = role.unwrap_or(found.role);
         let mut new = Pod { role, stamp, ..found.clone() };
         // A write that changes nothing creates no revision.
@@ -359,7 +375,7 @@ impl Server {
     /// While two databases both act as primary and pods fail as well, each of two replicas may replace the other
     /// one's choice. So this is checked only if the pods are healthy.
     fn is_established(&self, uid: &String) -> bool {
-        if self.forgot && !self.blemished.is_empty() {
+        if self.divided && !self.blemished.is_empty() {
             return false;
         }
         let Some(group) = self.group.as_ref().filter(|group| !group.deleting) else { return false };

@@ -56,6 +56,38 @@ pub enum Next {
     End(End),
 }
 
+/// The jobs of an effect. Several pods are stripped or stamped at the same time, each in a job of its own.
+pub fn parts(effect: Effect) -> Vec<Effect> {
+    let alone = |at| vec![at];
+    match effect {
+        Effect::Strip { token, pods } if pods.len() > 1 => {
+            pods.into_iter().map(|at| Effect::Strip { token, pods: alone(at) }).collect()
+        }
+        Effect::Stamp { token, pods } if pods.len() > 1 => {
+            pods.into_iter().map(|at| Effect::Stamp { token, pods: alone(at) }).collect()
+        }
+        effect => vec![effect],
+    }
+}
+
+/// The outcome of an effect whose jobs ended like this.
+pub fn together(outcomes: Vec<Outcome>) -> Outcome {
+    let failed = |outcome: &Outcome| !matches!(outcome, Outcome::Stripped | Outcome::Stamped(_));
+    let of_strip = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Stripped | Outcome::Rejected(_)));
+    let problem = outcomes.iter().find(|outcome| failed(outcome)).cloned();
+    if of_strip {
+        return problem.unwrap_or(Outcome::Stripped);
+    }
+    let mut refused = Vec::new();
+    for outcome in outcomes {
+        if let Outcome::Stamped(pods) = outcome {
+            refused.extend(pods);
+        }
+    }
+    // A failed write of one pod does not hide the refusals of others.
+    problem.filter(|_| refused.is_empty()).unwrap_or(Outcome::Stamped(refused))
+}
+
 /// A job in progress.
 #[derive(Clone, Debug)]
 pub struct Task {
@@ -68,6 +100,8 @@ pub struct Task {
     attempts: u8,
     index: usize,
     found: Option<Pod>,
+    /// The version that a write was bound to which the API server called invalid.
+    bound: Option<u64>,
     declared: Option<Declaration>,
     row: Option<Row>,
     /// The first answer to a claim.
@@ -118,6 +152,7 @@ impl Task {
             attempts: 0,
             index: 0,
             found: None,
+            bound: None,
             declared: None,
             row: None,
             claimed: None,
@@ -125,6 +160,13 @@ impl Task {
             refused: Vec::new(),
             learned: Vec::new(),
             object: None,
+        }
+    }
+
+    pub fn ticket(&self) -> Option<Ticket> {
+        match &self.job {
+            Job::Effect(ticket, _) => Some(*ticket),
+            Job::Claim => None,
         }
     }
 
@@ -149,6 +191,9 @@ impl Task {
         };
         let next = match effect {
             Effect::Read if self.stage == 0 => database(Statement::Row { group: self.group }),
+            Effect::Try { pod, .. } | Effect::Promote { pod, .. } if self.stage == 1 => {
+                server(Call::Pod(pod.clone()))
+            }
             Effect::Verify(pod) => server(Call::Pod(pod.clone())),
             Effect::Try { pod, .. } => server(Call::Try(pod.clone())),
             Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
@@ -205,7 +250,7 @@ impl Task {
     fn demotion(&self, token: i64, pods: &[PodAt], done: Outcome) -> Next {
         let Some(at) = pods.get(self.index) else { return ended(done) };
         match (self.version(at), self.stage) {
-            (None, _) => server(Call::Pod(at.pod.clone())),
+            (None, _) | (_, 3) => server(Call::Pod(at.pod.clone())),
             (Some(_), 1) => server(Call::Group),
             (Some(version), _) => server(Call::Label {
                 pod: at.pod.clone(),
@@ -272,13 +317,23 @@ impl Task {
                 self.learned.extend(found);
                 outcome(Outcome::Verified(against))
             }
+            // A read shows which it is: refused, or another object of the same name.
+            (Effect::Declare { .. }, Response::Server(Answer::Patched(false)))
+            | (Effect::Try { .. } | Effect::Promote { .. }, Response::Server(Answer::Invalid)) => {
+                self.stage = 1;
+                None
+            }
             (Effect::Try { .. }, Response::Server(answer)) => outcome(match answer {
                 Answer::Accepted => Outcome::Accepted,
-                Answer::Refused => Outcome::Refused("a policy".to_owned()),
+                Answer::Refused | Answer::Pod(Some(_)) => Outcome::Refused("a policy".to_owned()),
                 _ => Outcome::Conflict,
             }),
             (Effect::Promote { .. }, Response::Server(Answer::Refused)) => {
                 outcome(Outcome::Refused("a policy".to_owned()))
+            }
+            (Effect::Promote { version, .. }, Response::Server(Answer::Pod(found))) => {
+                let same = found.is_some_and(|found| found.version == number(&version));
+                outcome(if same { Outcome::Refused("a policy".to_owned()) } else { Outcome::Conflict })
             }
             (Effect::Grant(_), Response::Database(Reply::Granted(token))) => {
                 outcome(Outcome::Granted { token })
@@ -287,10 +342,6 @@ impl Task {
             (Effect::Vacate { .. }, Response::Database(Reply::Done)) => outcome(Outcome::Vacated),
             (Effect::Tombstone, Response::Database(Reply::Done)) => outcome(Outcome::Tombstoned),
             (Effect::Declare { .. }, Response::Server(Answer::Patched(true))) => outcome(Outcome::Declared),
-            (Effect::Declare { .. }, Response::Server(Answer::Patched(false))) => {
-                self.stage = 1;
-                None
-            }
             (Effect::Declare { next, .. }, Response::Server(Answer::Group(group))) => {
                 outcome(match self.ours(group) {
                     None => Outcome::Rejected(Rejection::GroupGone),
@@ -356,6 +407,10 @@ impl Task {
 
     fn demoted(&mut self, token: i64, all: bool, answer: Answer) -> Option<End> {
         match answer {
+            Answer::Pod(found) if self.stage == 3 => {
+                let same = found.is_some_and(|found| Some(found.version) == self.bound);
+                if same { self.refused(all) } else { self.again() }
+            }
             Answer::Pod(None) => self.next_pod(),
             Answer::Pod(Some(found)) => {
                 if found.role == Role::Active && !all {
@@ -387,15 +442,26 @@ impl Task {
                 self.next_pod()
             }
             Answer::Labelled(None) => self.again(),
-            Answer::Refused if all => Some(End::Outcome(Outcome::Failed)),
-            Answer::Refused => {
-                if let Job::Effect(_, Effect::Stamp { pods, .. }) = &self.job {
-                    self.refused.push((pods[self.index].pod.clone(), "a policy".to_owned()));
+            Answer::Invalid => {
+                if let Job::Effect(_, Effect::Strip { pods, .. } | Effect::Stamp { pods, .. }) = &self.job {
+                    (self.bound, self.stage) = (self.version(&pods[self.index]), 3);
                 }
-                self.next_pod()
+                None
             }
+            Answer::Refused => self.refused(all),
             Answer::Accepted | Answer::Patched(_) | Answer::Pods(_) => unreachable!("it was not asked for"),
         }
+    }
+
+    /// An admission policy refuses the write of a label.
+    fn refused(&mut self, all: bool) -> Option<End> {
+        if all {
+            return Some(End::Outcome(Outcome::Failed));
+        }
+        if let Job::Effect(_, Effect::Stamp { pods, .. }) = &self.job {
+            self.refused.push((pods[self.index].pod.clone(), "a policy".to_owned()));
+        }
+        self.next_pod()
     }
 
     fn absorb_claim(&mut self, response: Response) -> Option<End> {

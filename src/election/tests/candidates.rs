@@ -109,6 +109,29 @@ fn nobody_loses_the_label_for_a_pod_that_was_never_stamped_before_a_dry_run_succ
 }
 
 #[test]
+fn a_holder_that_recovers_while_a_dry_run_has_no_answer_keeps_the_role() {
+    let mut world = with(Standing::Silent);
+    let preferred = &mut world.members[1];
+    (preferred.priority, preferred.stamp, preferred.stamped_by_us) = (1, None, false);
+    for recovers in [true, false] {
+        let mut case = Case::stable(world.clone());
+        assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("b") });
+        let mut now = world.clone();
+        if recovers {
+            now.members[0].standing = Standing::Eligible;
+        }
+        case.meanwhile(now);
+        case.answer(Outcome::Failed);
+        if recovers {
+            assert!(case.asked.is_empty(), "{:?}", case.asked);
+        } else {
+            // It needs no dry run.
+            assert_eq!(case.grant().holder, pod("c"));
+        }
+    }
+}
+
+#[test]
 fn a_pause_holds_a_change_that_was_only_tried() {
     let mut world = with(Standing::Silent);
     for member in &mut world.members[1..] {

@@ -56,7 +56,7 @@ impl From<ProbeOutcome> for Answer {
 
 /// Runs the probe over an open connection. `keep` asks the server not to close the connection after its answer.
 pub(super) async fn ask(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ip: IpAddr,
     probe: &ResolvedProbe,
     keep: bool,
@@ -179,7 +179,13 @@ fn of_hyper(error: &hyper::Error) -> ProbeOutcome {
     let mut source = error.source();
     while let Some(cause) = source {
         if let Some(error) = cause.downcast_ref::<io::Error>() {
-            return of_io(error);
+            return match of_io(error) {
+                // It is none of the system, but one of the decoder: the other side has sent something invalid.
+                ProbeOutcome::Void if error.raw_os_error().is_none() => {
+                    ProbeOutcome::Refused(ProbeFailure::Protocol)
+                }
+                outcome => outcome,
+            };
         }
         source = cause.source();
     }
@@ -188,3 +194,6 @@ fn of_hyper(error: &hyper::Error) -> ProbeOutcome {
     }
     ProbeOutcome::Refused(ProbeFailure::Protocol)
 }
+
+#[cfg(test)]
+mod fuzz;

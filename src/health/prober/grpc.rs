@@ -9,7 +9,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, client::conn::http2, rt::Executor};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+};
 
 use super::super::probe::{ProbeFailure, ProbeOutcome, USER_AGENT};
 
@@ -23,7 +26,7 @@ const MAX_HEADERS: u32 = 16 * 1024;
 
 /// Asks for the health of a service; the empty name stands for the whole server.
 pub(super) async fn check(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
     service: &str,
 ) -> Result<ProbeOutcome, hyper::Error> {
