@@ -196,6 +196,11 @@ impl Index {
         Some(node).filter(|node| !node.is_empty())
     }
 
+    /// Whether the declared holder is on another node, and this replica reaches no pod on any: it cannot judge it.
+    pub(super) fn is_blind_to_holder(&self, name: &GroupName, now: Duration) -> bool {
+        self.holder_node(name).is_some_and(|node| self.reach.cuts_off(node, now))
+    }
+
     pub(super) fn lock(&self) -> &LockView {
         &self.lock
     }

@@ -145,3 +145,9 @@ fn a_group_that_was_handed_over_moves_again_after_a_minute() {
     assert!(owner.owns_after(6) && owner.owns_after(52));
     assert!(!owner.owns_after(4));
 }
+
+/// It cannot judge the holder, which may have ended, so that nobody else would replace it for a minute.
+#[test]
+fn an_owner_that_reaches_no_other_node_hands_a_group_over_without_a_pause() {
+    assert!(!DeafOwner::new(false).owns_after(6));
+}
