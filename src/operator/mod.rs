@@ -32,6 +32,8 @@ mod endpoints;
 mod events;
 mod executor;
 mod explain;
+#[cfg(test)]
+mod fake_api;
 mod garbage;
 mod group;
 mod history;
