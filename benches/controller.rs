@@ -1,8 +1,8 @@
 //! What the operator's loop costs for each event, without any I/O: 1,000 groups of three pods, all owned by this
 //! replica. Then the events that come often in a large cluster: 10,000 groups on 5,000 nodes.
 //!
-//! `cargo bench --bench controller` prints two tables. *Idle*: every group is at rest, and the event changes nothing that
-//! matters. *Busy*: the same events while three groups in ten are in the middle of a change of holder.
+//! `cargo bench --bench controller` prints two tables. *Idle*: every group is at rest, and the event changes nothing
+//! that matters. *Busy*: the same events while three groups in ten are in the middle of a change of holder.
 
 #![allow(missing_docs)]
 

@@ -1,5 +1,6 @@
-//! The operator's loop without network, database and clock, for `benches/controller.rs` and the tests of the controller:
-//! the watches' and probes' events go in, and the calls that they lead to are started and never carried out.
+//! The operator's loop without network, database and clock, for `benches/controller.rs` and the tests of the
+//! controller: the watches' and probes' events go in, and the calls that they lead to are started and never carried
+//! out.
 
 #![allow(missing_docs)]
 #![allow(clippy::missing_panics_doc, reason = "a benchmark may")]
