@@ -273,3 +273,25 @@ fn as_json(found: &Explanation) -> Value {
         "plan": plan,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::api::Reason;
+
+    #[test]
+    fn each_verdict_has_words_of_its_own() {
+        let all = [
+            Standing::Eligible,
+            Standing::Unproven,
+            Standing::HeardElsewhere,
+            Standing::Failing(Reason::ProbeRefused),
+            Standing::Silent,
+            Standing::Ended(Reason::PodDeleted),
+        ];
+        let words: BTreeSet<String> = all.into_iter().map(verdict_words).collect();
+        assert_eq!(words.len(), all.len(), "{words:?}");
+    }
+}

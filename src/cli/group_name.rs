@@ -8,3 +8,15 @@ pub(super) fn split<'a>(group: &'a str, default: Option<&'a str>) -> (Option<&'a
         None => (default, group),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_namespace_before_the_name_wins_over_the_option() {
+        assert_eq!(split("shop/web", Some("other")), (Some("shop"), "web"));
+        assert_eq!(split("web", Some("other")), (Some("other"), "web"));
+        assert_eq!(split("web", None), (None, "web"));
+    }
+}

@@ -123,3 +123,19 @@ fn result(status: Option<&LeaderGroupStatus>, request: &str) -> Option<(Switchov
     let last = status?.switchover.as_ref().filter(|last| last.request == request)?;
     Some((last.result, last.message.clone()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_result_of_this_request_is_an_answer() {
+        let status = serde_json::json!({
+            "switchover": { "request": "r1", "result": "Refused", "message": "no" },
+        });
+        let status: LeaderGroupStatus = serde_json::from_value(status).expect("a status");
+        assert_eq!(result(Some(&status), "r1"), Some((SwitchoverResult::Refused, "no".to_owned())));
+        assert_eq!(result(Some(&status), "r2"), None);
+        assert_eq!(result(None, "r1"), None);
+    }
+}

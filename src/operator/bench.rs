@@ -1,7 +1,9 @@
-//! The operator's loop without network and database, for `benches/controller.rs`: the watches' and probes' events go
-//! in, and the calls that they lead to are started and never carried out.
+//! The operator's loop without network, database and clock, for `benches/controller.rs` and the tests of the
+//! controller: the watches' and probes' events go in, and the calls that they lead to are started and never carried
+//! out.
 
 #![allow(missing_docs)]
+#![allow(clippy::missing_panics_doc, reason = "a benchmark may")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,12 +26,13 @@ use super::{
     lock_view::{LockNews, Yielded},
     message::Message,
     object::GroupName,
+    ownership::Ownership,
     status,
 };
 use crate::{
     api::{LeaderGroup, PodRef, Sighting},
     election::Phase,
-    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober},
     routing::{Reported, Router},
     telemetry::{Liveness, Metrics, ReadyChecks},
 };
@@ -38,21 +41,36 @@ use leadergroup_lock::{
 };
 
 const PODS: usize = 3;
-const TOKEN: i64 = 5;
+pub(super) const TOKEN: i64 = 5;
 const GRANT: Uuid = Uuid::from_u128(7);
 
 /// A replica that owns groups of three pods, of which the first is active and all answer their probes.
 pub struct Bench {
-    controller: Controller,
+    pub(super) controller: Controller,
     groups: usize,
+    /// The pods are spread over so many nodes.
+    nodes: usize,
+    /// The node of this replica.
+    node: Option<String>,
+    /// The session of this replica.
+    pub(super) own: SessionId,
+    /// The time. It passes only as the caller says.
+    pub(super) now: Duration,
     /// The version of the last pod, and the number of the last probe.
     version: u64,
     runtime: Runtime,
 }
 
 impl Bench {
-    #[allow(clippy::missing_panics_doc, reason = "a benchmark may")]
-    pub fn new(groups: usize) -> Self {
+    pub fn new(groups: usize, nodes: usize) -> Self {
+        let mut bench = Self { nodes, ..Self::before_lists(groups, None, Duration::from_mins(10)) };
+        bench.list();
+        bench.settle();
+        bench
+    }
+
+    /// A replica on this node that has seen nothing.
+    pub(super) fn before_lists(groups: usize, node: Option<&str>, session_ttl: Duration) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime without threads needs nothing");
         let context = runtime.enter();
@@ -69,8 +87,8 @@ impl Bench {
             cluster: "c1".to_owned(),
             peers: "c1".to_owned(),
             namespaces: Vec::new(),
-            node: None,
-            session_ttl: Duration::from_mins(10),
+            node: node.map(str::to_owned),
+            session_ttl,
             prober: Prober::new(probes, PROBES).expect("a thread"),
             events: Events::new(client.clone(), "bench", metrics.clone()),
             context: Context {
@@ -88,92 +106,113 @@ impl Bench {
             },
         });
         drop(context);
-        let mut bench = Self { controller, groups, version: 1 << 60, runtime };
-        bench.settle();
-        bench
+        Self {
+            controller,
+            groups,
+            nodes: PODS,
+            node: node.map(str::to_owned),
+            own: SessionId::new(),
+            now: Duration::from_secs(1_000),
+            version: 1 << 60,
+            runtime,
+        }
     }
 
-    /// Lists everything, gives this replica all groups, and writes their status.
-    fn settle(&mut self) {
-        let runtime = self.runtime.handle().clone();
-        let _context = runtime.enter();
-        let groups: Vec<LeaderGroup> = (0..self.groups).map(group).collect();
-        self.controller.take(Message::Group(None, watcher::Event::Init));
-        for group in &groups {
-            let sighting = Sighting(Ok(group.clone()));
-            self.controller.take(Message::Group(None, watcher::Event::InitApply(sighting)));
+    /// Something happens to the controller now.
+    pub(super) fn within(&mut self, step: impl FnOnce(&mut Controller, Duration)) {
+        let _context = self.runtime.enter();
+        step(&mut self.controller, self.now);
+    }
+
+    /// A message arrives.
+    pub(super) fn take(&mut self, message: Message) {
+        self.within(|controller, now| controller.take(message, now));
+    }
+
+    /// The loop turns.
+    pub(super) fn turn(&mut self) {
+        self.within(Controller::turn);
+    }
+
+    /// Lists everything.
+    pub(super) fn list(&mut self) {
+        self.list_groups((0..self.groups).map(group).collect());
+    }
+
+    /// Lists these groups, and the pods of all.
+    pub(super) fn list_groups(&mut self, groups: Vec<LeaderGroup>) {
+        self.take(Message::Group(None, watcher::Event::Init));
+        for group in groups {
+            self.take(Message::Group(None, watcher::Event::InitApply(Sighting(Ok(group)))));
         }
-        self.controller.take(Message::Group(None, watcher::Event::InitDone));
-        self.controller.take(Message::Pod(None, watcher::Event::Init));
+        self.take(Message::Group(None, watcher::Event::InitDone));
+        self.take(Message::Pod(None, watcher::Event::Init));
         for (group, pod) in self.pods() {
             let pod = self.pod(group, pod, false);
-            self.controller.take(Message::Pod(None, watcher::Event::InitApply(pod)));
+            self.take(Message::Pod(None, watcher::Event::InitApply(pod)));
         }
-        self.controller.take(Message::Pod(None, watcher::Event::InitDone));
-        let own = SessionId::new();
-        self.controller.take(Message::Lock(LockNews::Beat {
-            own,
-            living: vec![Peer { session: own, place: None }],
+        self.take(Message::Pod(None, watcher::Event::InitDone));
+    }
+
+    /// A heartbeat of this replica succeeds, and shows these others as well; the claims to some keys were given up.
+    pub(super) fn beat(&mut self, others: &[Peer], yielded: Yielded) {
+        let own = Peer { session: self.own, place: self.node.clone() };
+        self.take(Message::Lock(LockNews::Beat {
+            own: self.own,
+            living: std::iter::once(own).chain(others.iter().cloned()).collect(),
             suspects: Vec::new(),
             doubt: false,
-            yielded: Yielded::None,
+            yielded,
             took: Duration::ZERO,
         }));
-        self.controller.turn();
+    }
+
+    /// Gives this replica all groups, and writes their status.
+    pub(super) fn settle(&mut self) {
+        self.beat(&[], Yielded::None);
+        self.turn();
         self.probe_answers();
-        self.claim(own);
-        self.controller.turn();
-        let names: Vec<GroupName> = (0..self.groups).map(name).collect();
-        for (name, mut object) in names.into_iter().zip(groups) {
-            let view = self.view(&name);
-            object.status = Some(status::status(view, None, false));
-            object.metadata.resource_version = Some("2".to_owned());
-            let uid = view.seen.record().uid.clone();
-            let reported = Ok(Box::new(Reported::Done(Sighting(Ok(object)))));
-            self.controller.take(Message::Reported { group: name.clone(), uid, reported });
-            self.controller.turn();
+        self.claim(self.own);
+        self.turn();
+        for name in (0..self.groups).map(name) {
+            self.report(&name);
             let (group, election) = (self.view(&name).group, self.view(&name).group.election());
             assert!(matches!(election.phase(), Phase::Stable) && !election.busy());
             assert!(!group.report.writing && election.active().is_some());
         }
     }
 
-    fn view(&self, name: &GroupName) -> View<'_> {
+    /// Writes the status of a group.
+    pub(super) fn report(&mut self, name: &GroupName) {
+        self.version += 1;
+        let view = self.view(name);
+        let record = view.seen.record();
+        let (mut object, uid) = (record.object.clone(), record.uid.clone());
+        object.status = Some(status::status(view, None, false));
+        object.metadata.resource_version = Some(self.version.to_string());
+        let reported = Ok(Box::new(Reported::Done(Sighting(Ok(object)))));
+        self.take(Message::Reported { group: name.clone(), uid, reported });
+        self.turn();
+    }
+
+    pub(super) fn view(&self, name: &GroupName) -> View<'_> {
         self.controller.view(name).expect("the group was listed")
     }
 
-    /// Answers the claims.
-    fn claim(&mut self, session: SessionId) {
-        let answers = (0..self.groups).map(|group| {
-            let row = LockRow {
-                key: Key::new(format!("c1/shop/g{group}")).expect("a key"),
-                holder: Some(holder(pod_ref(group, 0))),
-                token: Token::new(TOKEN),
-                grant: Some(GRANT.into()),
-                confirmed: true,
-                session: Some(session),
-                group: String::new(),
-                protocol: PROTOCOL,
-                pending: Vec::new(),
-                lock_timestamp: Timestamp::UNIX_EPOCH,
-                tombstone: false,
-            };
-            let answer = Ok(Answer::Lock(Box::new(Claimed::Ours(row))));
-            Answered { name: name(group), uid: group_uid(group).into(), answer, object: None }
-        });
+    /// Answers the claims that were made for this session.
+    pub(super) fn claim(&mut self, session: SessionId) {
+        let answers = (0..self.groups).map(|group| answered(group, Claimed::Ours(row(group, session))));
         let answers = answers.collect();
-        self.controller.take(Message::Claimed { session, answers });
+        self.take(Message::Claimed { session, answers });
     }
 
     /// Deletes the active pods of some groups, so that a change of holder begins, and is not carried on.
     pub fn begin_changes(&mut self, groups: usize) {
-        let runtime = self.runtime.handle().clone();
-        let _context = runtime.enter();
         for group in 0..groups {
             let pod = self.pod(group, 0, true);
-            self.controller.take(Message::Pod(None, watcher::Event::Apply(pod)));
+            self.take(Message::Pod(None, watcher::Event::Apply(pod)));
         }
-        self.controller.turn();
+        self.turn();
         let changing =
             (0..self.groups).filter(|group| self.view(&name(*group)).group.election().is_changing()).count();
         assert_eq!(changing, groups);
@@ -181,21 +220,24 @@ impl Bench {
 
     /// Sends a probe to each pod, all well, and says how long each took the loop, with the turn after it.
     pub fn probe_answers(&mut self) -> Duration {
-        let runtime = self.runtime.handle().clone();
-        let _context = runtime.enter();
-        self.version += 1;
-        let seq = self.version;
         let all = self.pods();
         let began = cpu_time();
         for (group, pod) in &all {
-            let uid: Arc<str> = pod_ref(*group, *pod).uid.into();
-            let sent_at = Monotonic::now();
-            for step in [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Success)] {
-                self.controller.probed(ProbeEvent { uid: uid.clone(), seq, sent_at, step });
-            }
-            self.controller.turn();
+            self.probe(*group, *pod, ProbeOutcome::Success);
+            self.turn();
         }
         each(cpu_time().saturating_sub(began), all.len())
+    }
+
+    /// A probe of a pod is sent, and ends so.
+    pub(super) fn probe(&mut self, group: usize, pod: usize, outcome: ProbeOutcome) {
+        self.version += 1;
+        let (seq, sent_at) = (self.version, self.now);
+        let uid: Arc<str> = pod_ref(group, pod).uid.into();
+        for step in [ProbeStep::Sent, ProbeStep::Ended(outcome)] {
+            let event = ProbeEvent { uid: uid.clone(), seq, sent_at, step };
+            self.within(|controller, now| controller.probed(event, now));
+        }
     }
 
     /// Shows a newer version of each pod that is otherwise as before, and says how long each took the loop, with the
@@ -211,18 +253,90 @@ impl Bench {
         let count = pods.len();
         let began = cpu_time();
         for pod in pods {
-            self.controller.take(Message::Pod(None, watcher::Event::Apply(pod)));
-            self.controller.turn();
+            self.controller.take(Message::Pod(None, watcher::Event::Apply(pod)), self.now);
+            self.controller.turn(self.now);
         }
         each(cpu_time().saturating_sub(began), count)
+    }
+
+    /// Renews the lease of each node, and says how long each took the loop, with the turn after it.
+    pub fn leases(&mut self) -> Duration {
+        self.now += Duration::from_secs(10);
+        let renewed = format!(
+            "2026-01-01T{:02}:{:02}:00.000000Z",
+            self.now.as_secs() / 600 % 24,
+            self.now.as_secs() / 10 % 60
+        );
+        self.of_each_node(|name| {
+            let lease = json!({ "metadata": { "name": name }, "spec": { "renewTime": renewed } });
+            Message::NodeLease(watcher::Event::Apply(serde_json::from_value(lease).expect("a lease")))
+        })
+    }
+
+    /// Changes a label of each node, and says how long each took the loop, with the turn after it.
+    pub fn node_labels(&mut self) -> Duration {
+        self.version += 1;
+        let label = self.version.to_string();
+        self.of_each_node(|name| {
+            let node = json!({ "metadata": { "name": name, "labels": { "changes": label } } });
+            Message::Node(watcher::Event::Apply(serde_json::from_value(node).expect("a node")))
+        })
+    }
+
+    fn of_each_node(&mut self, event: impl Fn(&str) -> Message) -> Duration {
+        let events: Vec<Message> = (0..self.nodes).map(|node| event(&format!("node-{node}"))).collect();
+        let count = events.len();
+        let began = cpu_time();
+        for event in events {
+            self.take(event);
+            self.turn();
+        }
+        each(cpu_time().saturating_sub(began), count)
+    }
+
+    /// A heartbeat shows that other replicas gave up their claims to these groups, and says how long it took the loop,
+    /// with the turn after it.
+    pub fn heartbeat(&mut self, given_up: std::ops::Range<usize>) -> Duration {
+        let mut yielded = Yielded::None;
+        given_up.for_each(|group| yielded.add(row(group, self.own).key));
+        let began = cpu_time();
+        self.beat(&[], yielded);
+        self.turn();
+        cpu_time().saturating_sub(began)
+    }
+
+    /// Claims groups that all name one key, which belongs to another group, and says how long each took the loop.
+    pub fn claims_of_one_key(groups: usize) -> Duration {
+        let mut bench = Self::before_lists(groups, None, Duration::from_mins(10));
+        let mut objects: Vec<LeaderGroup> = (0..groups).map(group).collect();
+        for object in &mut objects {
+            object.spec.lock.key = Some("one".to_owned());
+        }
+        bench.list_groups(objects);
+        // Those of a key are claimed in the order of their names.
+        let mut order: Vec<usize> = (0..groups).collect();
+        order.sort_by_key(|group| name(*group));
+        let began = cpu_time();
+        bench.beat(&[], Yielded::None);
+        bench.turn();
+        for group in order {
+            assert_eq!(*bench.view(&name(group)).group.claims.owner(), Ownership::Claiming);
+            let answers = vec![answered(group, Claimed::Foreign { group: "other".to_owned() })];
+            bench.take(Message::Claimed { session: bench.own, answers });
+            bench.turn();
+        }
+        each(cpu_time().saturating_sub(began), groups)
     }
 
     fn pods(&self) -> Vec<(usize, usize)> {
         (0..self.groups).flat_map(|group| (0..PODS).map(move |pod| (group, pod))).collect()
     }
 
-    fn pod(&mut self, group: usize, pod: usize, deleting: bool) -> Pod {
+    pub(super) fn pod(&mut self, group: usize, pod: usize, deleting: bool) -> Pod {
         self.version += 1;
+        let number = group * PODS + pod;
+        // Of the range for benchmarks, where nobody answers.
+        let [.., high, low] = number.to_be_bytes();
         let PodRef { name, uid } = pod_ref(group, pod);
         let role = if pod == 0 { "active" } else { "standby" };
         let mut annotations = json!({ "leadergroup.dev/stamp": format!("{}/{TOKEN}", group_uid(group)) });
@@ -240,10 +354,10 @@ impl Bench {
                 "labels": { "app": format!("g{group}"), "leadergroup.dev/role": role },
                 "annotations": annotations,
             },
-            "spec": { "nodeName": format!("node-{pod}"), "containers": [{ "name": "main" }] },
+            "spec": { "nodeName": format!("node-{}", number % self.nodes), "containers": [{ "name": "main" }] },
             "status": {
                 "phase": "Running",
-                "podIP": format!("10.{pod}.{}.{}", group / 250, group % 250 + 1),
+                "podIP": format!("198.18.{high}.{low}"),
                 "conditions": [
                     { "type": "Ready", "status": "True" },
                     { "type": "ContainersReady", "status": "True" },
@@ -268,23 +382,46 @@ fn each(all: Duration, count: usize) -> Duration {
     all / u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn name(group: usize) -> GroupName {
+pub(super) fn name(group: usize) -> GroupName {
     GroupName { namespace: "shop".into(), name: format!("g{group}").into() }
 }
 
-fn group_uid(group: usize) -> String {
+pub(super) fn group_uid(group: usize) -> String {
     format!("uid-g{group}")
 }
 
-fn pod_ref(group: usize, pod: usize) -> PodRef {
+pub(super) fn pod_ref(group: usize, pod: usize) -> PodRef {
     PodRef { name: format!("g{group}-{pod}"), uid: format!("uid-g{group}-{pod}") }
 }
 
-fn holder(pod: PodRef) -> Holder {
+pub(super) fn holder(pod: PodRef) -> Holder {
     Holder { uid: pod.uid, namespace: "shop".to_owned(), name: pod.name }
 }
 
-fn group(group: usize) -> LeaderGroup {
+/// The answer to the claim of a group.
+pub(super) fn answered(group: usize, claimed: Claimed) -> Answered {
+    let answer = Ok(Answer::Lock(Box::new(claimed)));
+    Answered { name: name(group), uid: group_uid(group).into(), answer, object: None }
+}
+
+/// The lock's row of a group, whose first pod holds it.
+pub(super) fn row(group: usize, session: SessionId) -> LockRow {
+    LockRow {
+        key: Key::new(format!("c1/shop/g{group}")).expect("a key"),
+        holder: Some(holder(pod_ref(group, 0))),
+        token: Token::new(TOKEN),
+        grant: Some(GRANT.into()),
+        confirmed: true,
+        session: Some(session),
+        group: String::new(),
+        protocol: PROTOCOL,
+        pending: Vec::new(),
+        lock_timestamp: Timestamp::UNIX_EPOCH,
+        tombstone: false,
+    }
+}
+
+pub(super) fn group(group: usize) -> LeaderGroup {
     serde_json::from_value(json!({
         "apiVersion": "leadergroup.dev/v1alpha1",
         "kind": "LeaderGroup",
@@ -316,7 +453,7 @@ mod tests {
 
     #[test]
     fn an_event_that_changes_nothing_steps_no_election_and_computes_no_status() {
-        let mut bench = Bench::new(2);
+        let mut bench = Bench::new(2, PODS);
         let versions = |bench: &Bench| [0, 1].map(|group| bench.view(&name(group)).group.version());
         let before = versions(&bench);
         bench.probe_answers();

@@ -185,3 +185,108 @@ async fn confirm(router: &Router, group: &Record) -> Result<Presence, Trouble> {
     let found = found.map_err(|error| Trouble::from(&error))?;
     Ok(found.map_or(Presence::Gone, |found| Presence::Exists(Box::new(found))))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{api::FINALIZER, operator::fake_api::FakeApi};
+
+    const GROUP: &str = "/apis/leadergroup.dev/v1alpha1/namespaces/shop/leadergroups/web";
+    const TAG: &str = "c1/shop/web/u1";
+
+    fn object(deleting: bool) -> Value {
+        json!({
+            "apiVersion": "leadergroup.dev/v1alpha1",
+            "kind": "LeaderGroup",
+            "metadata": {
+                "namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "5", "finalizers": [FINALIZER],
+                "deletionTimestamp": deleting.then_some("2026-01-01T00:00:00Z"),
+            },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } },
+        })
+    }
+
+    fn record(deleting: bool) -> Record {
+        let object = serde_json::from_value(object(deleting)).expect("a group");
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        Record::first(object, name, "c1").expect("it has a name")
+    }
+
+    fn foreign(tag: &str) -> Claimed {
+        Claimed::Foreign { group: tag.to_owned() }
+    }
+
+    fn tombstone(tag: &str) -> Claimed {
+        Claimed::Tombstone { group: tag.to_owned() }
+    }
+
+    /// Settles a claim while the API server has this group, and there is no database: a row cannot be changed.
+    async fn settled(found: Option<Value>, claimed: Claimed) -> Result<Answer, Trouble> {
+        let api = FakeApi::with(found.map(|object| (GROUP, object)).into_iter().collect());
+        let (store, router) = (&api.context.store, &api.context.router);
+        settle(store, router, SessionId::new(), &record(false), Box::new(claimed)).await.answer
+    }
+
+    #[test]
+    fn only_an_answer_that_depends_on_whether_the_group_exists_is_settled() {
+        let by = Claimed::By { session: SessionId::new() };
+        for (claimed, present, deleting) in [
+            (Claimed::Missing, true, true),
+            (tombstone(TAG), true, true),
+            (foreign("c1/shop/web/u0"), true, true),
+            (foreign("c1/shop/db/u1"), false, true),
+            (foreign("c2/shop/web/u0"), false, true),
+            (by, false, false),
+            (Claimed::Busy, false, false),
+        ] {
+            let unsettled = [false, true].map(|deleting| is_unsettled(&claimed, &record(deleting)));
+            assert_eq!(unsettled, [present, deleting], "{claimed:?}");
+        }
+    }
+
+    /// The watch's cache may show a group that was deleted long ago.
+    #[tokio::test]
+    async fn no_row_is_created_for_a_group_that_a_quorum_read_does_not_find() {
+        let mut successor = object(false);
+        successor["metadata"]["uid"] = "u2".into();
+        for found in [None, Some(successor)] {
+            for claimed in [Claimed::Missing, tombstone("c1/shop/web/u0"), foreign("c1/shop/web/u0")] {
+                let answer = settled(found.clone(), claimed.clone()).await;
+                assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == claimed), "{answer:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_row_of_another_place_is_not_taken_over() {
+        for other in ["c2/shop/web/u0", "c1/shop/db/u0", "reports"] {
+            let answer = settled(Some(object(false)), foreign(other)).await;
+            assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == foreign(other)), "{answer:?}");
+        }
+        // One of the same place is: its group is certainly gone.
+        let answer = settled(Some(object(false)), foreign("c1/shop/web/u0")).await;
+        assert!(matches!(&answer, Err(Trouble::Lock(_))), "there is no database: {answer:?}");
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_being_deleted_gets_no_row_but_a_tombstone() {
+        for claimed in [tombstone("c1/shop/web/u0"), foreign("c2/shop/web/u0")] {
+            let answer = settled(Some(object(true)), claimed).await;
+            assert!(matches!(answer, Ok(Answer::Buried)), "{answer:?}");
+        }
+        let answer = settled(Some(object(true)), Claimed::Missing).await;
+        assert!(matches!(answer, Err(Trouble::Lock(_))), "there is no database: {answer:?}");
+    }
+
+    #[tokio::test]
+    async fn a_group_that_cannot_be_decoded_or_read_is_not_claimed() {
+        let mut wrong = object(false);
+        wrong["spec"]["onDelete"] = "Explode".into();
+        for found in [wrong, json!(500)] {
+            let answer = settled(Some(found.clone()), Claimed::Missing).await;
+            assert!(matches!(answer, Err(Trouble::Unreachable(_))), "{found}: {answer:?}");
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! Carrying out one effect of an election: its calls to the lock and the API server, and the outcome.
 
+#[cfg(test)]
+mod calls;
+
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;

@@ -85,3 +85,62 @@ impl Garbage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::operator::fake_api::FakeApi;
+
+    const GROUP: &str = "/apis/leadergroup.dev/v1alpha1/namespaces/shop/leadergroups/web";
+
+    fn garbage(namespaces: &[&str]) -> Garbage {
+        Garbage {
+            session: SessionId::new(),
+            cluster: "c1".to_owned(),
+            namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
+            strangers: Vec::new(),
+            unowned: true,
+        }
+    }
+
+    fn object(uid: &str) -> Value {
+        json!({
+            "apiVersion": "leadergroup.dev/v1alpha1",
+            "kind": "LeaderGroup",
+            "metadata": { "namespace": "shop", "name": "web", "uid": uid, "resourceVersion": "5" },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } },
+        })
+    }
+
+    /// Whether a row of this tag is garbage while the API server answers so.
+    async fn is_garbage(garbage: &Garbage, tag: &str, found: Option<Value>) -> bool {
+        let api = FakeApi::with(found.map(|object| (GROUP, object)).into_iter().collect());
+        let row = Unclaimed { key: Key::new("web").expect("a key"), group: tag.to_owned() };
+        garbage.if_gone(&api.context.router, row).await.is_some()
+    }
+
+    #[tokio::test]
+    async fn a_row_is_garbage_only_if_a_quorum_read_does_not_find_its_group() {
+        let (all, tag) = (garbage(&[]), "c1/shop/web/u1");
+        for (found, gone) in
+            [(None, true), (Some(object("u2")), true), (Some(object("u1")), false), (Some(json!(500)), false)]
+        {
+            assert_eq!(is_garbage(&all, tag, found.clone()).await, gone, "{found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn rows_of_other_clusters_programs_and_namespaces_are_left_alone() {
+        for (namespaces, tag, gone) in [
+            (&[][..], "c1/shop/web/u1", true),
+            (&["shop"], "c1/shop/web/u1", true),
+            (&["other"], "c1/shop/web/u1", false),
+            (&[], "c2/shop/web/u1", false),
+            (&[], "reports", false),
+        ] {
+            assert_eq!(is_garbage(&garbage(namespaces), tag, None).await, gone, "{tag} in {namespaces:?}");
+        }
+    }
+}

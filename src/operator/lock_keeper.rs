@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use leadergroup_lock::{BeatEvent, Hint, LockError, Membership, SessionConfig, SessionEvent, Store};
 use tokio::{
     sync::{mpsc, watch},
@@ -20,8 +20,11 @@ use crate::telemetry::{LockReading, Metrics};
 /// How long a normal exit may take to release the groups. After that they are released when the session expires.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Hints that arrive within this time are answered by one heartbeat.
+/// Hints that arrive within this time are answered by one heartbeat: each makes the controller look at all groups, and
+/// a replica that gives up many groups sends a hint for each.
 const SETTLE: Duration = Duration::from_millis(5);
+/// The most hints that are answered by one heartbeat.
+const MOST_HINTS: usize = 1_000;
 
 /// Keeps the session until `leave` is cancelled.
 pub(super) struct Keeper {
@@ -152,17 +155,16 @@ impl Keeper {
                     return End::Again;
                 }
                 Some(hint) = hints.next() => {
-                    match hint {
-                        Hint::Told(message) => {
-                            // The receiver is gone only when the operator ends.
-                            let _ = self.news.send(Message::Told(message)).await;
-                            continue;
-                        }
-                        Hint::Yielded(key) => yielded.add(key),
-                        Hint::Missed => yielded = Yielded::Any,
-                        Hint::Freed => {}
+                    if let Some(message) = yielded.note(hint) {
+                        self.pass_on(message).await;
+                        continue;
                     }
                     sleep(SETTLE).await;
+                    for hint in waiting(&mut hints) {
+                        if let Some(message) = yielded.note(hint) {
+                            self.pass_on(message).await;
+                        }
+                    }
                     membership.beat_now();
                 }
                 event = events.recv() => match event {
@@ -228,9 +230,33 @@ impl Keeper {
         }
     }
 
+    /// What another replica tells.
+    async fn pass_on(&self, message: String) {
+        // The receiver is gone only when the operator ends.
+        let _ = self.news.send(Message::Told(message)).await;
+    }
+
     async fn tell(&self, news: LockNews) {
         // The receiver is gone only when the operator ends.
         let _ = self.news.send(Message::Lock(news)).await;
+    }
+}
+
+/// The hints that have arrived.
+fn waiting(hints: &mut (impl Stream<Item = Hint> + Unpin)) -> impl Iterator<Item = Hint> {
+    std::iter::from_fn(|| hints.next().now_or_never().flatten()).take(MOST_HINTS)
+}
+
+impl Yielded {
+    /// Takes a hint in. Returns what another replica tells, if it is that.
+    fn note(&mut self, hint: Hint) -> Option<String> {
+        match hint {
+            Hint::Yielded(key) => self.add(key),
+            Hint::Missed => *self = Self::Any,
+            Hint::Freed => {}
+            Hint::Told(message) => return Some(message),
+        }
+        None
     }
 }
 
@@ -238,4 +264,48 @@ impl Keeper {
 async fn until(fit: &mut watch::Receiver<bool>, wanted: bool) {
     // The sender lives as long as the operator.
     let _ = fit.wait_for(|fit| *fit == wanted).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{channel::mpsc::unbounded, stream};
+    use leadergroup_lock::Key;
+
+    use super::*;
+
+    fn key(index: usize) -> Key {
+        Key::new(format!("c1/shop/g{index}")).expect("a key")
+    }
+
+    #[test]
+    fn the_groups_that_a_replica_gives_up_together_are_noted_for_one_heartbeat() {
+        let (sender, mut hints) = unbounded();
+        let send = |hint: Hint| sender.unbounded_send(hint).expect("it is read");
+        (0..50).for_each(|index| send(Hint::Yielded(key(index))));
+        send(Hint::Told("ask".to_owned()));
+        (50..60).for_each(|index| send(Hint::Yielded(key(index))));
+        let mut yielded = Yielded::None;
+        let told: Vec<String> = waiting(&mut hints).filter_map(|hint| yielded.note(hint)).collect();
+        assert_eq!(told, ["ask"]);
+        assert!((0..60).all(|index| yielded.concerns(&key(index))) && !yielded.concerns(&key(60)));
+        assert_eq!(waiting(&mut hints).count(), 0, "it does not wait for more");
+        // Others come later.
+        send(Hint::Missed);
+        assert!(waiting(&mut hints).find_map(|hint| yielded.note(hint)).is_none());
+        assert!(yielded.concerns(&key(60)), "any may have been missed");
+        assert_eq!(waiting(&mut stream::repeat(Hint::Freed)).count(), MOST_HINTS);
+    }
+
+    #[test]
+    fn replicas_share_groups_with_those_of_their_cluster_that_watch_the_same_namespaces() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let of = |cluster, namespaces: &[&str]| peers(cluster, &names(namespaces));
+        assert_eq!(of("c1", &[]), "c1");
+        assert_eq!(of("c1", &["a", "b"]), of("c1", &["a", "b"]));
+        let all = [of("c1", &[]), of("c2", &[]), of("c1", &["a"]), of("c1", &["a", "b"]), of("c2", &["a"])];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
+        // Replicas of different versions must agree.
+        assert_eq!(of("c1", &["a", "b"]), "c1/e6169119046025e6");
+    }
 }

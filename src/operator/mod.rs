@@ -8,7 +8,7 @@
 //! |---|---|
 //! | what comes in | `watch`, `lock_keeper`, `message` |
 //! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owners`, `coverage` |
-//! | what is run | `controller`, `group`, `ownership`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
+//! | what is run | `controller`, `group`, `ownership`, `unclaimed`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
 //! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `keys`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
 //! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report`, `publishing` |
@@ -32,6 +32,8 @@ mod endpoints;
 mod events;
 mod executor;
 mod explain;
+#[cfg(test)]
+mod fake_api;
 mod garbage;
 mod group;
 mod history;
@@ -55,6 +57,7 @@ mod resync;
 mod status;
 mod timers;
 mod trouble;
+mod unclaimed;
 mod undecodable;
 mod watch;
 mod watch_health;

@@ -128,6 +128,24 @@ mod tests {
     }
 
     #[test]
+    fn the_rows_are_compared_soon_after_each_new_session_and_one_comparison_at_a_time() {
+        let (ttl, s) = (Duration::from_secs(4), Duration::from_secs);
+        let [one, other] = [SessionId::new(), SessionId::new()];
+        let mut schedule = Schedule::default();
+        let mut due = |session, at| schedule.is_due(session, ttl, s(at));
+        assert_eq!([100, 103, 104].map(|at| due(one, at)), [false, false, true]);
+        // That one is still under way, although another would be due.
+        assert_eq!([105, 300].map(|at| due(one, at)), [false, false]);
+        assert!(!due(other, 310) && !due(other, 320));
+        schedule.ended();
+        let mut due = |at| schedule.is_due(other, ttl, s(at));
+        assert_eq!([320, 321].map(&mut due), [true, false]);
+        schedule.ended();
+        let mut due = |at| schedule.is_due(other, ttl, s(at));
+        assert_eq!([321, 439, 440].map(&mut due), [false, false, true]);
+    }
+
+    #[test]
     fn a_row_that_differs_is_doubted_and_one_of_no_group_is_a_stranger() {
         let mut groups = ["same", "newer", "owned", "lost", "busy", "lent"].map(|name| settled(name, 3));
         groups[4].step(Event::Doubt, Duration::ZERO);

@@ -17,7 +17,8 @@ const MOST_AT_ONCE: usize = 50;
 /// it, or moved because a replica did not hear its holder.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
-/// replicas hears the holder only some of the time.
+/// replicas hears the holder only some of the time. An owner that reaches no other node does not wait: the holder may
+/// have ended, and only another replica can replace it.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
 impl Controller {
@@ -59,7 +60,8 @@ impl Controller {
         let Some(own) = self.may_give() else { return };
         let given = self.at_rest(now, |group| {
             let rested = group.moved_at.is_none_or(|moved_at| now >= moved_at + HAND_OVER_PAUSE);
-            group.election().is_heard_elsewhere() && rested
+            let blind = || self.index.is_blind_to_holder(&group.record().name, now);
+            group.election().is_heard_elsewhere() && (rested || blind())
         });
         let Some((first, _)) = given.first() else { return };
         tracing::warn!(

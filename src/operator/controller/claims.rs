@@ -1,6 +1,6 @@
 //! Claiming groups, and giving them up.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use super::Controller;
 use crate::{
@@ -18,50 +18,43 @@ use crate::{
 impl Controller {
     /// Once a heartbeat, every group that this replica does not own may be claimed.
     pub(super) fn ask_for_claims(&mut self) {
-        let others = self.groups.iter().filter(|(_, group)| !group.is_owned());
-        self.unclaimed.extend(others.map(|(name, _)| name.clone()));
+        let others = self.groups.values().filter(|group| !group.is_owned());
+        others.for_each(|group| self.unclaimed.add(group.record()));
     }
 
     /// Claims the groups that have no owner and fall to this replica.
     pub(super) fn claim(&mut self, now: Duration) {
-        if self.unclaimed.is_empty() || self.claiming || self.draining {
+        if self.claiming || self.draining {
             return;
         }
         let lock = self.index.lock();
         let Some(own) = lock.own().filter(|_| lock.outage().is_none()) else { return };
         // A replica claims what falls to it within a heartbeat or two.
         let patience = self.session_ttl / 2;
-        let (mut keys, mut later) = (BTreeSet::new(), BTreeSet::new());
-        let (mut claims, mut changed) = (Vec::new(), Vec::new());
-        for name in std::mem::take(&mut self.unclaimed) {
-            let Some(group) = self.groups.get_mut(&name).filter(|group| !group.is_owned()) else { continue };
+        let mut changed = Vec::new();
+        let claims = self.unclaimed.take(LARGEST_CLAIM, |name| {
+            let group = self.groups.get_mut(name).filter(|group| !group.is_owned())?;
             let record = group.record().clone();
-            if claims.len() == LARGEST_CLAIM || keys.contains(&record.key) {
-                // The claim is full, or it already asks for this key on behalf of another group.
-                later.insert(name);
-                continue;
-            }
-            if !self.index.allows_claim(&name, now) {
-                continue;
+            if !self.index.allows_claim(name, now) {
+                return None;
             }
             // A group that cannot be decoded is left to a replica that can.
-            let undecodable = self.index.group(&name).is_some_and(IndexedGroup::is_undecodable);
+            let undecodable = self.index.group(name).is_some_and(IndexedGroup::is_undecodable);
             if undecodable && !record.is_deleting() {
-                continue;
+                return None;
             }
             let before = group.claims.owner().clone();
             let deaf = group.election().is_deaf_to_holder();
-            if group.claims.due(&record.key, self.index.holder_node(&name), deaf, lock, patience, now) {
+            let due = group.claims.due(&record.key, self.index.holder_node(name), deaf, lock, patience, now);
+            if due {
                 group.claims.begin();
-                keys.insert(record.key.clone());
-                claims.push(record);
             }
             if *group.claims.owner() != before {
                 // Which pods are probed depends on it.
-                changed.push(name);
+                changed.push(name.clone());
             }
-        }
-        self.unclaimed = later;
+            due.then_some(record)
+        });
         for name in changed {
             self.index.touch(&name);
         }

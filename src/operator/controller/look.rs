@@ -38,7 +38,7 @@ impl Controller {
         let record = self.index.group(name)?.record();
         let group = self.groups.entry(name.clone()).or_insert_with(|| {
             // As at a heartbeat: a new group does not wait for the next one.
-            self.unclaimed.insert(name.clone());
+            self.unclaimed.add(record);
             Group::new(record)
         });
         if !Arc::ptr_eq(group.record(), record) {

@@ -13,9 +13,11 @@ mod look;
 mod opinions;
 mod requests;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     time::Duration,
 };
 
@@ -38,6 +40,7 @@ use super::{
     opinion::Untold,
     resync::Schedule,
     timers::Timers,
+    unclaimed::Unclaimed,
 };
 use crate::{
     health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
@@ -96,7 +99,7 @@ pub(super) struct Controller {
     /// Groups whose status waits for its turn to be written.
     unreported: VecDeque<GroupName>,
     /// Groups to claim, if they still have no owner.
-    unclaimed: BTreeSet<GroupName>,
+    unclaimed: Unclaimed,
     /// A claim is on its way. Those that are being settled do not count.
     claiming: bool,
     batches: Batches,
@@ -124,7 +127,7 @@ impl Controller {
             groups: HashMap::new(),
             timers: Timers::default(),
             unreported: VecDeque::new(),
-            unclaimed: BTreeSet::new(),
+            unclaimed: Unclaimed::default(),
             claiming: false,
             batches: Batches::default(),
             untold: Untold::default(),
@@ -156,24 +159,24 @@ impl Controller {
                     drained_by = Some(now + DRAIN_TIMEOUT);
                 }
                 Some(message) = inbox.recv() => {
-                    self.take(message);
+                    self.take(message, Monotonic::now());
                     for _ in 0..BURST {
                         let Ok(message) = inbox.try_recv() else { break };
-                        self.take(message);
+                        self.take(message, Monotonic::now());
                     }
                 }
                 Some(event) = probed.recv() => {
-                    self.probed(event);
+                    self.probed(event, Monotonic::now());
                     for _ in 0..BURST {
                         let Ok(event) = probed.try_recv() else { break };
-                        self.probed(event);
+                        self.probed(event, Monotonic::now());
                     }
                 }
                 () = self.executor.task_ended() => {}
                 () = sleep_until(Instant::now() + next) => {}
             }
             self.executor.clear();
-            self.turn();
+            self.turn(Monotonic::now());
             self.health.liveness.touch();
             if Monotonic::now() >= gauged + IDLE {
                 gauged = Monotonic::now();
@@ -193,8 +196,7 @@ impl Controller {
     }
 
     /// Takes a message in.
-    pub(super) fn take(&mut self, message: Message) {
-        let now = Monotonic::now();
+    pub(super) fn take(&mut self, message: Message, now: Duration) {
         match message {
             Message::Group(scope, event) => self.apply(index::Event::Group(scope, event), now),
             Message::Pod(scope, event) => self.apply(index::Event::Pod(scope, event), now),
@@ -235,7 +237,7 @@ impl Controller {
     }
 
     /// A probe was sent or ended.
-    pub(super) fn probed(&mut self, event: ProbeEvent) {
+    pub(super) fn probed(&mut self, event: ProbeEvent, now: Duration) {
         if let ProbeStep::Ended(outcome) = event.step {
             self.executor.metrics().probe(match outcome {
                 ProbeOutcome::Success => "success",
@@ -244,7 +246,7 @@ impl Controller {
                 ProbeOutcome::Void => "void",
             });
         }
-        self.apply(index::Event::Probe(event), Monotonic::now());
+        self.apply(index::Event::Probe(event), now);
     }
 
     /// Shows an event to the index, and carries out what it asks for.
@@ -260,8 +262,7 @@ impl Controller {
     }
 
     /// Looks at every group that changed, or whose time has come.
-    pub(super) fn turn(&mut self) {
-        let now = Monotonic::now();
+    pub(super) fn turn(&mut self, now: Duration) {
         self.index.advance(now);
         while let Some(name) = self.timers.pop(now) {
             self.index.touch(&name);

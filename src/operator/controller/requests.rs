@@ -58,9 +58,10 @@ impl Controller {
     }
 
     fn forget(&mut self, name: &GroupName) {
-        self.groups.remove(name);
+        if let Some(group) = self.groups.remove(name) {
+            self.unclaimed.remove(group.record());
+        }
         self.timers.set(name, None);
-        self.unclaimed.remove(name);
         self.executor.metrics().forget_group(&name.namespace, &name.name);
     }
 

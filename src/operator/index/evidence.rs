@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, Notice, Request, Requests};
+use super::{Index, IndexedGroup, Notice, Request, Requests};
 use crate::{
     health::{NodeWord, ProbeEvent, ProbeOutcome, ProbeStep},
-    operator::{connectivity::Peer, watch_health::Watched},
+    operator::{connectivity::Peer, object::GroupName, watch_health::Watched},
 };
 
 /// After a pause this long in the stream of leases, the groups of all nodes are weighed again: a new observation has
@@ -17,7 +17,7 @@ const LEASE_PAUSE: Duration = Duration::from_secs(10);
 
 impl Index {
     pub(super) fn probed(&mut self, event: &ProbeEvent, now: Duration, requests: &mut Requests) {
-        let Some(name) = self.group_of_pod.get(&event.uid) else { return };
+        let Some(name) = self.placement.group_of(&event.uid) else { return };
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
         let lost = match event.step {
@@ -48,7 +48,7 @@ impl Index {
 
     /// The evidence of probes that went elsewhere no longer counts.
     pub(super) fn retargeted(&mut self, uid: &Arc<str>, first: u64, now: Duration) {
-        let Some(name) = self.group_of_pod.get(uid) else { return };
+        let Some(name) = self.placement.group_of(uid) else { return };
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(uid) else { return };
         pod.evidence().retarget(first);
@@ -113,14 +113,22 @@ impl Index {
 
     /// Weighs the evidence on the pods of a node, or of all nodes, after something was heard of its lease.
     pub(super) fn assess_nodes(&mut self, node: Option<&str>, now: Duration) {
-        for (name, group) in &mut self.groups {
-            if !group.pods.values().any(|pod| node.is_none_or(|node| pod.node() == node)) {
-                continue;
+        let Self { groups, placement, leases, dirty, timers, .. } = self;
+        let mut assess = |name: &GroupName, group: &mut IndexedGroup| {
+            if group.assess(leases, now) {
+                dirty.insert(name.clone());
             }
-            if group.assess(&self.leases, now) {
-                self.dirty.insert(name.clone());
+            timers.at_latest(name, group.next_deadline(leases, now));
+        };
+        match node {
+            Some(node) => {
+                for name in placement.groups_on(node) {
+                    if let Some(group) = groups.get_mut(&name) {
+                        assess(&name, group);
+                    }
+                }
             }
-            self.timers.at_latest(name, group.next_deadline(&self.leases, now));
+            None => groups.iter_mut().for_each(|(name, group)| assess(name, group)),
         }
     }
 

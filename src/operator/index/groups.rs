@@ -119,7 +119,7 @@ impl Index {
         if let Some(group) = self.groups.remove(name) {
             requests.push(Request::Forget(name.clone()));
             for uid in group.pods.into_keys() {
-                self.group_of_pod.remove(&uid);
+                self.placement.take(&uid);
                 requests.push(Request::StopProbing(uid));
             }
         }

@@ -14,6 +14,7 @@ mod lock;
 mod nodes;
 mod of_groups;
 mod opinion;
+mod placement;
 mod pod;
 mod pods;
 mod request;
@@ -53,6 +54,7 @@ use crate::{
     health::{NodeLeases, Reach, Target},
 };
 use of_groups::OfGroups;
+use placement::Placement;
 use selection::Selection;
 
 /// Everything that this replica sees.
@@ -63,8 +65,8 @@ pub(super) struct Index {
     groups: HashMap<GroupName, IndexedGroup>,
     /// Which groups select which pods.
     selection: Selection,
-    /// The group that each pod belongs to.
-    group_of_pod: HashMap<Arc<str>, GroupName>,
+    /// The group that each pod belongs to, and its node.
+    placement: Placement,
     leases: NodeLeases,
     nodes: Nodes,
     /// The Services whose endpoints the operator may manage, and their slices.
@@ -98,7 +100,7 @@ impl Index {
             session_ttl,
             groups: HashMap::new(),
             selection: Selection::default(),
-            group_of_pod: HashMap::new(),
+            placement: Placement::default(),
             leases: NodeLeases::default(),
             nodes: Nodes::default(),
             services: OfGroups::default(),
@@ -192,6 +194,11 @@ impl Index {
         let group = self.groups.get(name)?;
         let node = group.pods.get(group.declared_holder()?)?.node();
         Some(node).filter(|node| !node.is_empty())
+    }
+
+    /// Whether the declared holder is on another node, and this replica reaches no pod on any: it cannot judge it.
+    pub(super) fn is_blind_to_holder(&self, name: &GroupName, now: Duration) -> bool {
+        self.holder_node(name).is_some_and(|node| self.reach.cuts_off(node, now))
     }
 
     pub(super) fn lock(&self) -> &LockView {

@@ -48,8 +48,6 @@ impl Index {
     }
 
     fn touch_groups_on(&mut self, node: &str) {
-        let concerned =
-            self.groups.iter().filter(|(_, group)| group.pods.values().any(|pod| pod.node() == node));
-        self.dirty.extend(concerned.map(|(name, _)| name.clone()));
+        self.dirty.extend(self.placement.groups_on(node));
     }
 }

@@ -50,7 +50,7 @@ impl Index {
             return;
         }
         for uid in &opinion.pods {
-            let Some(name) = self.group_of_pod.get(uid) else { continue };
+            let Some(name) = self.placement.group_of(uid) else { continue };
             let Some(group) = self.groups.get_mut(name) else { continue };
             let Some(pod) = group.pods.get_mut(uid) else { continue };
             match opinion.what {

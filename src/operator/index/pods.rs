@@ -72,10 +72,11 @@ impl Index {
     pub(super) fn assign(&mut self, pod: &Pod, selected: &Selected, now: Duration, requests: &mut Requests) {
         let uid: Arc<str> = pod.uid().unwrap_or_default().into();
         let Some(first) = selected.first() else {
-            self.group_of_pod.remove(&uid);
+            self.placement.take(&uid);
             return;
         };
-        if let Some(former) = self.group_of_pod.insert(uid.clone(), first.clone())
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        if let Some(former) = self.placement.put(&uid, first, node)
             && former != *first
         {
             self.leave(&former, &uid, requests);
@@ -101,7 +102,7 @@ impl Index {
         for name in self.selection.take_pod(namespace, uid) {
             self.leave(&name, uid, requests);
         }
-        self.group_of_pod.remove(uid);
+        self.placement.take(uid);
     }
 
     /// A pod is no longer one of a group's.

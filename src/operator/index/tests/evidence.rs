@@ -94,6 +94,27 @@ fn a_lost_session_and_other_living_sessions_concern_all_groups() {
 }
 
 #[test]
+fn a_database_that_may_have_lost_commits_is_read_again_at_once() {
+    let mut case = Case::web();
+    let own = SessionId::new();
+    case.beat(own, &[own]);
+    for doubt in [false, true] {
+        let requests = case.apply(Event::Lock(LockNews::Beat {
+            own,
+            living: vec![Peer { session: own, place: None }],
+            suspects: Vec::new(),
+            doubt,
+            yielded: Yielded::None,
+            took: Duration::ZERO,
+        }));
+        let reads = requests.iter().filter(|request| matches!(request, Request::ReadRows)).count();
+        assert_eq!(reads, usize::from(doubt), "{requests:?}");
+        let says = |request: &Request| matches!(request, Request::Log(Notice::CommitsLost));
+        assert_eq!(requests.iter().any(says), doubt);
+    }
+}
+
+#[test]
 fn a_database_that_is_away_ends_the_session_after_its_ttl_and_no_deletion_waits_for_it() {
     let mut case = Case::web();
     let own = SessionId::new();

@@ -2,6 +2,7 @@
 
 mod evidence;
 mod objects;
+mod placement;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,0 +1,71 @@
+//! Becoming the owner of a group, and what is begun while the replica stops.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+
+use super::*;
+
+#[test]
+fn a_claim_that_was_made_for_a_session_that_has_ended_gives_no_group() {
+    let mut bench = listed(1);
+    bench.beat(&[], Yielded::None);
+    bench.turn();
+    // Another replica marked the session dead, and may own the group.
+    let former = std::mem::replace(&mut bench.own, SessionId::new());
+    bench.beat(&[], Yielded::None);
+    bench.claim(former);
+    assert!(!owns(&bench, 0));
+    bench.turn();
+    bench.claim(bench.own);
+    assert!(owns(&bench, 0), "it is claimed again");
+}
+
+#[test]
+fn a_group_without_the_finalizer_is_read_at_its_adoption_because_that_adds_it() {
+    for (finalizer, phase) in [(true, Phase::Stable), (false, Phase::Reading)] {
+        let mut bench = Bench::before_lists(1, None, SESSION_TTL);
+        let mut object = group(0);
+        if !finalizer {
+            object.metadata.finalizers = None;
+        }
+        bench.list_groups(vec![object]);
+        bench.beat(&[], Yielded::None);
+        bench.turn();
+        bench.claim(bench.own);
+        assert_eq!(*election(&bench, 0).phase(), phase, "with the finalizer: {finalizer}");
+        assert_eq!(election(&bench, 0).busy(), !finalizer);
+    }
+}
+
+#[test]
+fn an_adoption_keeps_the_holder_and_its_term() {
+    let mut bench = listed(1);
+    bench.settle();
+    let (held, declared) = (election(&bench, 0).holder().cloned(), election(&bench, 0).declared().clone());
+    let term = row(0, bench.own);
+    assert_eq!(held.as_ref().map(|pod| &pod.uid), term.holder.as_ref().map(|holder| &holder.uid));
+    // Its session ends, and it becomes the owner again under another one.
+    bench.own = SessionId::new();
+    bench.beat(&[], Yielded::None);
+    assert!(!owns(&bench, 0));
+    bench.turn();
+    bench.claim(bench.own);
+    bench.turn();
+    let election = election(&bench, 0);
+    assert!(election.is_owned() && *election.phase() == Phase::Stable && !election.busy());
+    assert_eq!((election.holder().cloned(), election.row().token), (held, term.token.get()));
+    assert_eq!(*election.declared(), declared);
+}
+
+#[test]
+fn a_replica_that_stops_begins_no_change_of_holder() {
+    for stops in [false, true] {
+        let mut bench = listed(1);
+        bench.settle();
+        bench.controller.draining = stops;
+        let deleted: Pod = bench.pod(0, 0, true);
+        bench.take(Message::Pod(None, watcher::Event::Apply(deleted)));
+        bench.turn();
+        assert_eq!(election(&bench, 0).is_changing(), !stops, "stops: {stops}");
+    }
+}

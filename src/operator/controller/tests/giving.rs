@@ -1,0 +1,153 @@
+//! Giving groups to other replicas.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::watcher;
+use leadergroup_lock::{LockRow, Token};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    api::HumanDuration,
+    election::{Event, Outcome, Standing},
+    health::ProbeOutcome,
+    operator::{
+        bench::{TOKEN, holder, pod_ref},
+        effect::row_of,
+        opinion::{Opinion, What},
+    },
+};
+
+/// Heartbeats, each after a second.
+fn beats(bench: &mut Bench, others: &[Peer], count: u64) {
+    for _ in 0..count {
+        bench.now += s(1);
+        bench.beat(others, Yielded::None);
+        bench.turn();
+    }
+}
+
+/// The replica becomes the owner of the group, and finds a term that another one granted and did not declare. There is
+/// no evidence on its holder, so nothing is under way.
+fn resume(bench: &mut Bench) {
+    let term = LockRow {
+        token: Token::new(TOKEN + 1),
+        grant: Some(Uuid::from_u128(9).into()),
+        holder: Some(holder(pod_ref(0, 1))),
+        confirmed: false,
+        ..row(0, bench.own)
+    };
+    let declared = group(0).status.map(|status| status.declaration);
+    let outcome = Outcome::Read { row: Some(row_of(term)), declared };
+    bench.within(|controller, now| {
+        let world = controller.prepare(&name(0), now).expect("the group");
+        controller.step(&name(0), Event::Owned { seed: Uuid::nil(), row: None, world }, now);
+        // With this seed the tickets begin with one.
+        controller.answer(&name(0), 1, outcome, now);
+    });
+    assert!(matches!(election(bench, 0).phase(), Phase::Resuming { .. }));
+}
+
+#[test]
+fn a_group_at_rest_goes_to_the_replica_that_it_falls_to_and_one_in_the_middle_of_a_change_stays() {
+    let other = elsewhere();
+    for changing in [false, true] {
+        let mut bench = listed(1);
+        bench.beat(std::slice::from_ref(&other), Yielded::None);
+        bench.turn();
+        if changing {
+            resume(&mut bench);
+        } else {
+            bench.claim(bench.own);
+        }
+        bench.turn();
+        bench.report(&name(0));
+        assert!(!election(&bench, 0).busy());
+        beats(&mut bench, std::slice::from_ref(&other), 4);
+        assert_eq!(owns(&bench, 0), changing, "in the middle of a change: {changing}");
+    }
+}
+
+/// A replica that took the group from another one because it heard the holder, and does not hear it any more. The other
+/// one vouches for the holder.
+struct DeafOwner {
+    bench: Bench,
+    /// Whether it hears the other pods.
+    reaches: bool,
+    other: Peer,
+}
+
+impl DeafOwner {
+    fn new(reaches: bool) -> Self {
+        let bench = Bench::before_lists(1, Some("node-8"), SESSION_TTL);
+        let mut this = Self { bench, reaches, other: elsewhere() };
+        let mut object = group(0);
+        (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+        this.bench.list_groups(vec![object]);
+        this.lease(0);
+        let others = [this.other.clone()];
+        beats(&mut this.bench, &others, 1);
+        let of_other = answered(0, Claimed::By { session: this.other.session });
+        this.bench.take(Message::Claimed { session: this.bench.own, answers: vec![of_other] });
+        // The other one asks about the holder. This one hears it, offers to take the group, and gets it.
+        this.tell(What::Ask { blind: false });
+        (0..3).for_each(|pod| this.bench.probe(0, pod, ProbeOutcome::Success));
+        this.bench.beat(&others, Yielded::Any);
+        this.bench.turn();
+        this.bench.claim(this.bench.own);
+        this.bench.turn();
+        assert!(owns(&this.bench, 0) && election(&this.bench, 0).has_healthy_active());
+        this
+    }
+
+    fn tell(&mut self, what: What) {
+        let opinion = Opinion { what, pods: vec![pod_ref(0, 0).uid.into()] };
+        for message in opinion.messages(self.other.session) {
+            self.bench.take(Message::Told(message));
+        }
+    }
+
+    /// The holder's node renews its lease.
+    fn lease(&mut self, second: u64) {
+        let renewed = format!("2026-01-01T00:00:{second:02}.000000Z");
+        let lease = json!({ "metadata": { "name": "node-0" }, "spec": { "renewTime": renewed } });
+        let lease: Lease = serde_json::from_value(lease).expect("a lease");
+        self.bench.take(Message::NodeLease(watcher::Event::Apply(lease)));
+    }
+
+    /// Some seconds pass. Returns whether it owns the group after the heartbeat that follows.
+    fn owns_after(&mut self, seconds: u64) -> bool {
+        for second in 1..=seconds {
+            self.bench.now += s(1);
+            for pod in 0..3 {
+                let heard = self.reaches && pod > 0;
+                let outcome = if heard { ProbeOutcome::Success } else { ProbeOutcome::Unanswered };
+                self.bench.probe(0, pod, outcome);
+            }
+            if second % 2 == 0 {
+                self.lease(second);
+                self.tell(What::Vouch);
+            }
+            self.bench.turn();
+        }
+        self.bench.report(&name(0));
+        let election = election(&self.bench, 0);
+        let holder = election.holder().and_then(|pod| election.member(&pod.uid)).expect("the holder");
+        assert_eq!(holder.standing, Standing::HeardElsewhere);
+        self.bench.beat(std::slice::from_ref(&self.other), Yielded::None);
+        owns(&self.bench, 0)
+    }
+}
+
+#[test]
+fn a_group_that_was_handed_over_moves_again_after_a_minute() {
+    let mut owner = DeafOwner::new(true);
+    assert!(owner.owns_after(6) && owner.owns_after(52));
+    assert!(!owner.owns_after(4));
+}
+
+/// It cannot judge the holder, which may have ended, so that nobody else would replace it for a minute.
+#[test]
+fn an_owner_that_reaches_no_other_node_hands_a_group_over_without_a_pause() {
+    assert!(!DeafOwner::new(false).owns_after(6));
+}
