@@ -7,7 +7,7 @@ use kube::{
 };
 use leadergroup::{
     api::{GROUP_LABEL, LeaderGroup, PodRef, STAMP_ANNOTATION},
-    routing::{Basis, Published, SliceChange, slice},
+    routing::{Basis, Occupants, Published, SliceChange, slice},
 };
 use serde_json::{Value, json};
 
@@ -245,7 +245,8 @@ async fn no_second_endpoint_is_added_to_those_that_somebody_else_lists() {
     let leftover = left(json!([{ "addresses": ["198.18.0.1"], "targetRef": target }]));
     routed.api().create(&PostParams::default(), &leftover).await.unwrap();
     let change = routed.change(None, 1, &one).await;
-    assert_eq!(routed.publish(&change).await, Published::Occupied(vec!["front-abc".to_owned()]));
+    let occupants = Occupants { slices: vec!["front-abc".to_owned()], ..Occupants::default() };
+    assert_eq!(routed.publish(&change).await, Published::Occupied(occupants));
     assert!(routed.api().get_opt("front-leadergroup-ipv4").await.unwrap().is_none());
     // Kubernetes empties it when the Service's selector matches no pod.
     let patch = Patch::Merge(json!({ "endpoints": [] }));
