@@ -65,6 +65,7 @@ fn as_text(found: &Explanation) -> String {
         ("lock", lock),
         ("declared", format!("token {}, holder {holder}", declared.token)),
         ("obstacle", found.obstacle.clone().unwrap_or_else(|| "(none)".to_owned())),
+        ("contested", found.contested.clone().unwrap_or_else(|| "(none)".to_owned())),
         ("observed for", format!("{:.1} s", found.observed.as_secs_f64())),
     ]);
     text.push('\n');
@@ -120,6 +121,7 @@ fn owner_words(session: &SessionInfo) -> String {
 fn verdict_words(standing: Standing) -> String {
     match standing {
         Standing::Eligible => "eligible".to_owned(),
+        Standing::Contested => "selected by another group, too".to_owned(),
         Standing::Unproven => "unknown".to_owned(),
         Standing::HeardElsewhere => "heard by another replica".to_owned(),
         Standing::Failing(reason) => format!("failing: {reason}"),
@@ -268,6 +270,7 @@ fn as_json(found: &Explanation) -> Value {
         "lockProblem": found.lock.as_ref().err(),
         "declared": found.declared,
         "obstacle": found.obstacle,
+        "contested": found.contested,
         "observedSeconds": found.observed.as_secs_f64(),
         "pods": pods,
         "plan": plan,

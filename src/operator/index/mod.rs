@@ -8,6 +8,7 @@
 //! standing unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
 
 mod attached;
+mod contest;
 mod evidence;
 mod group;
 mod groups;
