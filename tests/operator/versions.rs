@@ -33,7 +33,11 @@ impl<T: Clone + Send + 'static> Versions<T> {
         let all = seen.clone();
         let watch = tokio::spawn(async move {
             let stream = watcher(objects, config).applied_objects();
-            stream.try_for_each(|object| std::future::ready(Ok(all.lock().unwrap().push(take(object))))).await
+            let mut stream = std::pin::pin!(stream);
+            while let Some(object) = stream.try_next().await? {
+                all.lock().unwrap().push(take(object));
+            }
+            Ok(())
         });
         Self { seen, watch }
     }
