@@ -58,16 +58,17 @@ fn as_text(found: &Explanation) -> String {
         Err(problem) => format!("not read: {problem}"),
     };
     let owner = found.lock.as_ref().ok().and_then(Option::as_ref).and_then(|row| row.session.as_ref());
-    let mut text = lines(&[
+    let mut facts = vec![
         ("group", found.group.clone()),
         ("key", found.key.clone()),
         ("owner", owner.map_or_else(|| "(none)".to_owned(), owner_words)),
         ("lock", lock),
         ("declared", format!("token {}, holder {holder}", declared.token)),
         ("obstacle", found.obstacle.clone().unwrap_or_else(|| "(none)".to_owned())),
-        ("contested", found.contested.clone().unwrap_or_else(|| "(none)".to_owned())),
         ("observed for", format!("{:.1} s", found.observed.as_secs_f64())),
-    ]);
+    ];
+    facts.extend(found.contested.clone().map(|words| ("contested", words)));
+    let mut text = lines(&facts);
     text.push('\n');
     let rows = found.pods.iter().map(|pod| {
         let member = &pod.member;

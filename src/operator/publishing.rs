@@ -194,6 +194,46 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_moves_traffic_is_tried_again_within_seconds_and_another_one_within_a_minute() {
+        let routing = |token: i64| {
+            let mut change = change(token);
+            let endpoint = serde_json::json!({ "addresses": ["198.18.0.1"],
+                "targetRef": { "kind": "Pod", "name": "p1", "uid": "p1" } });
+            let wanted = change.wanted.as_mut().expect("it has one");
+            wanted.endpoints = vec![serde_json::from_value(endpoint).expect("an endpoint")];
+            change
+        };
+        for (change, longest) in [(routing(1), 5), (change(1), 60)] {
+            let (mut publishing, mut now) = (Publishing::default(), at(0));
+            let mut pauses = Vec::new();
+            for _ in 0..12 {
+                assert_eq!(publishing.due(vec![change.clone()], now).len(), 1);
+                let refused = EndpointsProblem::new(Reason::WriteRefused, "no");
+                publishing.ended("front", Err(refused));
+                let next = publishing.next(now).expect("it is tried again");
+                pauses.push(next - now);
+                now = next;
+            }
+            assert_eq!(pauses.last(), Some(&Duration::from_secs(longest)));
+        }
+    }
+
+    #[test]
+    fn a_pod_without_the_label_is_bridged_for_a_while_each_time() {
+        let mut publishing = Publishing::default();
+        let mut bridges = |inactive, millis| {
+            let bridges = publishing.may_bridge(inactive, at(millis));
+            (bridges, publishing.next(at(millis)))
+        };
+        assert_eq!(bridges(false, 0), (true, None));
+        assert_eq!(bridges(true, 100), (true, Some(at(2_100))));
+        assert_eq!(bridges(true, 2_099), (true, Some(at(2_100))));
+        assert_eq!(bridges(true, 2_100), (false, None));
+        assert_eq!(bridges(false, 3_000), (true, None));
+        assert_eq!(bridges(true, 9_000), (true, Some(at(11_000))));
+    }
+
+    #[test]
     fn a_problem_is_reported_until_the_slice_is_as_it_should_be_and_logged_once() {
         let mut publishing = Publishing::default();
         let refused = || Err(EndpointsProblem::new(Reason::WriteRefused, "no"));

@@ -1,8 +1,8 @@
-//! `EndpointSlices` of Services that the operator does not write. Traffic follows all slices of a Service, whoever writes
-//! them.
+//! `EndpointSlices` of Services that the operator does not write. Traffic follows all slices of a Service, whoever
+//! writes them.
 //!
-//! `Endpoints` (`core/v1`) need no look of their own: kube-proxy does not read them. Kubernetes copies them into slices,
-//! which are seen here, unless their Service has a selector, they have the label
+//! `Endpoints` (`core/v1`) need no look of their own: kube-proxy does not read them. Kubernetes copies them into
+//! slices, which are seen here, unless their Service has a selector, they have the label
 //! `endpointslice.kubernetes.io/skip-mirror: "true"`, or they are an old kind of leader election.
 
 use std::borrow::Cow;

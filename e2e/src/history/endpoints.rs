@@ -1,5 +1,5 @@
-//! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that is active under the token
-//! of the slice's stamp, or was until a change that may still be under way, and stamps that only grow.
+//! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that is active under the
+//! token of the slice's stamp, or was until a change that may still be under way, and stamps that only grow.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Two groups with a Service each, and pods that both select: neither makes one of them active, and both say so. A
-//! group that fails over takes a pod that only it selects. And a second group for the same pods gets them when the first
-//! one is deleted.
+//! group that fails over takes a pod that only it selects. And a second group for the same pods gets them when the
+//! first one is deleted.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 

@@ -150,11 +150,14 @@ impl IndexedGroup {
 
     /// Other groups select a pod of this one, too, or no longer do. Returns whether that is new.
     pub(super) fn pod_contested(&mut self, uid: &Arc<str>, contest: Option<Contest>) -> bool {
-        let before = match contest.clone() {
+        if self.contests.get(uid) == contest.as_ref() {
+            return false;
+        }
+        match contest {
             Some(contest) => self.contests.insert(uid.clone(), contest),
             None => self.contests.remove(uid),
         };
-        before != contest
+        true
     }
 
     /// Whether a pod is active by this group's doing.
@@ -231,12 +234,12 @@ impl IndexedGroup {
         let by_nodes = spec.election.priorities.iter().any(|priority| !priority.node_labels.is_empty());
         let fails_back = spec.election.failback == Failback::WhenReady && (nodes_listed || !by_nodes);
         let hands_over = spec.election.on_cordon == PlannedLoss::Handover;
-        let member = |(uid, pod): (&Arc<str>, &Box<TrackedPod>)| {
+        let member = |uid: &str, pod: &TrackedPod| {
             let leaving = hands_over && nodes.is_leaving(pod.node());
             Member { leaving, priority: pod.priority(&spec.election, nodes), ..self.member(uid, pod) }
         };
         World {
-            members: self.pods.iter().map(member).collect(),
+            members: self.pods.iter().map(|(uid, pod)| member(uid, pod)).collect(),
             policy: Policy {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,
