@@ -1446,7 +1446,9 @@ fn an_owner_reads_nothing_if_the_claimed_row_and_the_watch_agree() {
 #[test]
 fn a_pod_that_another_group_selects_too_is_not_promoted_and_its_own_group_goes_on_with_the_others() {
     let contested = |pods: &[usize], mut world: World| {
-        pods.iter().for_each(|pod| world.members[*pod].standing = Standing::Contested);
+        for pod in pods {
+            world.members[*pod].standing = Standing::Contested;
+        }
         world
     };
     let silent = || with(Standing::Silent);

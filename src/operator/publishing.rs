@@ -211,7 +211,7 @@ mod tests {
                 let refused = EndpointsProblem::new(Reason::WriteRefused, "no");
                 publishing.ended("front", Err(refused));
                 let next = publishing.next(now).expect("it is tried again");
-                pauses.push(next - now);
+                pauses.push(next.saturating_sub(now));
                 now = next;
             }
             assert_eq!(pauses.last(), Some(&Duration::from_secs(longest)));

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, rc::Rc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt as _,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};

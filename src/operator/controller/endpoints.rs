@@ -57,7 +57,8 @@ impl Controller {
             plan.changes.retain(SliceChange::reroutes);
         }
         let due = group.publishing.due(plan.changes, now);
-        let problem = plan.report.problem.or_else(|| group.publishing.problem()).or(watch_problem);
+        // A slice that still routes to the former pod comes first.
+        let problem = group.publishing.problem().or(plan.report.problem).or(watch_problem);
         group.publishing.report = EndpointsReport { problem, ..plan.report };
         self.timers.at_latest(name, group.publishing.next(now));
         for (change, attempts) in due {
