@@ -58,7 +58,7 @@ fn as_text(found: &Explanation) -> String {
         Err(problem) => format!("not read: {problem}"),
     };
     let owner = found.lock.as_ref().ok().and_then(Option::as_ref).and_then(|row| row.session.as_ref());
-    let mut text = lines(&[
+    let mut facts = vec![
         ("group", found.group.clone()),
         ("key", found.key.clone()),
         ("owner", owner.map_or_else(|| "(none)".to_owned(), owner_words)),
@@ -66,7 +66,9 @@ fn as_text(found: &Explanation) -> String {
         ("declared", format!("token {}, holder {holder}", declared.token)),
         ("obstacle", found.obstacle.clone().unwrap_or_else(|| "(none)".to_owned())),
         ("observed for", format!("{:.1} s", found.observed.as_secs_f64())),
-    ]);
+    ];
+    facts.extend(found.contested.clone().map(|words| ("contested", words)));
+    let mut text = lines(&facts);
     text.push('\n');
     let rows = found.pods.iter().map(|pod| {
         let member = &pod.member;
@@ -120,6 +122,7 @@ fn owner_words(session: &SessionInfo) -> String {
 fn verdict_words(standing: Standing) -> String {
     match standing {
         Standing::Eligible => "eligible".to_owned(),
+        Standing::Contested => "selected by another group, too".to_owned(),
         Standing::Unproven => "unknown".to_owned(),
         Standing::HeardElsewhere => "heard by another replica".to_owned(),
         Standing::Failing(reason) => format!("failing: {reason}"),
@@ -268,6 +271,7 @@ fn as_json(found: &Explanation) -> Value {
         "lockProblem": found.lock.as_ref().err(),
         "declared": found.declared,
         "obstacle": found.obstacle,
+        "contested": found.contested,
         "observedSeconds": found.observed.as_secs_f64(),
         "pods": pods,
         "plan": plan,

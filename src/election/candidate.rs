@@ -93,6 +93,11 @@ impl Group {
         })
     }
 
+    /// Whether the pod works, and may not become active, because another group selects it, too.
+    pub(super) fn is_contested(&self, pod: &PodRef) -> bool {
+        self.member(&pod.uid).is_some_and(|member| member.standing == Standing::Contested)
+    }
+
     /// Whether the silent holder that this change replaces answers again, and still has its label. A fault of the
     /// operator's own network can look like silence, and delay the grant until it is over.
     pub(super) fn is_heard_again(&self, change: &Change) -> bool {

@@ -74,7 +74,10 @@ impl Group {
     }
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) {
-        if self.keeps_its_label() || self.world.policy.paused || !self.works(holder) {
+        if self.keeps_its_label()
+            || self.world.policy.paused
+            || !(self.works(holder) || self.is_contested(holder))
+        {
             let hands_over = self.keeps_its_label()
                 && (self.switch_over(holder, now, effects)
                     || self.leave(holder, now, effects)
@@ -96,10 +99,10 @@ impl Group {
         match self.row.holder.clone() {
             Some(_)
                 if self.keeps_its_label() || self.world.policy.paused || self.world.obstacle.is_some() => {}
-            Some(holder) if against.is_none() && self.works(&holder) => {
+            Some(holder) if against.is_none() && (self.works(&holder) || self.is_contested(&holder)) => {
                 self.relabel_after = now + RELABEL_INTERVAL;
                 self.lost_since = None;
-                // If the API server refuses to label it again, another pod follows.
+                // If it may not be labelled again, or the API server refuses that, another pod follows.
                 let fit = Some(&holder).filter(|holder| self.is_fit(holder)).cloned();
                 if let Some(next) = fit.or_else(|| self.successor(Some(&holder))) {
                     self.change(next, Reason::LabelLost, now, effects);

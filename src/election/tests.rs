@@ -1442,3 +1442,42 @@ fn an_owner_reads_nothing_if_the_claimed_row_and_the_watch_agree() {
         assert_eq!(adopt(settled(), row).effect(), Effect::Read);
     }
 }
+
+#[test]
+fn a_pod_that_another_group_selects_too_is_not_promoted_and_its_own_group_goes_on_with_the_others() {
+    let contested = |pods: &[usize], mut world: World| {
+        for pod in pods {
+            world.members[*pod].standing = Standing::Contested;
+        }
+        world
+    };
+    let silent = || with(Standing::Silent);
+    assert_eq!(Case::stable(silent()).grant().holder, pod("b"));
+    assert_eq!(Case::stable(contested(&[1], silent())).grant().holder, pod("c"));
+    assert!(Case::stable(contested(&[1, 2], silent())).asked.is_empty());
+    // In the middle of a change: the next one follows.
+    let mut case = Case::stable(silent());
+    case.answer(Outcome::Granted { token: 6 });
+    case.meanwhile(contested(&[1], silent()));
+    case.answer(Outcome::Declared);
+    assert_eq!(case.grant().holder, pod("c"));
+    // An unfinished term is not carried out.
+    let unfinished = || row(6, Some("b"), false);
+    let mut case = Case::new(contested(&[1], settled()), unfinished());
+    case.now += Duration::from_mins(1);
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
+    case.answer(Outcome::Verified(None));
+    assert_ne!(case.grant().holder, pod("b"));
+    // The label of a contested holder was removed: it is not put back, and another pod follows.
+    let unlabelled = |pods: &[usize]| {
+        let mut world = contested(pods, settled());
+        world.members[0].role = Role::None;
+        let mut case = Case::stable(world);
+        assert_eq!(case.effect(), Effect::Verify(pod("a")));
+        case.answer(Outcome::Verified(None));
+        case
+    };
+    assert_eq!(unlabelled(&[0]).grant().holder, pod("b"));
+    assert!(unlabelled(&[0, 1, 2]).asked.is_empty());
+}

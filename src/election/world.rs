@@ -11,6 +11,8 @@ use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
 pub enum Standing {
     /// Fresh positive evidence: it could be active.
     Eligible,
+    /// There is fresh positive evidence, but another group selects it, too. So neither group makes it active.
+    Contested,
     /// There is no evidence against it, but no fresh positive evidence either.
     Unproven,
     /// This replica does not hear it, but another one does, which is to own the group.
@@ -29,7 +31,7 @@ impl Standing {
         match self {
             Self::Ended(reason) | Self::Failing(reason) => Some(reason),
             Self::Silent => Some(Reason::Silent),
-            Self::Eligible | Self::Unproven | Self::HeardElsewhere => None,
+            Self::Eligible | Self::Contested | Self::Unproven | Self::HeardElsewhere => None,
         }
     }
 }

@@ -116,12 +116,7 @@ fn accepted(view: View) -> Finding {
     if let Ownership::Refused(refusal) = view.group.ownership() {
         return finding(Accepted, false, Reason::KeyNotAllowed, refusal.to_string());
     }
-    let others: Vec<_> = view.seen.older_groups().into_iter().collect();
-    if !others.is_empty() {
-        let message = format!(
-            "the older LeaderGroup {} selects pods of this one; narrow one of the two selectors. No pod of this group is promoted",
-            others.join(", ")
-        );
+    if let Some(message) = view.seen.contested() {
         return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
     }
     let label = &view.group.record().reference.marks.label;
@@ -173,6 +168,9 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
     if let Some(Hindrance::Pods(problem)) = hindrance {
         let message = format!("the operator cannot watch the pods: {problem}");
         return finding(Active, false, Reason::WatchFailed, message);
+    }
+    if let Some(message) = view.seen.contested().filter(|_| eligible == 0) {
+        return finding(Active, false, Reason::SelectedByOtherGroup, message);
     }
     if members == 0 {
         let label = &view.group.record().reference.marks.label;

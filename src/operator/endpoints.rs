@@ -12,6 +12,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 
 use super::{
+    index::SliceOfOthers,
     lock_view::LockView,
     ownership::Ownership,
     publishing::{EndpointsProblem, EndpointsReport},
@@ -21,8 +22,8 @@ use crate::{
     api::{Endpoints, GROUP_LABEL, NO_ROLE, Reason, Role},
     election::{self, Phase},
     routing::{
-        Basis, Marks, Published, Router, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed,
-        routed_to, slice, slice_name, stamp_of,
+        Basis, Marks, Occupants, Published, Router, RoutingError, SERVICE_NAME_LABEL, SliceChange, families,
+        is_as_wanted, is_managed, routed_to, slice, slice_name, stamp_of,
     },
 };
 /// Where the Services of a group route to.
@@ -34,8 +35,8 @@ pub(super) enum Route {
     Nowhere(i64),
     /// To the pod to which they route now, while it exists: the owner is changing the holder.
     AsBefore,
-    /// To the pod to which they route now, while it is labelled active: no replica decides about the holder, or a
-    /// change of holder makes no progress.
+    /// To the pod to which they route now, while it is labelled active: no replica decides about the holder, or it
+    /// lost the label too long ago for a change of holder that makes progress.
     WhileActive,
 }
 
@@ -89,8 +90,6 @@ impl Route {
             Phase::Stable if holder.is_none_or(|member| member.role != Role::Active) => {
                 Self::Nowhere(declared.token)
             }
-            // It may go on like this for long.
-            _ if election.fails_repeatedly() => Self::WhileActive,
             _ => Self::AsBefore,
         })
     }
@@ -107,11 +106,19 @@ pub(super) struct Plan {
 pub(super) struct Seen<'a> {
     pub(super) services: Vec<&'a Service>,
     pub(super) slices: Vec<&'a EndpointSlice>,
+    /// The slices of these Services that others write, and that list endpoints.
+    pub(super) others: Vec<&'a SliceOfOthers>,
 }
 
 impl Seen<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.services.is_empty() && self.slices.is_empty()
+    }
+
+    /// Whether a slice that the operator writes lists a pod other than these.
+    pub(super) fn lists_other_than(&self, is_one: impl Fn(&str) -> bool) -> bool {
+        let managed = self.slices.iter().filter(|slice| is_managed(slice));
+        managed.filter_map(|slice| routed_to(slice)).any(|pod| !is_one(&pod.uid))
     }
 
     /// What has to be written so that the Services of the group route there.
@@ -135,6 +142,9 @@ impl Seen<'_> {
                 continue;
             }
             plan.report.services.push(service.name_any());
+            if let Some(problem) = self.occupied(service) {
+                plan.report.problem.get_or_insert(problem);
+            }
             for family in families(service) {
                 let name = slice_name(service, family);
                 let seen = self.slices.iter().find(|slice| slice.name_any() == name).copied();
@@ -186,6 +196,17 @@ impl Seen<'_> {
         })
     }
 
+    /// What to report if others add endpoints to this Service.
+    fn occupied(&self, service: &Service) -> Option<EndpointsProblem> {
+        let mut occupants = Occupants::default();
+        for slice in &self.others {
+            if slice.service.as_deref() == service.metadata.name.as_deref() {
+                occupants.add(slice.name.name.to_string(), slice.is_copy);
+            }
+        }
+        (!occupants.is_empty()).then(|| occupied(&service.name_any(), &occupants))
+    }
+
     fn basis(&self, record: &Record, service: &str) -> Basis {
         let service = self.services.iter().find(|seen| seen.name_any() == service);
         Basis {
@@ -219,23 +240,49 @@ fn usable(service: &Service, marks: &Marks) -> Result<(), String> {
     ))
 }
 
+/// What to report of a Service to which others add endpoints.
+fn occupied(service: &str, occupants: &Occupants) -> EndpointsProblem {
+    let mut remedies = Vec::new();
+    if !occupants.slices.is_empty() {
+        remedies.push(format!(
+            "delete EndpointSlice {}, which Kubernetes left when the selector was removed, or which another program writes",
+            occupants.slices.join(", ")
+        ));
+    }
+    if !occupants.copies.is_empty() {
+        remedies.push(format!(
+            "delete Endpoints {service}, which Kubernetes copies to EndpointSlice {}",
+            occupants.copies.join(", ")
+        ));
+    }
+    let message = format!(
+        "Service {service} also routes to endpoints that the operator did not write; {}",
+        remedies.join("; and ")
+    );
+    EndpointsProblem::new(Reason::ServiceUnusable, message)
+}
+
+/// What to report of a change that failed.
+fn failed(change: &SliceChange, error: &RoutingError) -> EndpointsProblem {
+    let (seen, wanted) =
+        (change.seen.as_ref().and_then(routed_to), change.wanted.as_ref().and_then(routed_to));
+    let left = seen.filter(|seen| wanted.as_ref().is_none_or(|wanted| wanted.uid != seen.uid));
+    let left = left.map_or_else(String::new, |pod| format!(", which still routes to {},", pod.name));
+    let reason = if error.is_refusal() { Reason::WriteRefused } else { Reason::Changing };
+    EndpointsProblem::new(reason, format!("EndpointSlice {}{left} is tried again: {error}", change.name()))
+}
+
 /// Makes one change.
 pub(super) async fn publish(
     router: &Router,
     record: &Record,
     change: &SliceChange,
 ) -> Result<(), EndpointsProblem> {
-    let Published::Occupied(others) =
-        router.publish(&record.reference, &record.object.spec.selector, change).await?
-    else {
-        return Ok(());
-    };
-    let (service, label, others) = (&change.service, &record.reference.marks.label, others.join(", "));
-    let message = format!(
-        "Service {service} has endpoints that the operator did not write, in the EndpointSlices {others}. If its selector \
-         contains {label}: {NO_ROLE}, Kubernetes empties them. Otherwise delete them, and the Endpoints of this name"
-    );
-    Err(EndpointsProblem::new(Reason::ServiceUnusable, message))
+    match router.publish(&record.reference, &record.object.spec.selector, change).await {
+        Ok(Published::Occupied(occupants)) => Err(occupied(&change.service, &occupants)),
+        Ok(Published::Done | Published::Outdated) => Ok(()),
+        Err(error) => Err(failed(change, &error)),
+    }
 }
 
 #[cfg(test)]
@@ -293,7 +340,7 @@ mod tests {
         slices: &[&EndpointSlice],
         route: &Route,
     ) -> (Vec<String>, Option<Reason>) {
-        let seen = Seen { services: services.to_vec(), slices: slices.to_vec() };
+        let seen = Seen { services: services.to_vec(), slices: slices.to_vec(), others: Vec::new() };
         let plan = seen.plan(&record(endpoints), (route, Decider::This), pod);
         let text = |change: &SliceChange| {
             let wanted = change.wanted.as_ref();
@@ -380,7 +427,7 @@ mod tests {
     fn without_an_owner_a_pod_that_is_not_active_is_taken_out_and_nothing_is_deleted() {
         let front = service("front", &json!(null));
         let there = slice(&front, 7, "p1");
-        let seen = Seen { services: vec![&front], slices: vec![&there] };
+        let seen = Seen { services: vec![&front], slices: vec![&there], others: Vec::new() };
         let plan = |role: &str| {
             let pod = |uid: &str| {
                 let mut pod = pod(uid)?;

@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     api_server::{ApiServer, NoCluster},
     effect::{against, row_of},
-    index::{Event, Index, Request},
+    index::{Event, Index, IndexedGroup, Request},
     keys::KeyRule,
     object::{GroupName, trim},
     probing::Probing,
@@ -84,6 +84,8 @@ pub struct Explanation {
     pub declared: Declaration,
     /// Why no pod of this group may be promoted, in words.
     pub obstacle: Option<String>,
+    /// Which pods other groups select, too, in words.
+    pub contested: Option<String>,
     /// The pods, in the order of their names.
     pub pods: Vec<ExplainedPod>,
     /// How long the pods were observed.
@@ -315,6 +317,7 @@ impl Observer {
             lock,
             declared: record.declared(),
             obstacle: self.obstacle(name),
+            contested: self.index.group(name).and_then(IndexedGroup::contested),
             pods,
             observed,
             plan,
@@ -323,9 +326,9 @@ impl Observer {
 
     fn pods(&self, name: &GroupName) -> Vec<ExplainedPod> {
         let Some(group) = self.index.group(name) else { return Vec::new() };
-        let explained = |(facts, member): (&PodFacts, &Member)| ExplainedPod {
+        let explained = |(facts, member): (&PodFacts, Member)| ExplainedPod {
             facts: facts.clone(),
-            member: member.clone(),
+            member,
             probes: self.probes.get(facts.uid.as_str()).cloned().unwrap_or_default(),
         };
         group.pods().map(explained).collect()
@@ -337,8 +340,7 @@ impl Observer {
         Some(match reason {
             Reason::InvalidSpec => group.invalid().unwrap_or("the object cannot be read").to_owned(),
             Reason::SelectedByOtherGroup => {
-                let others: Vec<_> = group.older_groups().into_iter().collect();
-                format!("the older LeaderGroup {} selects pods of this one", others.join(", "))
+                "a pod that this group selects is active for another one".to_owned()
             }
             Reason::RoleLabelInOwnerSelector => {
                 let workload =

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     api::Sighting,
     election::{Outcome, Ticket},
-    routing::{Reported, RoleLabelUse},
+    routing::{OtherSlice, Reported, RoleLabelUse},
 };
 use leadergroup_lock::SessionId;
 
@@ -60,8 +60,10 @@ pub(super) enum Message {
     Node(watcher::Event<Node>),
     /// A watch of Services.
     Service(Scope, watcher::Event<Service>),
-    /// A watch of EndpointSlices.
+    /// A watch of EndpointSlices of groups.
     Slice(Scope, watcher::Event<EndpointSlice>),
+    /// A watch of the EndpointSlices that others write.
+    OtherSlice(Scope, watcher::Event<OtherSlice>),
     /// A watch failed, with this problem.
     WatchFailed(Watched, Scope, String),
     /// The session with the lock, or the database.

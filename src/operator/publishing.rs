@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::{
-    api::Reason,
-    routing::{RoutingError, SliceChange},
-};
+use crate::{api::Reason, routing::SliceChange};
 
 /// Why the endpoints of a group's Services are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +16,6 @@ pub(super) struct EndpointsProblem {
 impl EndpointsProblem {
     pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
-    }
-}
-
-impl From<RoutingError> for EndpointsProblem {
-    fn from(error: RoutingError) -> Self {
-        let reason = if error.is_refusal() { Reason::WriteRefused } else { Reason::Changing };
-        Self::new(reason, error.to_string())
     }
 }
 
@@ -41,6 +31,11 @@ pub(super) struct EndpointsReport {
 /// doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The same for a write that lets traffic go to another pod.
+const LONGEST_PAUSE_TO_REROUTE: Duration = Duration::from_secs(5);
+/// For how long the slices list a pod that has lost the active label while its successor is not active yet: longer than
+/// a change of holder takes, and than kube-proxy puts the second of two updates off.
+const BRIDGE: Duration = Duration::from_secs(2);
 /// After so many attempts without an error and without effect, this is reported.
 const MANY: u32 = 4;
 
@@ -61,6 +56,8 @@ struct Attempt {
 #[derive(Debug, Default)]
 pub(super) struct Publishing {
     attempts: BTreeMap<String, Attempt>,
+    /// Since when the slices list a pod that is not labelled active.
+    inactive_since: Option<Duration>,
     pub(super) report: EndpointsReport,
 }
 
@@ -68,6 +65,14 @@ impl Publishing {
     /// Whether a write is under way.
     pub(super) fn is_writing(&self) -> bool {
         self.attempts.values().any(|attempt| attempt.writing)
+    }
+
+    /// Whether the slices may stay as they are for the sake of a change of holder. `inactive`: they list a pod that is
+    /// not labelled active.
+    pub(super) fn may_bridge(&mut self, inactive: bool, now: Duration) -> bool {
+        let since = inactive.then(|| self.inactive_since.unwrap_or(now));
+        self.inactive_since = since;
+        since.is_none_or(|since| now < since + BRIDGE)
     }
 
     /// Of these changes, those to be made now, each with the number of earlier attempts. A slice that others change
@@ -91,19 +96,20 @@ impl Publishing {
                 let wanted = change.wanted.clone();
                 *attempt = Attempt { wanted, outstanding: true, ..Attempt::default() };
             }
-            due.push((change, attempt.count));
             attempt.writing = true;
-            attempt.after = now + (FIRST_PAUSE * 2_u32.pow(attempt.count.min(10))).min(LONGEST_PAUSE);
+            let longest = if change.reroutes() { LONGEST_PAUSE_TO_REROUTE } else { LONGEST_PAUSE };
+            attempt.after = now + (FIRST_PAUSE * 2_u32.pow(attempt.count.min(10))).min(longest);
+            due.push((change, attempt.count));
             attempt.count += 1;
         }
         due
     }
 
-    /// When one of these changes is due next.
+    /// When the slices have to be compared again although nothing happens.
     pub(super) fn next(&self, now: Duration) -> Option<Duration> {
         let waiting = self.attempts.values().filter(|attempt| attempt.outstanding && !attempt.writing);
-        let waiting = waiting.filter(|attempt| now < attempt.after);
-        waiting.map(|attempt| attempt.after).min()
+        let bridged = self.inactive_since.map(|since| since + BRIDGE);
+        waiting.map(|attempt| attempt.after).chain(bridged).filter(|at| now < *at).min()
     }
 
     /// The write of a slice ended. Returns what to log: a problem that is new.
@@ -121,7 +127,11 @@ impl Publishing {
     /// Why slices are not as they should be.
     pub(super) fn problem(&self) -> Option<EndpointsProblem> {
         let outstanding = || self.attempts.iter().filter(|(_, attempt)| attempt.outstanding);
-        let failed = outstanding().find_map(|(_, attempt)| attempt.failed.clone());
+        let mut all_failed = outstanding().filter_map(|(_, attempt)| attempt.failed.clone());
+        let failed = all_failed.next().map(|first| match all_failed.count() {
+            0 => first,
+            more => EndpointsProblem::new(first.reason, format!("{} (and {more} more)", first.message)),
+        });
         let in_vain = || outstanding().find(|(_, attempt)| attempt.count >= MANY);
         failed.or_else(|| {
             let (slice, _) = in_vain()?;
@@ -181,6 +191,46 @@ mod tests {
         publishing.ended("front", Ok(()));
         assert_eq!(publishing.due(Vec::new(), at(100_000)).len(), 0);
         assert!(publishing.attempts.is_empty(), "nothing is kept for ever");
+    }
+
+    #[test]
+    fn a_write_that_moves_traffic_is_tried_again_within_seconds_and_another_one_within_a_minute() {
+        let routing = |token: i64| {
+            let mut change = change(token);
+            let endpoint = serde_json::json!({ "addresses": ["198.18.0.1"],
+                "targetRef": { "kind": "Pod", "name": "p1", "uid": "p1" } });
+            let wanted = change.wanted.as_mut().expect("it has one");
+            wanted.endpoints = vec![serde_json::from_value(endpoint).expect("an endpoint")];
+            change
+        };
+        for (change, longest) in [(routing(1), 5), (change(1), 60)] {
+            let (mut publishing, mut now) = (Publishing::default(), at(0));
+            let mut pauses = Vec::new();
+            for _ in 0..12 {
+                assert_eq!(publishing.due(vec![change.clone()], now).len(), 1);
+                let refused = EndpointsProblem::new(Reason::WriteRefused, "no");
+                publishing.ended("front", Err(refused));
+                let next = publishing.next(now).expect("it is tried again");
+                pauses.push(next.saturating_sub(now));
+                now = next;
+            }
+            assert_eq!(pauses.last(), Some(&Duration::from_secs(longest)));
+        }
+    }
+
+    #[test]
+    fn a_pod_without_the_label_is_bridged_for_a_while_each_time() {
+        let mut publishing = Publishing::default();
+        let mut bridges = |inactive, millis| {
+            let bridges = publishing.may_bridge(inactive, at(millis));
+            (bridges, publishing.next(at(millis)))
+        };
+        assert_eq!(bridges(false, 0), (true, None));
+        assert_eq!(bridges(true, 100), (true, Some(at(2_100))));
+        assert_eq!(bridges(true, 2_099), (true, Some(at(2_100))));
+        assert_eq!(bridges(true, 2_100), (false, None));
+        assert_eq!(bridges(false, 3_000), (true, None));
+        assert_eq!(bridges(true, 9_000), (true, Some(at(11_000))));
     }
 
     #[test]

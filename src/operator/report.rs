@@ -64,7 +64,7 @@ pub(super) struct Inputs {
     pub(super) trouble: Option<Trouble>,
     pub(super) hindrance: Option<Hindrance>,
     /// The older groups that select pods of this one.
-    pub(super) older_groups: Vec<String>,
+    pub(super) contested: Option<String>,
     /// An owner that sets the role label on the group's pods.
     pub(super) role_label_use: Option<RoleLabelUse>,
     /// How far the pods can be probed.
@@ -81,7 +81,7 @@ impl PartialEq for Inputs {
             && (self.election, self.settles) == (other.election, other.settles)
             && self.ownership == other.ownership
             && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
-            && (&self.older_groups, &self.role_label_use) == (&other.older_groups, &other.role_label_use)
+            && (&self.contested, &self.role_label_use) == (&other.contested, &other.role_label_use)
             && (&self.coverage, &self.endpoints) == (&other.coverage, &other.endpoints)
     }
 }

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     api::{GROUP_LABEL, Sighting},
     health::Monotonic,
+    routing::{OtherSlice, other_slices},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -105,7 +106,7 @@ impl Watches {
         self.forward(nodes, all, Watched::Nodes, None, |_, event| Message::Node(event), nodes::trim);
     }
 
-    /// The Services that name a group, and their slices.
+    /// The Services that name a group, and their slices, and the slices of all Services that others write.
     fn start_endpoints(&self) {
         let named = watcher::Config::default().labels(GROUP_LABEL);
         for (scope, services) in self.scopes::<Service>() {
@@ -114,6 +115,12 @@ impl Watches {
         }
         for (scope, slices) in self.scopes::<EndpointSlice>() {
             self.forward(slices, named.clone(), Watched::EndpointSlices, scope, Message::Slice, |_| {});
+        }
+        // Those have the label of a group only if their Service had it while Kubernetes wrote them.
+        let others = watcher::Config::default().labels(&other_slices(None));
+        for (scope, slices) in self.scopes::<OtherSlice>() {
+            let trim = |slice: &mut OtherSlice| slice.meta_mut().annotations = None;
+            self.forward(slices, others.clone(), Watched::OtherSlices, scope, Message::OtherSlice, trim);
         }
     }
 

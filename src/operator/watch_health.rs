@@ -30,6 +30,8 @@ pub(super) enum Watched {
     Services,
     /// The same.
     EndpointSlices,
+    /// The same. What it shows is only reported, so nothing waits for it.
+    OtherSlices,
 }
 
 /// A watch that has not failed for this long, while the API server answers, works: a failed watch is tried again more
@@ -127,7 +129,7 @@ impl WatchHealth {
     /// Why the Services of a namespace or their slices cannot be watched, once that is worth reporting.
     pub(super) fn endpoints_problem(&self, namespace: &Arc<str>, now: Duration) -> Option<&str> {
         let scope = self.scope_of(namespace);
-        let needed = [Watched::Services, Watched::EndpointSlices];
+        let needed = [Watched::Services, Watched::EndpointSlices, Watched::OtherSlices];
         let mut failing =
             needed.into_iter().filter_map(|watched| self.failing.get(&(watched, scope.clone())));
         failing.find(|(outage, _)| outage.lasts(now)).map(|(outage, _)| outage.problem.as_str())

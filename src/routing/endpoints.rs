@@ -26,13 +26,13 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 
-use super::{GroupRef, Router, RoutingError, stamp_of};
+use super::{
+    GroupRef, Router, RoutingError,
+    others::{MANAGED_BY_LABEL, Occupants, OtherSlice, SERVICE_NAME_LABEL, other_slices},
+    stamp_of,
+};
 use crate::api::{FIELD_MANAGER, GROUP_LABEL, PodRef, PodSelector, Role, SLICE_MANAGER, STAMP_ANNOTATION};
 
-/// The label of a slice that names its Service.
-pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// The label of a slice that names the program that writes it.
-const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 /// The label of the slices of a Service without a cluster address.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
@@ -82,8 +82,8 @@ pub enum Published {
     Done,
     /// What it was decided on is out of date. The watches will show what is true now.
     Outdated,
-    /// Other slices of the Service, with these names, list endpoints. A second list would route to two pods.
-    Occupied(Vec<String>),
+    /// Slices that others write list endpoints of the Service. A second list would route to two pods.
+    Occupied(Occupants),
 }
 
 /// The pod that a slice routes to.
@@ -269,7 +269,7 @@ impl Router {
             let found = if let Some(seen) = known.take() {
                 seen
             } else {
-                match self.create(&api, &change.service, wanted).await? {
+                match self.create(group, &change.service, wanted).await? {
                     Created::Slice(found) if is_as_wanted(&found, wanted) => return Ok(Published::Done),
                     Created::Slice(found) => *found,
                     Created::Occupied(others) => return Ok(Published::Occupied(others)),
@@ -318,15 +318,15 @@ impl Router {
     /// reads it: another replica created it, or somebody took away the label by which it is watched.
     async fn create(
         &self,
-        api: &Api<EndpointSlice>,
+        group: &GroupRef,
         service: &str,
         wanted: &EndpointSlice,
     ) -> Result<Created, RoutingError> {
-        let name = wanted.name_any();
-        if let Some(found) = self.get("read an EndpointSlice", api, &name).await? {
+        let (api, name) = (self.slices(group), wanted.name_any());
+        if let Some(found) = self.get("read an EndpointSlice", &api, &name).await? {
             return Ok(Created::Slice(Box::new(found)));
         }
-        let others = self.others(api, service).await?;
+        let others = self.others(&group.namespace, service).await?;
         if !others.is_empty() {
             return Ok(Created::Occupied(others));
         }
@@ -402,11 +402,15 @@ impl Router {
 
     /// The other slices of a Service that list endpoints. Kubernetes leaves them behind when a Service loses its
     /// selector, and empties them when the selector matches no pod any more.
-    async fn others(&self, api: &Api<EndpointSlice>, service: &str) -> Result<Vec<String>, RoutingError> {
-        let params = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={service}"));
+    async fn others(&self, namespace: &str, service: &str) -> Result<Occupants, RoutingError> {
+        let api: Api<OtherSlice> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().labels(&other_slices(Some(service)));
         let found = self.call("list the EndpointSlices of a Service", api.list(&params)).await?;
-        let others = found.items.iter().filter(|slice| !is_managed(slice) && !slice.endpoints.is_empty());
-        Ok(others.map(ResourceExt::name_any).collect())
+        let mut others = Occupants::default();
+        for slice in found.items.iter().filter(|slice| slice.serves().is_some()) {
+            others.add(slice.name_any(), slice.is_copy());
+        }
+        Ok(others)
     }
 
     /// Deletes the slices that the operator wrote for a group, but not those that it wrote for a later group of the
@@ -435,7 +439,7 @@ impl Router {
 enum Created {
     Slice(Box<EndpointSlice>),
     /// Others of the Service list endpoints.
-    Occupied(Vec<String>),
+    Occupied(Occupants),
     /// There is none, or it is not known which.
     Gone,
 }

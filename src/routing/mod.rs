@@ -10,18 +10,19 @@ mod endpoints;
 mod error;
 mod group;
 mod marks;
+mod others;
 mod owners;
 mod pods;
 mod shared_list;
 
 pub use endpoints::{
-    Basis, Published, SERVICE_NAME_LABEL, SliceChange, families, is_as_wanted, is_managed, routed_to, slice,
-    slice_name,
+    Basis, Published, SliceChange, families, is_as_wanted, is_managed, routed_to, slice, slice_name,
 };
 pub use error::RoutingError;
 pub(crate) use error::words;
 pub use group::{Declared, Reported};
 pub use marks::{GroupRef, Marks, has_its_fencing_token, stamp_of};
+pub use others::{Occupants, OtherSlice, SERVICE_NAME_LABEL, other_slices};
 pub use owners::RoleLabelUse;
 pub use pods::{Promoted, Stamped, Stripped, Trial};
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::DEADLINE;
 
-/// A policy that refuses changes to the pods of one namespace.
+/// A policy that refuses changes to pods, or other objects, of one namespace.
 pub struct Policy {
     client: Client,
     namespace: String,
@@ -29,6 +29,19 @@ impl Policy {
         (condition, message): (&str, &str),
         (pod, labels): (&str, &Value),
     ) -> Self {
+        let this = Self::install(client, namespace, ("", "pods"), (condition, message)).await;
+        this.until_refused(pod, labels, true).await;
+        this
+    }
+
+    /// Installs a policy that refuses, with this message, each update of an object of this API group and resource for
+    /// which this CEL expression is true. It takes effect a moment later.
+    pub async fn install(
+        client: Client,
+        namespace: &str,
+        (group, resource): (&str, &str),
+        (condition, message): (&str, &str),
+    ) -> Self {
         let params = PostParams::default();
         let policy = json!({
             "metadata": { "name": namespace },
@@ -36,7 +49,7 @@ impl Policy {
                 "failurePolicy": "Fail",
                 "matchConstraints": {
                     "resourceRules": [
-                        { "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"] }
+                        { "apiGroups": [group], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": [resource] }
                     ],
                     "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } }
                 },
@@ -53,16 +66,19 @@ impl Policy {
         });
         let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(binding).unwrap();
         Api::all(client.clone()).create(&params, &binding).await.unwrap();
-        let this = Self { client, namespace: namespace.to_owned() };
-        this.until_refused(pod, labels, true).await;
-        this
+        Self { client, namespace: namespace.to_owned() }
     }
 
     /// Removes the policy, and waits until the same change is accepted.
     pub async fn lift(self, pod: &str, labels: &Value) {
+        self.remove().await;
+        self.until_refused(pod, labels, false).await;
+    }
+
+    /// Removes the policy. It loses its effect a moment later.
+    pub async fn remove(&self) {
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
         bindings.delete(&self.namespace, &DeleteParams::default()).await.unwrap();
-        self.until_refused(pod, labels, false).await;
     }
 
     /// A policy takes effect a moment after it was created.

@@ -1,8 +1,5 @@
 //! Groups with `routing.endpoints: Managed`, whose Services get their endpoints from the operator.
 
-use std::sync::{Arc, Mutex};
-
-use futures::TryStreamExt as _;
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
     discovery::v1::EndpointSlice,
@@ -10,7 +7,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt as _, watcher},
+    runtime::watcher,
 };
 use leadergroup::api::STAMP_ANNOTATION;
 use serde_json::{Value, json};
@@ -22,9 +19,10 @@ use crate::{
     objects::{condition, group, groups},
     postgres::{self, eventually},
     replica::Operator,
+    versions::Versions,
 };
 
-const SLICE: &str = "front-leadergroup-ipv4";
+pub(crate) const SLICE: &str = "front-leadergroup-ipv4";
 const SWITCHED_ON: (&str, &str) = ("LEADERGROUP_MANAGED_ENDPOINTS", "true");
 
 fn pods_of(slice: &EndpointSlice) -> Vec<String> {
@@ -33,56 +31,56 @@ fn pods_of(slice: &EndpointSlice) -> Vec<String> {
 
 /// The slices of a namespace.
 #[derive(Clone)]
-struct Slices(Api<EndpointSlice>);
+pub(crate) struct Slices(pub(crate) Api<EndpointSlice>);
 
 impl Slices {
     /// The pods that a slice lists; `None` if there is no such slice.
-    async fn pods(&self, name: &str) -> Option<Vec<String>> {
+    pub(crate) async fn pods(&self, name: &str) -> Option<Vec<String>> {
         self.0.get_opt(name).await.unwrap().map(|slice| pods_of(&slice))
     }
 
-    async fn until(&self, name: &str, pods: Option<&[&str]>) {
+    pub(crate) async fn until(&self, name: &str, pods: Option<&[&str]>) {
         let wanted = pods.map(|pods| pods.iter().map(|&pod| pod.to_owned()).collect::<Vec<_>>());
         eventually(&format!("{name} to list {pods:?}"), async || self.pods(name).await == wanted).await;
     }
 
     /// Collects the pods of each version of each slice.
-    fn observe(&self) -> Arc<Mutex<Vec<Vec<String>>>> {
-        let versions = Arc::new(Mutex::new(Vec::new()));
-        let (slices, seen) = (self.0.clone(), versions.clone());
-        tokio::spawn(async move {
-            let stream = watcher(slices, watcher::Config::default()).default_backoff().applied_objects();
-            let take = |slice: EndpointSlice| {
-                seen.lock().unwrap().push(pods_of(&slice));
-                async { Ok(()) }
-            };
-            stream.try_for_each(take).await
-        });
-        versions
+    fn observe(&self) -> Versions<Vec<String>> {
+        Versions::watch(self.0.clone(), watcher::Config::default(), |slice| pods_of(&slice))
     }
 }
 
+/// No version lists two pods. Waits until the watch has shown one that lists these.
+async fn assert_single(versions: &Versions<Vec<String>>, last: &[&str]) {
+    eventually("the watch to show the last version", async || {
+        versions.all().last().is_some_and(|it| it == last)
+    })
+    .await;
+    let two: Vec<_> = versions.all().into_iter().filter(|pods| pods.len() > 1).collect();
+    assert!(two.is_empty(), "{two:?}");
+}
+
 /// Gives a pod an address of each family.
-async fn give_addresses(pods: &Api<Pod>, name: &str, addresses: &[&str]) {
+pub(crate) async fn give_addresses(pods: &Api<Pod>, name: &str, addresses: &[&str]) {
     let all: Vec<_> = addresses.iter().map(|address| json!({ "ip": address })).collect();
     let status = Patch::Merge(json!({ "status": { "podIP": addresses[0], "podIPs": all } }));
     pods.patch_status(name, &PatchParams::default(), &status).await.unwrap();
 }
 
 /// A group with managed endpoints and the pods web-0 and web-1, in a namespace of its own.
-struct Stage {
-    server: &'static ApiServer,
-    namespace: String,
-    groups: Api<DynamicObject>,
-    pods: Api<Pod>,
-    services: Api<Service>,
-    slices: Slices,
+pub(crate) struct Stage {
+    pub(crate) server: &'static ApiServer,
+    pub(crate) namespace: String,
+    pub(crate) groups: Api<DynamicObject>,
+    pub(crate) pods: Api<Pod>,
+    pub(crate) services: Api<Service>,
+    pub(crate) slices: Slices,
     kubelet: AbortHandle,
 }
 
 impl Stage {
     /// The node has the name of the namespace. The addresses are those of the two pods.
-    async fn set_up(name: &'static str, addresses: [&[&str]; 2]) -> Self {
+    pub(crate) async fn set_up(name: &'static str, addresses: [&[&str]; 2]) -> Self {
         let server = ApiServer::shared().await;
         let client = server.client().await;
         let namespace = server.namespace(name).await;
@@ -105,7 +103,7 @@ impl Stage {
         stage
     }
 
-    async fn create_service(&self, name: &str, families: &str) {
+    pub(crate) async fn create_service(&self, name: &str, families: &str) {
         let service = json!({
             "metadata": { "name": name, "labels": { "leadergroup.dev/group": "web" } },
             "spec": { "ports": [{ "port": 80, "targetPort": 8080 }], "ipFamilyPolicy": families }
@@ -115,24 +113,24 @@ impl Stage {
     }
 
     /// Starts a replica that may write endpoints.
-    fn start_operator(&self, database_url: &str) -> Operator {
+    pub(crate) fn start_operator(&self, database_url: &str) -> Operator {
         let variables = [("LEADERGROUP_DATABASE_URL", database_url), SWITCHED_ON];
         Operator::start_with(self.server, &self.namespace, &variables)
     }
 
-    async fn until_ready(&self) {
+    pub(crate) async fn until_ready(&self) {
         let ready = async || condition(&self.groups, "web", "Ready").await.0 == "True";
         eventually("the group to be ready", ready).await;
     }
 
     /// The active pod and the other one.
-    async fn roles(&self) -> (String, &'static str) {
+    pub(crate) async fn roles(&self) -> (String, &'static str) {
         let active = active(&self.pods).await.remove(0);
         let other = if active == "web-0" { "web-1" } else { "web-0" };
         (active, other)
     }
 
-    async fn request_switchover(&self) {
+    pub(crate) async fn request_switchover(&self) {
         let request = json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": "1" } } });
         self.groups.patch("web", &PatchParams::default(), &Patch::Merge(request)).await.unwrap();
     }
@@ -169,13 +167,13 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
 
     // One update replaces the one pod by the other.
     let versions = slices.observe();
-    eventually("the observer", async || !versions.lock().unwrap().is_empty()).await;
+    eventually("the observer", async || !versions.all().is_empty()).await;
     stage.request_switchover().await;
     slices.until(SLICE, Some(&[second])).await;
     assert_eq!(active(pods).await, [second]);
     let seen = async |count: usize| {
-        eventually("the versions", async || versions.lock().unwrap().len() >= count).await;
-        versions.lock().unwrap().clone()
+        eventually("the versions", async || versions.all().len() >= count).await;
+        versions.all()
     };
     assert_eq!(seen(2).await, [vec![first.clone()], vec![second.to_owned()]]);
     let slice = slices.0.get(SLICE).await.unwrap();
@@ -184,7 +182,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     assert_eq!(Some(&slice.owner_references()[0].uid), owner.as_ref(), "it is deleted with its Service");
 
     // So does the deletion of the active pod: its terminating state is no update of its own.
-    versions.lock().unwrap().clear();
+    versions.forget();
     pods.delete(second, &DeleteParams::default()).await.unwrap();
     slices.until(SLICE, Some(&[&first])).await;
     assert_eq!(seen(1).await, [vec![first.clone()]]);
@@ -256,7 +254,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     slices.until(SLICE, Some(&now)).await;
 
     // The deletion of the group ends it.
-    assert!(versions.lock().unwrap().iter().all(|pods| pods.len() <= 1));
+    assert_single(&versions, &now).await;
     groups.delete("web", &DeleteParams::default()).await.unwrap();
     slices.until(SLICE, None).await;
     assert!(slices.0.list(&ListParams::default()).await.unwrap().items.is_empty());
@@ -321,7 +319,7 @@ async fn a_dual_stack_service_has_a_slice_for_each_family() {
     both_list(&first).await;
     stage.request_switchover().await;
     both_list(second).await;
-    assert!(versions.lock().unwrap().iter().all(|pods| pods.len() <= 1));
+    assert_single(&versions, &[second]).await;
 
     // A Service that gives up its second family needs no slice for it.
     let single = Patch::Merge(json!({ "spec": { "ipFamilyPolicy": "SingleStack" } }));

@@ -1,13 +1,10 @@
 //! Who writes a group's status, and what.
 
-use std::sync::{Arc, Mutex};
-
-use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt as _, watcher},
+    runtime::watcher,
 };
 use serde_json::{Value, json};
 
@@ -18,20 +15,13 @@ use crate::{
     objects::{condition, group, groups},
     postgres::{self, Server, eventually},
     replica::Operator,
+    versions::Versions,
 };
 
 /// Every status of a group from now on.
-fn watched(groups: &Api<DynamicObject>, name: &str) -> Arc<Mutex<Vec<Value>>> {
+fn watched(groups: &Api<DynamicObject>, name: &str) -> Versions<Value> {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut objects = Box::pin(watcher(groups.clone(), config).applied_objects());
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let all = seen.clone();
-    tokio::spawn(async move {
-        while let Some(object) = objects.try_next().await.unwrap() {
-            all.lock().unwrap().push(object.data["status"].clone());
-        }
-    });
-    seen
+    Versions::watch(groups.clone(), config, |object| object.data["status"].clone())
 }
 
 fn ready(status: &Value) -> String {
@@ -73,7 +63,7 @@ async fn two_replicas_do_not_contradict_each_other_about_a_group_whose_key_becom
     let before = version().await;
     // Until then each replica has asked the lock again.
     later(client, "node-of-one-key", 14).await;
-    let readiness: Vec<_> = seen.lock().unwrap().iter().map(ready).collect();
+    let readiness: Vec<_> = seen.all().iter().map(ready).collect();
     assert_eq!(version().await, before, "the status is no longer written; {readiness:?}");
     assert_eq!(ready(&groups.get("second").await.unwrap().data["status"]), "\"True\" \"Active\"");
     kubelet.abort();
@@ -165,7 +155,13 @@ async fn while_the_database_is_away_a_status_says_that_and_keeps_what_is_known()
     // Until then the other replica has found the outage too.
     later(client, "node-of-away", 10).await;
     let token = |status: &Value| status.to_string().matches("is active with token 1").count();
-    for status in seen.lock().unwrap().iter() {
+    let unreachable = |status: &Value| {
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        conditions.any(|it| it["type"] == "LockStoreReachable" && it["status"] == "False")
+    };
+    eventually("the watch to show the outage", async || seen.all().iter().any(unreachable)).await;
+    for status in seen.all() {
+        let status = &status;
         assert_eq!((ready(status), token(status)), (ready(&before), token(&before)), "{status}");
         for field in ["active", "token", "declaration", "ready", "eligible", "members", "history"] {
             assert_eq!(status[field], before[field], "{field}: {status}");
@@ -211,7 +207,9 @@ async fn a_standby_that_comes_and_goes_is_reported_at_intervals_and_its_last_sta
     }
     report(&pods, standby, "False").await;
     eventually("the standby's last state", async || reported().await == "1/2").await;
-    let written = seen.lock().unwrap().len();
+    eventually("the watch to show it", async || seen.all().last().is_some_and(|last| last["ready"] == "1/2"))
+        .await;
+    let written = seen.all().len();
     assert!(written <= 7, "the status was written {written} times");
     kubelet.abort();
     assert!(operator.end().await.0.success(), "{}", operator.log());

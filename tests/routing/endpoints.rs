@@ -7,7 +7,7 @@ use kube::{
 };
 use leadergroup::{
     api::{GROUP_LABEL, LeaderGroup, PodRef, STAMP_ANNOTATION},
-    routing::{Basis, Published, SliceChange, slice},
+    routing::{Basis, Occupants, Published, SliceChange, slice},
 };
 use serde_json::{Value, json};
 
@@ -245,11 +245,67 @@ async fn no_second_endpoint_is_added_to_those_that_somebody_else_lists() {
     let leftover = left(json!([{ "addresses": ["198.18.0.1"], "targetRef": target }]));
     routed.api().create(&PostParams::default(), &leftover).await.unwrap();
     let change = routed.change(None, 1, &one).await;
-    assert_eq!(routed.publish(&change).await, Published::Occupied(vec!["front-abc".to_owned()]));
+    let occupants = Occupants { slices: vec!["front-abc".to_owned()], ..Occupants::default() };
+    assert_eq!(routed.publish(&change).await, Published::Occupied(occupants));
     assert!(routed.api().get_opt("front-leadergroup-ipv4").await.unwrap().is_none());
     // Kubernetes empties it when the Service's selector matches no pod.
     let patch = Patch::Merge(json!({ "endpoints": [] }));
     routed.api().patch("front-abc", &PatchParams::default(), &patch).await.unwrap();
     assert_eq!(routed.publish(&change).await, Published::Done);
     assert_eq!(routed.routed().await.0, "orders-0");
+}
+
+#[tokio::test]
+async fn a_late_write_for_a_group_that_is_being_deleted_adds_no_endpoint() {
+    let routed = Routed::new("leaving-endpoints").await;
+    let one = routed.pod("orders-0", "198.18.0.1").await;
+    routed.stage.declare(1, &one).await;
+    let late = routed.change(None, 1, &one).await;
+    // Its finalizer keeps it.
+    let groups: Api<LeaderGroup> = Api::namespaced(routed.stage.client.clone(), &routed.stage.namespace);
+    groups.delete(&routed.stage.group.name, &DeleteParams::default()).await.unwrap();
+    let group = groups.get(&routed.stage.group.name).await.unwrap();
+    assert!(group.metadata.deletion_timestamp.is_some());
+    assert_eq!(routed.publish(&late).await, Published::Outdated);
+    assert_eq!(routed.read().await.endpoints, []);
+}
+
+#[tokio::test]
+async fn a_pod_that_left_the_group_with_its_label_is_taken_out() {
+    let routed = Routed::new("left-endpoints").await;
+    let one = routed.pod("orders-0", "198.18.0.1").await;
+    routed.stage.declare(1, &one).await;
+    let version = routed.stage.version(&one).await;
+    routed.stage.router.promote(&routed.stage.group, KEY, 1, &one, &version).await.unwrap();
+    routed.publish(&routed.change(None, 1, &one).await).await;
+    let empty = async || {
+        let wanted = slice(&routed.service, "IPv4", &routed.stage.group, 1, None);
+        let seen = Some(routed.read().await);
+        let change =
+            SliceChange { service: "front".into(), seen, wanted: Some(wanted), basis: Basis::default() };
+        routed.publish(&change).await
+    };
+    assert_eq!(empty().await, Published::Outdated);
+    routed.stage.edit(&one, json!({ "labels": { "app": "elsewhere" } })).await;
+    assert_eq!(empty().await, Published::Done);
+    assert_eq!(routed.read().await.endpoints, []);
+}
+
+#[tokio::test]
+async fn copies_of_endpoints_are_told_from_other_slices() {
+    let routed = Routed::new("copied-endpoints").await;
+    let one = routed.pod("orders-0", "198.18.0.1").await;
+    for (name, by) in [("front-copy", "endpointslicemirroring-controller.k8s.io"), ("front-own", "somebody")]
+    {
+        let slice = json!({
+            "metadata": { "name": name, "labels": {
+                "kubernetes.io/service-name": "front", "endpointslice.kubernetes.io/managed-by": by,
+            } },
+            "addressType": "IPv4", "endpoints": [{ "addresses": ["198.18.0.9"] }],
+        });
+        let slice: EndpointSlice = serde_json::from_value(slice).unwrap();
+        routed.api().create(&PostParams::default(), &slice).await.unwrap();
+    }
+    let occupants = Occupants { copies: vec!["front-copy".to_owned()], slices: vec!["front-own".to_owned()] };
+    assert_eq!(routed.publish(&routed.change(None, 1, &one).await).await, Published::Occupied(occupants));
 }

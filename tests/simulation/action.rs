@@ -185,11 +185,11 @@ pub enum Action {
     Keep {
         keep: bool,
     },
-    /// An older group begins, or ceases, to select the same pods.
+    /// Another group begins, or ceases, to select the same pods.
     Contest {
         contested: bool,
     },
-    /// The older group promotes this pod.
+    /// The other group has this pod active: it was its own before this group selected it, too.
     Rival {
         pod: usize,
     },

@@ -8,10 +8,10 @@ use crate::{
 };
 
 /// The UID of an older group that selects the same pods.
-const RIVAL: u32 = 0;
+pub const RIVAL: u32 = 0;
 
 impl Model {
-    /// The older group makes a pod active, as its own operator would.
+    /// The other group has made a pod active.
     pub fn rival(&mut self, pod: usize) {
         for (other, name) in NAMES.iter().enumerate() {
             let active = self.server.pods.get(*name).is_some_and(|pod| pod.role == Role::Active);

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::{
     database::Claimed,
     model::NODES,
+    others::RIVAL,
     server::{GroupObject, Pod},
     task::{End, Job, Task, parts, together},
 };
@@ -72,10 +73,19 @@ pub struct Replica {
     pub violation: Option<String>,
 }
 
+/// Whether a group with this UID has made the pod active.
+fn is_active_for(pod: &Pod, group: u32) -> bool {
+    pod.role == Role::Active && pod.stamp.is_some_and(|(of, _)| of == group)
+}
+
 impl Replica {
     fn world(&self) -> World {
         let Some(entry) = &self.entry else { return World::default() };
-        let members = self.pods.values().filter(|pod| pod.selected).map(|pod| Member {
+        let contested = entry.object.contested;
+        let selected = || self.pods.values().filter(|pod| pod.selected);
+        // It counts as one of the other group.
+        let is_rivals = |pod: &Pod| contested && is_active_for(pod, RIVAL);
+        let members = selected().filter(|pod| !is_rivals(pod)).map(|pod| Member {
             pod: pod.pod.clone(),
             node: Some(pod.node.to_owned()),
             version: pod.version.to_string(),
@@ -87,7 +97,12 @@ impl Replica {
             priority: u32::from(pod.node == NODES[0]),
             // The routing writes it together with the role, and the model has no foreign edits.
             fencing_fits: true,
-            standing: self.standing(pod),
+            standing: match self.standing(pod) {
+                Standing::Eligible if contested && !is_active_for(pod, entry.object.uid) => {
+                    Standing::Contested
+                }
+                standing => standing,
+            },
             created: pod.created.cast_signed(),
             // As if each pod that replaces one of the first three were of a newer template.
             revision: Some(if pod.created > 3 { "2" } else { "1" }.into()),
@@ -105,7 +120,7 @@ impl Replica {
             declared: entry.object.declared.clone(),
             // The model's status has no history.
             history: Arc::default(),
-            obstacle: entry.object.contested.then_some(Reason::SelectedByOtherGroup),
+            obstacle: selected().any(is_rivals).then_some(Reason::SelectedByOtherGroup),
             switchover: entry.object.requested.clone().map(|id| SwitchoverRequest { id, to: None }),
             deleting: entry.object.deleting,
             lock_away: self.lock_away,

@@ -3,7 +3,10 @@
 //! It goes through the changes in the order of their revisions, keeps the state after each, and checks every group
 //! and Service that the change can affect. At the end it compares the result with the lock's term history.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL, Stamp};
@@ -11,6 +14,7 @@ use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL, Stamp};
 use super::objects::selects;
 use super::outcome::{Checked, Invariant, Promotion, Violation};
 use super::{Change, GroupView, History, Kind, Object, PodView, ServiceView, SliceView, Term};
+use crate::moment::Moment;
 
 /// Checks a history.
 pub fn check(history: &History) -> Checked {
@@ -18,6 +22,7 @@ pub fn check(history: &History) -> Checked {
     for change in &history.changes {
         checker.apply(change);
     }
+    checker.count_all_endpoints();
     checker.check_terms();
     checker.out.violations.extend(super::fencing::violations(history));
     checker.out.violations.extend(super::endpoints::violations(history));
@@ -30,7 +35,13 @@ pub fn check(history: &History) -> Checked {
 /// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
 const NO_ROLE: &str = "managed";
 
+/// So long after an edit of a Service's selector, Kubernetes and the operator have written its slices anew.
+const SELECTOR_IS_FOLLOWED: Duration = Duration::from_secs(5);
+
 type Name = (String, String);
+
+/// The pods that serve, by address family.
+type Serving = BTreeMap<String, BTreeSet<String>>;
 
 struct Group {
     namespace: String,
@@ -56,8 +67,8 @@ struct Declared {
 struct Checker<'a> {
     history: &'a History,
     pods: BTreeMap<Name, PodView>,
-    /// The Service, and whether its selector is still the one that was seen first.
-    services: BTreeMap<Name, (ServiceView, bool)>,
+    /// The Service, and when its selector was last edited.
+    services: BTreeMap<Name, (ServiceView, Option<Moment>)>,
     slices: BTreeMap<Name, SliceView>,
     groups: BTreeMap<String, Group>,
     keys: BTreeMap<String, Announced>,
@@ -94,14 +105,16 @@ impl<'a> Checker<'a> {
                 self.count_actives(change);
             }
             (Kind::Service, Some(Object::Service(service))) => {
-                let steady = self.services.get(&name).is_none_or(|(before, steady)| {
-                    before.uid != service.uid || (*steady && before.selector == service.selector)
+                let before = self.services.get(&name).filter(|(before, _)| before.uid == service.uid);
+                let edited = before.and_then(|(before, edited)| {
+                    if before.selector == service.selector { *edited } else { Some(change.seen) }
                 });
-                self.services.insert(name, (service.clone(), steady));
+                self.services.insert(name, (service.clone(), edited));
             }
             (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
-                self.slices.insert(name, slice.clone());
+                let before = self.slices.insert(name, slice.clone());
                 self.count_endpoints(change, slice);
+                self.compare_families(change, slice, before.as_ref());
             }
             (Kind::LeaderGroup, Some(Object::Group(group))) => {
                 self.group_changed(change, group);
@@ -164,34 +177,67 @@ impl<'a> Checker<'a> {
         selecting.min_by_key(|(uid, g)| (g.view.created, uid.as_str())).map(|(uid, _)| uid.as_str())
     }
 
-    /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
-    ///
-    /// A Service whose selector was edited is skipped: its slices follow the edit late, whatever the operator does.
-    fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
-        let Some(service) = &slice.service else { return };
-        let namespace = &change.id.namespace;
-        let Some((view, true)) = self.services.get(&(namespace.clone(), service.clone())) else { return };
-        if slice.service_uid.as_ref().is_some_and(|uid| *uid != view.uid)
+    /// The serving endpoints in other slices of the same Service, and this one, by address family; none if the Service
+    /// need not have at most one. Slices follow an edit of the selector late, whatever the operator does.
+    fn serving(&self, change: &Change, slice: &SliceView, namespace: &str) -> Option<Serving> {
+        let service = slice.service.as_ref()?;
+        let (view, edited) = self.services.get(&(namespace.to_owned(), service.clone()))?;
+        if edited.is_some_and(|edited| change.seen < edited.plus(SELECTOR_IS_FOLLOWED))
+            || slice.service_uid.as_ref().is_some_and(|uid| *uid != view.uid)
             || !self.routes_to_active(namespace, view)
         {
-            return;
+            return None;
         }
-        let same = |other: &&SliceView| {
-            other.service == slice.service
-                && other.service_uid == slice.service_uid
-                && other.family == slice.family
-        };
-        let slices = self.slices.range((namespace.clone(), String::new())..);
-        let serving: BTreeSet<String> = slices
-            .take_while(|((of, _), _)| of == namespace)
-            .map(|(_, other)| other)
-            .filter(same)
-            .flat_map(|other| other.serving.iter().cloned())
-            .collect();
+        let slices = self.slices.range((namespace.to_owned(), String::new())..);
+        let slices = slices.take_while(|((of, _), _)| of == namespace).map(|(_, other)| other);
+        let mut serving = Serving::new();
+        for other in slices.filter(|other| other.service == slice.service) {
+            // A copy of Endpoints, and a slice that somebody else writes, need not have the Service as owner.
+            if other.service_uid.as_ref().is_none_or(|uid| *uid == view.uid) {
+                serving.entry(other.family.clone()).or_default().extend(other.serving.iter().cloned());
+            }
+        }
+        Some(serving)
+    }
+
+    /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
+    fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
+        self.count_in(change, slice, &change.id.namespace);
+    }
+
+    fn count_in(&mut self, change: &Change, slice: &SliceView, namespace: &str) {
+        let mut serving = self.serving(change, slice, namespace).unwrap_or_default();
+        let serving = serving.remove(&slice.family).unwrap_or_default();
+        let service = slice.service.as_deref().unwrap_or_default();
         let of = format!("{namespace}/{service} {}", slice.family);
         if serving.len() > 1 && self.reported.insert((of, serving.clone())) {
             let text = format!("Service {service} ({}) lists the endpoints {serving:?}", slice.family);
             self.violated(Invariant::OneActive, change, text);
+        }
+    }
+
+    /// The slices of several address families are written one after the other. A slice is behind by one change at most:
+    /// when one of a family is written, the others list what this one lists now, or did before.
+    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: Option<&SliceView>) {
+        let Some(mut serving) = self.serving(change, slice, &change.id.namespace) else { return };
+        let mut known = serving.remove(&slice.family).unwrap_or_default();
+        known.extend(before.into_iter().flat_map(|before| before.serving.iter().cloned()));
+        let behind: BTreeSet<_> =
+            serving.into_values().flatten().filter(|pod| !known.contains(pod)).collect();
+        let service = slice.service.as_deref().unwrap_or_default();
+        let of = format!("{}/{service}, other families than {}", change.id.namespace, slice.family);
+        if !behind.is_empty() && self.reported.insert((of, behind.clone())) {
+            let text = format!("Service {service} still lists {behind:?} in another address family");
+            self.violated(Invariant::OneActive, change, text);
+        }
+    }
+
+    /// Counts the endpoints of all Services as they are at the end: those that were not judged because their selector
+    /// had just been edited.
+    fn count_all_endpoints(&mut self) {
+        let Some(last) = self.history.changes.last() else { return };
+        for ((namespace, _), slice) in self.slices.clone() {
+            self.count_in(last, &slice, &namespace);
         }
     }
 

@@ -1,29 +1,41 @@
-//! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that was active under the
-//! token of the slice's stamp, and stamps that only grow.
+//! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that is active under the
+//! token of the slice's stamp, or was until a change that may still be under way, and stamps that only grow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeMap, time::Duration};
 
 use leadergroup::api::Stamp;
 
 use super::outcome::{Invariant, Violation};
-use super::{History, Object, ObjectId, SliceView};
+use super::{Change, History, Object, ObjectId, SliceView};
+use crate::moment::Moment;
+
+/// For how long a pod that is no longer active may be written to a slice: longer than the operator lets a slice list it
+/// while it changes the holder (2 s), and than a write of the former term may be late.
+const CHANGE_IS_OVER: Duration = Duration::from_secs(10);
+
+/// Active pods by the group's UID, the token, and the pod's UID, and when they ceased to be active under it.
+type Actives = BTreeMap<(String, i64, String), Option<Moment>>;
 
 /// The slices that broke one of the rules.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
-    // The group's UID, the token, and the pod's UID.
-    let mut active: BTreeSet<(String, i64, String)> = BTreeSet::new();
+    let mut active = Actives::new();
+    let mut uids: BTreeMap<&ObjectId, &str> = BTreeMap::new();
     let mut slices: BTreeMap<&ObjectId, Stamp> = BTreeMap::new();
     let mut found = Vec::new();
     for change in &history.changes {
         match &change.state {
-            // Only active pods have a fencing token.
-            Some(Object::Pod(pod)) if pod.fencing.is_some() => {
-                active.extend(stamp(pod.stamp.as_deref()).map(|it| (it.group, it.token, pod.uid.clone())));
+            Some(Object::Pod(pod)) => {
+                uids.insert(&change.id, &pod.uid);
+                // Only active pods have a fencing token.
+                let term = stamp(pod.stamp.as_deref()).filter(|_| pod.fencing.is_some());
+                let term = term.map(|it| (it.group, it.token, pod.uid.clone()));
+                end(&mut active, &pod.uid, term.as_ref(), change.seen);
+                active.extend(term.map(|term| (term, None)));
             }
             Some(Object::Slice(slice)) if slice.managed => {
                 let stamp = stamp(slice.stamp.as_deref());
                 let before = stamp.clone().and_then(|stamp| slices.insert(&change.id, stamp));
-                let wrong = wrong(slice, before.as_ref(), stamp.as_ref(), &active);
+                let wrong = wrong((change, slice), before.as_ref(), stamp.as_ref(), &active);
                 found.extend(wrong.filter(|_| change.revision > history.baseline).map(
                     |(invariant, text)| Violation {
                         invariant,
@@ -33,11 +45,22 @@ pub(super) fn violations(history: &History) -> Vec<Violation> {
                     },
                 ));
             }
-            None => drop(slices.remove(&change.id)),
+            None => {
+                slices.remove(&change.id);
+                if let Some(uid) = uids.remove(&change.id) {
+                    end(&mut active, uid, None, change.seen);
+                }
+            }
             Some(_) => {}
         }
     }
     found
+}
+
+/// A pod is active under no other term than this one any more.
+fn end(active: &mut Actives, uid: &str, term: Option<&(String, i64, String)>, at: Moment) {
+    let others = active.iter_mut().filter(|(of, ended)| of.2 == uid && ended.is_none() && Some(*of) != term);
+    others.for_each(|(_, ended)| *ended = Some(at));
 }
 
 fn stamp(text: Option<&str>) -> Option<Stamp> {
@@ -45,10 +68,10 @@ fn stamp(text: Option<&str>) -> Option<Stamp> {
 }
 
 fn wrong(
-    slice: &SliceView,
+    (change, slice): (&Change, &SliceView),
     before: Option<&Stamp>,
     stamp: Option<&Stamp>,
-    active: &BTreeSet<(String, i64, String)>,
+    active: &Actives,
 ) -> Option<(Invariant, String)> {
     let Some(stamp) = stamp else {
         return Some((Invariant::GrantedAndDeclared, format!("has the stamp {:?}", slice.stamp)));
@@ -60,11 +83,15 @@ fn wrong(
         return Some((Invariant::NoLateWrites, format!("has the stamp {stamp} after {before}")));
     }
     let pod = slice.endpoints.first()?;
-    let known = active.contains(&(stamp.group.clone(), stamp.token, pod.clone()));
-    (!known).then(|| {
-        (
-            Invariant::GrantedAndDeclared,
-            format!("lists {pod}, which was not active with the stamp {stamp} before"),
-        )
-    })
+    match active.get(&(stamp.group.clone(), stamp.token, pod.clone())) {
+        None => {
+            let text = format!("lists {pod}, which was not active with the stamp {stamp} before");
+            Some((Invariant::GrantedAndDeclared, text))
+        }
+        Some(Some(ended)) if change.seen > ended.plus(CHANGE_IS_OVER) => {
+            let since = change.seen.since(*ended);
+            Some((Invariant::NoLateWrites, format!("lists {pod}, which ceased to be active {since:?} ago")))
+        }
+        Some(_) => None,
+    }
 }

@@ -6,7 +6,7 @@ use leadergroup::api::Stamp;
 
 use super::objects::selects;
 use super::outcome::{Invariant, Violation};
-use super::{GroupView, History, Object, ObjectId, PodView};
+use super::{GroupView, History, Object, ObjectId, PodView, SliceView};
 
 /// I6 and I7: what is not as it must be in a group that has pods and nothing left to do.
 pub fn not_at_rest(history: &History) -> Vec<Violation> {
@@ -26,10 +26,18 @@ pub fn not_at_rest(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, group) in groups() {
         let contested = |pod: &PodView| {
-            let older = |other: &GroupView| (other.created, &other.uid) < (group.created, &group.uid);
-            let mut others = groups().filter(|(other, _)| other.namespace == id.namespace);
-            others.any(|(_, other)| older(other) && selects(&other.selector, &pod.labels))
+            let is_holder = group.declaration.holder.as_ref().is_some_and(|holder| holder.uid == pod.uid);
+            let mut others = groups().filter(|(other, _)| other.namespace == id.namespace && *other != id);
+            !is_holder && others.any(|(_, other)| selects(&other.selector, &pod.labels))
         };
+        let slices: Vec<(&ObjectId, &SliceView)> = state
+            .iter()
+            .filter_map(|(id, object)| match object {
+                Object::Slice(slice) => Some((*id, slice)),
+                _ => None,
+            })
+            .filter(|(_, slice)| slice.managed && is_of(slice, group))
+            .collect();
         let pods: Vec<(&ObjectId, &PodView)> = state
             .iter()
             .filter_map(|(id, object)| match object {
@@ -40,7 +48,7 @@ pub fn not_at_rest(history: &History) -> Vec<Violation> {
             .filter(|(_, pod)| !pod.deleting && !pod.ended && !contested(pod))
             .collect();
         if !pods.is_empty() {
-            let wrong = wrong(group, &pods).into_iter();
+            let wrong = wrong(group, &pods).into_iter().chain(misrouted(group, &slices));
             found.extend(wrong.map(|(invariant, text)| Violation {
                 invariant,
                 revision: history.complete_to,
@@ -48,6 +56,26 @@ pub fn not_at_rest(history: &History) -> Vec<Violation> {
                 text,
             }));
         }
+    }
+    found
+}
+
+fn is_of(slice: &SliceView, group: &GroupView) -> bool {
+    let stamp = slice.stamp.as_deref().and_then(|stamp| stamp.parse::<Stamp>().ok());
+    stamp.is_some_and(|stamp| stamp.group == group.uid)
+}
+
+/// The slices that the operator writes list no pod but the holder, in every address family.
+fn misrouted(group: &GroupView, slices: &[(&ObjectId, &SliceView)]) -> Vec<(Invariant, String)> {
+    let holder = group.declaration.holder.as_ref().map(|holder| &holder.uid);
+    let mut found = Vec::new();
+    for (id, slice) in slices {
+        if slice.endpoints.iter().any(|pod| Some(pod) != holder) {
+            found.push((Invariant::Liveness, format!("{} lists {:?} at rest", id.name, slice.endpoints)));
+        }
+    }
+    if !slices.is_empty() && slices.iter().all(|(_, slice)| slice.endpoints.is_empty()) {
+        found.push((Invariant::Liveness, "no slice lists the holder at rest".to_owned()));
     }
     found
 }

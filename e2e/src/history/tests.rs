@@ -132,11 +132,16 @@ impl Tape {
     }
 
     fn managed_slice(&mut self, token: i64, pods: &[&str]) -> i64 {
+        self.managed_slice_of("IPv4", token, pods)
+    }
+
+    fn managed_slice_of(&mut self, family: &str, token: i64, pods: &[&str]) -> i64 {
+        let name = format!("web-leadergroup-{}", family.to_lowercase());
         let endpoints: Vec<Value> =
             pods.iter().map(|pod| json!({ "targetRef": { "uid": pod }, "conditions": ready() })).collect();
         let json = json!({
             "metadata": {
-                "name": "web-leadergroup-ipv4", "uid": "m",
+                "name": name, "uid": name,
                 "labels": {
                     "kubernetes.io/service-name": "web",
                     "endpointslice.kubernetes.io/managed-by": "leadergroup.dev",
@@ -144,9 +149,9 @@ impl Tape {
                 "annotations": { "leadergroup.dev/stamp": format!("g/{token}") },
                 "ownerReferences": [{ "kind": "Service", "name": "web", "uid": "s" }],
             },
-            "addressType": "IPv4", "endpoints": endpoints,
+            "addressType": family, "endpoints": endpoints,
         });
-        self.push(Kind::EndpointSlice, "web-leadergroup-ipv4", Some(&json))
+        self.push(Kind::EndpointSlice, &name, Some(&json))
     }
 
     /// One complete change of holder: grant, declare, strip, promote, and the resulting slice.
@@ -326,7 +331,7 @@ fn i1_two_serving_endpoints() {
 fn i1_endpoints_that_may_stand_side_by_side() {
     let mut tape = first();
     tape.slice("web-1", "IPv4", &[("a", ready()), ("b", json!({ "ready": false, "serving": false }))]);
-    tape.slice("web-6", "IPv6", &[("b", ready())]);
+    tape.slice("web-6", "IPv6", &[("a", ready())]);
     assert_eq!(tape.violated(), [], "an endpoint that does not serve; another family");
 
     let mut tape = Tape::new();
@@ -372,6 +377,94 @@ fn the_slices_that_the_operator_writes_follow_the_active_pod() {
     tape.managed_slice(1, &["a"]);
     tape.slice("left-behind", "IPv4", &[("b", ready())]);
     assert_eq!(tape.violated(), [Invariant::OneActive], "a slice of somebody else for the same Service");
+}
+
+/// The times pass without a change of anything that counts.
+fn pass(tape: &mut Tape, seconds: usize) {
+    for _ in 0..seconds {
+        tape.pod("idle", None, None);
+    }
+}
+
+#[test]
+fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_active() {
+    let tape = || {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.managed_service();
+        tape.change_holder(1, None, "a");
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        tape.managed_slice(1, &["a"]);
+        tape
+    };
+    // However long it is active; and while its successor is not active yet.
+    let mut long = tape();
+    pass(&mut long, 60);
+    long.managed_slice(1, &["a"]);
+    long.pod("a", Some("standby"), Some("g/2"));
+    long.managed_slice(1, &["a"]);
+    assert_eq!(long.violated(), []);
+    for gone in [false, true] {
+        let mut late = tape();
+        if gone {
+            late.push(Kind::Pod, "a", None);
+        } else {
+            late.pod("a", Some("standby"), Some("g/2"));
+        }
+        pass(&mut late, 10);
+        late.managed_slice(1, &["a"]);
+        assert_eq!(late.violated(), [Invariant::NoLateWrites], "gone: {gone}");
+    }
+}
+
+#[test]
+fn i1_an_address_family_is_behind_by_one_change_at_most() {
+    let tape = || {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.managed_service();
+        tape.change_holder(1, None, "a");
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        tape.managed_slice_of("IPv4", 1, &["a"]);
+        tape.managed_slice_of("IPv6", 1, &["a"]);
+        tape.grant(2, "b");
+        tape.group(2, Some("b"));
+        tape.pod("a", Some("standby"), Some("g/2"));
+        tape.pod("b", Some("active"), Some("g/2"));
+        tape.managed_slice_of("IPv4", 2, &["b"]);
+        tape
+    };
+    assert_eq!(tape().violated(), [], "the other one follows");
+    let mut follows = tape();
+    follows.managed_slice_of("IPv6", 2, &["b"]);
+    assert_eq!(follows.violated(), []);
+    let mut stays = tape();
+    stays.managed_slice_of("IPv4", 2, &["b"]);
+    assert_eq!(stays.violated(), [Invariant::OneActive]);
+}
+
+#[test]
+fn i1_a_service_is_held_to_one_endpoint_again_some_time_after_its_selector_was_edited() {
+    let edited = |seconds: usize| {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.service(&json!({ "app": "web" }));
+        tape.slice("web-1", "IPv4", &[("a", ready()), ("b", ready())]);
+        tape.service(&json!({ "app": "web", "leadergroup.dev/role": "active" }));
+        pass(&mut tape, seconds);
+        tape
+    };
+    assert_eq!(edited(4).violated(), []);
+    assert_eq!(edited(5).violated(), [Invariant::OneActive], "the slice was left as it was");
+    let mut followed = edited(1);
+    followed.slice("web-1", "IPv4", &[("a", ready())]);
+    pass(&mut followed, 10);
+    assert_eq!(followed.violated(), []);
+    let mut again = edited(10);
+    again.slice("web-1", "IPv4", &[("a", ready())]);
+    assert_eq!(again.violated(), []);
+    again.slice("web-1", "IPv4", &[("a", ready()), ("b", ready())]);
+    assert_eq!(again.violated(), [Invariant::OneActive]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::{io::Write as _, rc::Rc};
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::{core::v1::Endpoints, discovery::v1::EndpointSlice};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -97,10 +97,62 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             active = s.failover(endpoints, &active, at, Some(&client), &["Switchover"]).await?;
             s.settled(STARTED).await?;
         }
+        lose_selector(s, &slices, &slice).await?;
+        client.until("answers", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
         s.hang_up(client).await?;
         Ok(())
     })
     .await
+}
+
+/// The Service selects active pods, and then none: Kubernetes leaves its slice, and copies the Endpoints that it has
+/// left. The condition names both; without them the operator writes its own slice again.
+async fn lose_selector(s: &Scenario, slices: &Api<EndpointSlice>, own: &str) -> Result<()> {
+    select(s, "active").await?;
+    eventually("the operator's slice to go, and one of Kubernetes to come", STARTED, async || {
+        ensure!(slices.get_opt(own).await?.is_none(), "it is there");
+        ensure!(!left(slices).await?.is_empty(), "Kubernetes has not written its own yet");
+        Ok(())
+    })
+    .await?;
+    let endpoints: Api<Endpoints> = Api::namespaced(s.stage.kube.clone(), &s.namespace);
+    eventually("Endpoints", STARTED, async || {
+        let found = endpoints.get(&s.workload.name).await?;
+        ensure!(found.subsets.is_some_and(|subsets| !subsets.is_empty()), "they list nothing");
+        Ok(())
+    })
+    .await?;
+    let none = Patch::Merge(json!({ "spec": { "selector": null } }));
+    s.services().patch(&s.workload.name, &PatchParams::default(), &none).await?;
+    let left = left(slices).await?;
+    eventually("the condition to name what is left", STARTED, async || {
+        let (status, reason, message) = s.condition(&s.workload.name, "Routed").await?;
+        ensure!((&*status, &*reason) == ("False", "ServiceUnusable"), "{status} {reason}: {message}");
+        let remedies = [
+            format!("delete Endpoints {}", s.workload.name),
+            format!("delete EndpointSlice {}", left.join(", ")),
+        ];
+        for remedy in remedies {
+            ensure!(message.contains(&remedy), "no {remedy:?} in {message:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    endpoints.delete(&s.workload.name, &DeleteParams::default()).await?;
+    for name in &left {
+        slices.delete(name, &DeleteParams::default()).await?;
+    }
+    s.settled(STARTED).await?;
+    let listed = slices.get(own).await?.endpoints.len();
+    ensure!(listed == 1, "the operator's slice lists {listed} pods");
+    Ok(())
+}
+
+/// The slices that Kubernetes wrote for a selector, and that list endpoints.
+async fn left(slices: &Api<EndpointSlice>) -> Result<Vec<String>> {
+    let of_selector = ListParams::default().labels(&format!("{MANAGED_BY}=endpointslice-controller.k8s.io"));
+    let found = slices.list(&of_selector).await?.items.into_iter();
+    Ok(found.filter(|slice| !slice.endpoints.is_empty()).map(|slice| slice.name_any()).collect())
 }
 
 fn by(manager: &str) -> Value {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::{
-    api::{Endpoints, Reason},
+    api::{Endpoints, Reason, Role},
     operator::{
         endpoints::{Decider, Route, Seen, publish},
         message::Message,
@@ -22,7 +22,8 @@ impl Controller {
         let record = group.record().clone();
         let managed = record.object.spec.routing.endpoints == Endpoints::Managed;
         let (services, slices) = self.index.services(name);
-        let seen = Seen { services, slices };
+        let others = self.index.others(&services);
+        let seen = Seen { services, slices, others };
         if !managed && seen.is_empty() {
             group.publishing.report = EndpointsReport::default();
             return;
@@ -42,14 +43,22 @@ impl Controller {
             return;
         }
         let decider = Decider::of(&group.ownership(), self.index.lock());
-        let Some(route) = Route::of(group.election(), decider) else { return };
+        let Some(mut route) = Route::of(group.election(), decider) else { return };
+        let election = group.election();
+        let is_active = |uid: &str| election.member(uid).is_some_and(|member| member.role == Role::Active);
+        let inactive = seen.lists_other_than(is_active);
+        let bridged = group.publishing.may_bridge(inactive, now);
+        if route == Route::AsBefore && !bridged {
+            route = Route::WhileActive;
+        }
         let mut plan = seen.plan(&record, (&route, decider), |uid| self.index.pod(&name.namespace, uid));
-        if decider == Decider::This && group.election().is_changing() {
+        if decider == Decider::This && group.election().is_changing() && bridged {
             // One update, when the next holder is active: kube-proxy is late with the second one.
             plan.changes.retain(SliceChange::reroutes);
         }
         let due = group.publishing.due(plan.changes, now);
-        let problem = plan.report.problem.or_else(|| group.publishing.problem()).or(watch_problem);
+        // A slice that still routes to the former pod comes first.
+        let problem = group.publishing.problem().or(plan.report.problem).or(watch_problem);
         group.publishing.report = EndpointsReport { problem, ..plan.report };
         self.timers.at_latest(name, group.publishing.next(now));
         for (change, attempts) in due {

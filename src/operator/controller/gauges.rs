@@ -42,7 +42,7 @@ impl Controller {
 fn state_of(seen: &IndexedGroup, group: &Group, active: bool) -> GroupState {
     if seen.record().is_deleting() {
         GroupState::Deleting
-    } else if seen.obstacle().is_some() {
+    } else if seen.obstacle().is_some() || seen.contested().is_some() {
         GroupState::Stalled
     } else if seen.record().object.spec.paused {
         GroupState::Paused

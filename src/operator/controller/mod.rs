@@ -204,6 +204,7 @@ impl Controller {
             Message::Node(event) => self.apply(index::Event::Node(event), now),
             Message::Service(scope, event) => self.apply(index::Event::Service(scope, event), now),
             Message::Slice(scope, event) => self.apply(index::Event::Slice(scope, event), now),
+            Message::OtherSlice(scope, event) => self.apply(index::Event::OtherSlice(scope, event), now),
             Message::WatchFailed(watched, scope, problem) => {
                 self.apply(index::Event::WatchFailed(watched, scope, problem), now);
             }

@@ -48,7 +48,7 @@ impl Controller {
             ownership,
             trouble: group.trouble.clone(),
             hindrance,
-            older_groups: seen.older_groups().into_iter().map(str::to_owned).collect(),
+            contested: seen.contested(),
             role_label_use: seen.role_label_use().cloned(),
             coverage: seen.coverage(),
             endpoints: group.publishing.report.clone(),

@@ -1,20 +1,19 @@
 //! One group as it was last seen: its object, its pods, and what prevents an election.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 
-use super::pod::{Pods, TrackedPod};
+use super::{
+    contest::{self, Contest},
+    pod::{Pods, TrackedPod},
+};
 use crate::{
-    api::{Failback, LeaderGroup, PlannedLoss, Reason},
-    election::{Member, PastChange, Policy, World},
+    api::{Failback, LeaderGroup, PlannedLoss, Reason, Role},
+    election::{Member, PastChange, Policy, Standing, World},
     health::{NodeLeases, PodFacts},
     operator::{coverage::ProbeCoverage, nodes::Nodes, owners::Owners, record::Record, trouble::Trouble},
-    routing::RoleLabelUse,
+    routing::{RoleLabelUse, stamp_of},
 };
 
 /// A group as it was last seen.
@@ -22,8 +21,8 @@ use crate::{
 pub(in crate::operator) struct IndexedGroup {
     record: Arc<Record>,
     pub(super) pods: Pods,
-    /// Pods that an older group selects too, and that group.
-    contested: BTreeMap<Arc<str>, String>,
+    /// The pods that other groups select, too, whether they count as pods of this group or of another one.
+    contests: BTreeMap<Arc<str>, Contest>,
     owners: Owners,
     /// What is wrong with the spec.
     invalid: Option<String>,
@@ -42,7 +41,7 @@ impl IndexedGroup {
         let mut group = Self {
             record: Arc::new(record),
             pods: Pods::new(),
-            contested: BTreeMap::new(),
+            contests: BTreeMap::new(),
             owners: Owners::default(),
             invalid: None,
             undecodable: None,
@@ -91,8 +90,19 @@ impl IndexedGroup {
     }
 
     /// The facts about each pod, and how the election sees it.
-    pub(in crate::operator) fn pods(&self) -> impl Iterator<Item = (&PodFacts, &Member)> {
-        self.pods.values().map(|pod| (pod.facts(), pod.member()))
+    pub(in crate::operator) fn pods(&self) -> impl Iterator<Item = (&PodFacts, Member)> {
+        self.pods.iter().map(|(uid, pod)| (pod.facts(), self.member(uid, pod)))
+    }
+
+    /// A pod as the election sees it. One that other groups select, too, becomes active for none; one that is active
+    /// for this group stays so.
+    fn member(&self, uid: &str, pod: &TrackedPod) -> Member {
+        let member = pod.member().clone();
+        let stays = member.role == Role::Active && member.stamped_by_us;
+        if member.standing == Standing::Eligible && !stays && self.contests.contains_key(uid) {
+            return Member { standing: Standing::Contested, ..member };
+        }
+        member
     }
 
     /// How far the group's pods can be probed.
@@ -105,9 +115,9 @@ impl IndexedGroup {
         self.owners.role_label_use()
     }
 
-    /// The older groups that select pods of this one.
-    pub(in crate::operator) fn older_groups(&self) -> BTreeSet<&str> {
-        self.contested.values().map(String::as_str).collect()
+    /// Which pods other groups select, too, and what follows; `None` if there are none.
+    pub(in crate::operator) fn contested(&self) -> Option<String> {
+        contest::words(self.contests.values())
     }
 
     /// How long ago the deletion of the group was first seen; zero if it is not being deleted.
@@ -124,7 +134,6 @@ impl IndexedGroup {
         leases: &NodeLeases,
         now: Duration,
     ) -> (bool, Option<OwnerReference>) {
-        let was_contested = self.contested.remove(uid).is_some();
         let mut changed = true;
         if let Some(known) = self.pods.get_mut(uid) {
             changed = known.update(pod, &self.record, now);
@@ -136,18 +145,35 @@ impl IndexedGroup {
         }
         let owner = self.owners.pod_seen(pod, &self.record.reference.marks);
         // No pod is promoted before the first answer arrives.
-        (changed || was_contested || owner.is_some(), owner)
+        (changed || owner.is_some(), owner)
     }
 
-    /// A pod that this group selects belongs to an older group. Returns whether that is new.
-    pub(super) fn pod_is_contested(&mut self, uid: &Arc<str>, by: &str) -> bool {
-        self.contested.insert(uid.clone(), by.to_owned()).as_deref() != Some(by)
+    /// Other groups select a pod of this one, too, or no longer do. Returns whether that is new.
+    pub(super) fn pod_contested(&mut self, uid: &Arc<str>, contest: Option<Contest>) -> bool {
+        if self.contests.get(uid) == contest.as_ref() {
+            return false;
+        }
+        match contest {
+            Some(contest) => self.contests.insert(uid.clone(), contest),
+            None => self.contests.remove(uid),
+        };
+        true
+    }
+
+    /// Whether a pod is active by this group's doing.
+    pub(super) fn has_made_active(&self, pod: &Pod) -> bool {
+        self.reads_as_active(pod) && stamp_of(pod).is_some_and(|stamp| *stamp.group == *self.record.uid)
+    }
+
+    /// Whether the label of a pod says that it is active.
+    pub(super) fn reads_as_active(&self, pod: &Pod) -> bool {
+        self.record.reference.marks.role(pod) == Role::Active
     }
 
     /// The pod is gone, or the group no longer selects it.
     pub(super) fn pod_gone(&mut self, uid: &str) {
         self.owners.pod_gone(uid);
-        self.contested.remove(uid);
+        self.contests.remove(uid);
         self.pods.remove(uid);
     }
 
@@ -208,12 +234,12 @@ impl IndexedGroup {
         let by_nodes = spec.election.priorities.iter().any(|priority| !priority.node_labels.is_empty());
         let fails_back = spec.election.failback == Failback::WhenReady && (nodes_listed || !by_nodes);
         let hands_over = spec.election.on_cordon == PlannedLoss::Handover;
-        let member = |pod: &TrackedPod| {
+        let member = |uid: &str, pod: &TrackedPod| {
             let leaving = hands_over && nodes.is_leaving(pod.node());
-            Member { leaving, priority: pod.priority(&spec.election, nodes), ..pod.member().clone() }
+            Member { leaving, priority: pod.priority(&spec.election, nodes), ..self.member(uid, pod) }
         };
         World {
-            members: self.pods.values().map(|pod| member(pod)).collect(),
+            members: self.pods.iter().map(|(uid, pod)| member(uid, pod)).collect(),
             policy: Policy {
                 lock_delay: spec.lock.lock_delay.0,
                 paused: spec.paused,
@@ -235,7 +261,8 @@ impl IndexedGroup {
     pub(in crate::operator) fn obstacle(&self) -> Option<Reason> {
         if self.invalid.is_some() || self.undecodable.is_some() {
             Some(Reason::InvalidSpec)
-        } else if !self.contested.is_empty() {
+        } else if self.contests.values().any(|contest| contest.is_active_elsewhere) {
+            // A Service that selects by this group's labels would have two endpoints.
             Some(Reason::SelectedByOtherGroup)
         } else if self.role_label_use().is_some_and(|found| found.selects) {
             Some(Reason::RoleLabelInOwnerSelector)

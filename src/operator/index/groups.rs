@@ -86,9 +86,12 @@ impl Index {
             return;
         }
         let mut spec_changed = true;
+        let mut declared = [None, None];
         let record = if let Some(known) = self.groups.get_mut(name) {
             spec_changed = known.record().object.spec != object.spec;
+            declared[0] = known.declared_holder().map(str::to_owned);
             known.update(object, now);
+            declared[1] = known.declared_holder().map(str::to_owned);
             known.record().clone()
         } else {
             let Some(record) = Record::first(object, name.clone(), &self.cluster) else {
@@ -106,6 +109,13 @@ impl Index {
         if spec_changed {
             for (pod, selected) in self.selection.pods_of(name) {
                 self.assign(&pod, &selected, now, requests);
+            }
+        } else if declared[0] != declared[1] {
+            // A pod that several groups select may belong to another one of them now.
+            for uid in declared.into_iter().flatten() {
+                if let Some((pod, selected)) = self.selection.contested(&name.namespace, &uid) {
+                    self.assign(&pod, &selected, now, requests);
+                }
             }
         }
         self.dirty.insert(name.clone());

@@ -7,12 +7,13 @@
 //! A group is *dirty* if something changed that the election or the status can see. A probe that leaves a pod's
 //! standing unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
 
+mod attached;
+mod contest;
 mod evidence;
 mod group;
 mod groups;
 mod lock;
 mod nodes;
-mod of_groups;
 mod opinion;
 mod placement;
 mod pod;
@@ -35,6 +36,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 
+pub(super) use attached::SliceOfOthers;
 pub(super) use group::IndexedGroup;
 pub(super) use request::{Event, Notice, Request};
 
@@ -53,7 +55,7 @@ use crate::{
     election::World,
     health::{NodeLeases, Reach, Target},
 };
-use of_groups::OfGroups;
+use attached::AllAttached;
 use placement::Placement;
 use selection::Selection;
 
@@ -70,8 +72,10 @@ pub(super) struct Index {
     leases: NodeLeases,
     nodes: Nodes,
     /// The Services whose endpoints the operator may manage, and their slices.
-    services: OfGroups<Service>,
-    slices: OfGroups<EndpointSlice>,
+    services: AllAttached<Service>,
+    slices: AllAttached<EndpointSlice>,
+    /// The slices of any Service that others write, and that list endpoints.
+    others: AllAttached<SliceOfOthers>,
     /// When a node lease last arrived.
     lease_seen: Duration,
     lock: LockView,
@@ -103,8 +107,9 @@ impl Index {
             placement: Placement::default(),
             leases: NodeLeases::default(),
             nodes: Nodes::default(),
-            services: OfGroups::default(),
-            slices: OfGroups::default(),
+            services: AllAttached::default(),
+            slices: AllAttached::default(),
+            others: AllAttached::default(),
             lease_seen: Duration::ZERO,
             lock: LockView::default(),
             connectivity: Connectivity::default(),
@@ -133,6 +138,7 @@ impl Index {
             Event::Node(event) => self.node_event(event, &mut requests),
             Event::Service(scope, event) => self.service_event(&scope, event, &mut requests),
             Event::Slice(scope, event) => self.slice_event(&scope, event, &mut requests),
+            Event::OtherSlice(scope, event) => self.other_slice_event(&scope, event, &mut requests),
             Event::WatchFailed(watched, scope, problem) => {
                 self.watch_failed(watched, &scope, &problem, now, &mut requests);
             }
@@ -256,6 +262,12 @@ impl Index {
     /// The Services that name a group, and the slices of these and of former ones.
     pub(super) fn services(&self, name: &GroupName) -> (Vec<&Service>, Vec<&EndpointSlice>) {
         (self.services.of(name), self.slices.of(name))
+    }
+
+    /// The slices of these Services that others write, and that list endpoints.
+    pub(super) fn others(&self, services: &[&Service]) -> Vec<&SliceOfOthers> {
+        let names = services.iter().filter_map(|service| GroupName::of(*service));
+        names.flat_map(|name| self.others.of(&name)).collect()
     }
 
     /// Whether the pods of a namespace, its Services and their slices have been listed.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, Request, Requests, selection::Selected};
+use super::{Index, IndexedGroup, Request, Requests, contest::Contest, selection::Selected};
 use crate::operator::{
     object::{GroupName, trim},
     watch_health::{Scope, Watched},
@@ -68,34 +68,66 @@ impl Index {
         self.assign(pod, &selected, now, requests);
     }
 
-    /// Gives a pod to the first of the groups that select it, and notes in the others that it is contested.
+    /// Gives a pod to one of the groups that select it. If there are several, notes in all that it is contested.
     pub(super) fn assign(&mut self, pod: &Pod, selected: &Selected, now: Duration, requests: &mut Requests) {
         let uid: Arc<str> = pod.uid().unwrap_or_default().into();
-        let Some(first) = selected.first() else {
+        let Some(keeper) = self.keeper(pod, selected) else {
             self.placement.take(&uid);
             return;
         };
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        if let Some(former) = self.placement.put(&uid, first, node)
-            && former != *first
+        if let Some(former) = self.placement.put(&uid, keeper, node)
+            && former != *keeper
         {
             self.leave(&former, &uid, requests);
         }
-        for (rank, name) in selected.iter().enumerate() {
+        for name in selected {
+            let contest = self.contest(pod, selected, (name, keeper));
             let Some(group) = self.groups.get_mut(name) else { continue };
-            let changed = if rank == 0 {
-                let (changed, owner) = group.pod_seen(&uid, pod, &self.leases, now);
+            let mut changed = group.pod_contested(&uid, contest);
+            if name == keeper {
+                let (seen, owner) = group.pod_seen(&uid, pod, &self.leases, now);
+                changed |= seen;
                 requests.extend(owner.map(|owner| Request::ReadOwner(group.record().clone(), owner)));
                 let pod = group.pods.get(&uid);
                 self.timers.at_latest(name, pod.and_then(|pod| pod.next_deadline(&self.leases, now)));
-                changed
-            } else {
-                group.pod_is_contested(&uid, &first.to_string())
-            };
+            }
             if changed {
                 self.dirty.insert(name.clone());
             }
         }
+    }
+
+    /// Of the groups that select a pod, the one that it belongs to: the one that has made it active, else the one that
+    /// declares it as its holder, else the oldest. All replicas see that alike.
+    fn keeper<'a>(&self, pod: &Pod, selected: &'a Selected) -> Option<&'a GroupName> {
+        let uid = pod.metadata.uid.as_deref();
+        let is_known =
+            |name: &GroupName, is: &dyn Fn(&IndexedGroup) -> bool| self.groups.get(name).is_some_and(is);
+        let active = selected.iter().find(|name| is_known(name, &|group| group.has_made_active(pod)));
+        let declared = || {
+            selected
+                .iter()
+                .find(|name| is_known(name, &|group| uid.is_some() && group.declared_holder() == uid))
+        };
+        active.or_else(declared).or(selected.first())
+    }
+
+    /// What a group has to know of a pod that others select, too.
+    fn contest(
+        &self,
+        pod: &Pod,
+        selected: &Selected,
+        (name, keeper): (&GroupName, &GroupName),
+    ) -> Option<Contest> {
+        let groups: BTreeSet<_> =
+            selected.iter().filter(|other| *other != name).map(ToString::to_string).collect();
+        let reads_as_active = || self.groups.get(name).is_some_and(|group| group.reads_as_active(pod));
+        (!groups.is_empty()).then(|| Contest {
+            pod: pod.name_any().into(),
+            groups,
+            is_active_elsewhere: name != keeper && reads_as_active(),
+        })
     }
 
     fn pod_gone(&mut self, namespace: &str, uid: &Arc<str>, requests: &mut Requests) {

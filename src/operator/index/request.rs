@@ -23,7 +23,7 @@ use crate::{
         trouble::Trouble,
         watch_health::{Scope, Watched},
     },
-    routing::RoleLabelUse,
+    routing::{OtherSlice, RoleLabelUse},
 };
 use leadergroup_lock::SessionId;
 
@@ -41,8 +41,10 @@ pub(in crate::operator) enum Event {
     Node(watcher::Event<Node>),
     /// A watch of Services.
     Service(Scope, watcher::Event<Service>),
-    /// A watch of EndpointSlices.
+    /// A watch of EndpointSlices of groups.
     Slice(Scope, watcher::Event<EndpointSlice>),
+    /// A watch of the EndpointSlices that others write.
+    OtherSlice(Scope, watcher::Event<OtherSlice>),
     /// A watch failed, with this problem.
     WatchFailed(Watched, Scope, String),
     /// A probe was sent or ended.

@@ -1,6 +1,6 @@
 //! Which groups select which pods.
 //!
-//! A pod belongs to the oldest group whose selector matches it. Groups are found by one label that their selector
+//! Groups are found by one label that their selector
 //! demands, and pods by their labels, so that each costs only a few look-ups in a namespace with thousands of them.
 
 use std::{
@@ -60,7 +60,7 @@ struct Namespace {
     unlabelled: BTreeSet<GroupName>,
 }
 
-/// The groups that select a pod, the one it belongs to first.
+/// The groups that select a pod, the oldest first.
 pub(super) type Selected = Vec<GroupName>;
 
 impl Namespace {
@@ -206,6 +206,14 @@ impl Selection {
     /// A pod as it was last seen.
     pub(super) fn pod(&self, namespace: &str, uid: &str) -> Option<Pod> {
         self.namespaces.get(namespace)?.pods.get(uid).map(KeptPod::pod)
+    }
+
+    /// A pod that several groups select, with these groups.
+    pub(super) fn contested(&self, namespace: &str, uid: &str) -> Option<(Pod, Selected)> {
+        let namespace = self.namespaces.get(namespace)?;
+        let pod = namespace.pods.get(uid)?;
+        let selected = namespace.selected(&pod.labels);
+        (selected.len() > 1).then(|| (pod.pod(), selected))
     }
 
     /// Forgets a pod. Returns the groups that selected it.

@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::runtime::watcher;
 
-use super::{Index, Requests};
-use crate::operator::{
-    object::GroupName,
-    watch_health::{Scope, Watched},
+use super::{Index, Requests, attached::SliceOfOthers};
+use crate::{
+    operator::{
+        object::GroupName,
+        watch_health::{Scope, Watched},
+    },
+    routing::OtherSlice,
 };
 
 impl Index {
@@ -30,6 +33,28 @@ impl Index {
     ) {
         let (concerned, complete) = self.slices.apply(scope, event);
         self.endpoints_seen(Watched::EndpointSlices, scope, (concerned, complete), requests);
+    }
+
+    /// A slice that somebody else writes. It concerns the group that its Service names, if there is one.
+    pub(super) fn other_slice_event(
+        &mut self,
+        scope: &Scope,
+        event: watcher::Event<OtherSlice>,
+        requests: &mut Requests,
+    ) {
+        use watcher::Event as E;
+        let kept = |slice: OtherSlice| SliceOfOthers::new(&slice);
+        let kept = match event {
+            E::Apply(slice) => kept(slice).map(E::Apply),
+            E::Delete(slice) => kept(slice).map(E::Delete),
+            E::InitApply(slice) => kept(slice).map(E::InitApply),
+            E::Init => Some(E::Init),
+            E::InitDone => Some(E::InitDone),
+        };
+        let Some(event) = kept else { return };
+        let (services, complete) = self.others.apply(scope, event);
+        let concerned = services.iter().filter_map(|service| self.services.owner(service).cloned()).collect();
+        self.endpoints_seen(Watched::OtherSlices, scope, (concerned, complete), requests);
     }
 
     fn endpoints_seen(

@@ -41,7 +41,7 @@ impl Index {
         if watched == Watched::Pods {
             self.news_late_until(now + LATE_AFTER_FAILED_WATCH, scope.as_ref());
         }
-        if matches!(watched, Watched::Services | Watched::EndpointSlices) {
+        if matches!(watched, Watched::Services | Watched::EndpointSlices | Watched::OtherSlices) {
             self.touch_managed(scope);
         }
         let blind = self.groups.keys().filter(|name| self.watches.blindness(&name.namespace).is_some());

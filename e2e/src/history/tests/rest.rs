@@ -257,6 +257,24 @@ fn i6_and_i7_a_group_at_rest() {
 }
 
 #[test]
+fn i6_the_slices_that_the_operator_writes_list_the_holder_at_rest() {
+    let settled = || replaced(Some(&not_ready()), "PodNotReady", None);
+    for (pods, wrong) in [
+        (&[&["b"][..], &["b"]][..], false),
+        (&[&["b"], &["a"]], true),
+        (&[&[], &["b"]], false),
+        (&[&[], &[]], true),
+    ] {
+        let mut tape = settled();
+        for (family, pods) in ["IPv4", "IPv6"].into_iter().zip(pods) {
+            tape.managed_slice_of(family, 2, pods);
+        }
+        let expected: &[Invariant] = if wrong { &[Invariant::Liveness] } else { &[] };
+        assert_eq!(at_rest(&tape), expected, "{pods:?}");
+    }
+}
+
+#[test]
 fn i8_what_only_the_operator_writes_is_told_from_the_rest() {
     let mut tape = replaced(Some(&not_ready()), "PodNotReady", None);
     let quiet = tape.history.complete_to;

@@ -119,24 +119,87 @@ fn a_pod_that_leaves_the_selector_is_no_longer_the_groups() {
 }
 
 #[test]
-fn of_two_groups_that_select_a_pod_the_older_one_has_it_and_the_younger_one_waits() {
+fn a_pod_that_two_groups_select_is_a_candidate_of_neither_and_both_say_so() {
     let mut case = Case::web();
+    let contested = |case: &Case, group: &str| {
+        let found = case.index.group(&name(group)).expect("it is there").contested();
+        found
+            .map(|words| (words.contains("shop/web"), words.contains("shop/younger"), words.contains("a, b")))
+    };
+    let eligible = |case: &mut Case| {
+        for pod in ["a", "b"] {
+            case.probe(pod, ProbeOutcome::Success);
+        }
+        case.seen("web").into_iter().map(|(_, standing)| standing).collect::<Vec<_>>()
+    };
+    assert_eq!((eligible(&mut case), contested(&case, "web")), (vec![Standing::Eligible; 2], None));
     case.group("younger", "g2", "web", 1);
-    assert_eq!(case.dirty(), ["younger"]);
-    assert_eq!((case.obstacle("web"), case.obstacle("younger")), (None, Some(Reason::SelectedByOtherGroup)));
-    assert!(case.seen("younger").is_empty());
-    let younger = case.index.group(&name("younger")).expect("it is there");
-    assert_eq!(younger.older_groups().into_iter().collect::<Vec<_>>(), ["shop/web"]);
+    assert_eq!(case.dirty(), ["web", "younger"]);
+    assert_eq!(eligible(&mut case), [Standing::Contested; 2]);
+    assert!(case.seen("younger").is_empty(), "the pods belong to the older one");
+    assert_eq!(contested(&case, "web"), Some((false, true, true)));
+    assert_eq!(contested(&case, "younger"), Some((true, false, true)));
+    // Each may make a pod active that only it selects.
+    assert_eq!((case.obstacle("web"), case.obstacle("younger")), (None, None));
     // The older one goes.
     let gone = case.object("web", "g1", "web", 0);
     let requests = case.apply(Event::Group(None, watcher::Event::Delete(sighting(gone))));
     assert!(forgotten(&requests));
     assert_eq!(stopped(&requests), ["a", "b"]);
-    assert_eq!((case.obstacle("younger"), case.seen("younger").len()), (None, 2));
+    assert_eq!((contested(&case, "younger"), case.seen("younger").len()), (None, 2));
     // An even older one comes.
     case.group("ancient", "g3", "web", 0);
-    assert_eq!(case.obstacle("younger"), Some(Reason::SelectedByOtherGroup));
     assert_eq!((case.seen("younger").len(), case.seen("ancient").len()), (0, 2));
+    assert_eq!(contested(&case, "ancient"), Some((false, true, true)));
+}
+
+#[test]
+fn a_group_keeps_its_active_pod_that_an_older_one_begins_to_select() {
+    let mut case = Case::web();
+    case.group("younger", "g2", "blue", 1);
+    let labels = |both: bool, role: &str| {
+        let older = if both { "web" } else { "none" };
+        json!({ "app": older, "colour": "blue", "leadergroup.dev/role": role })
+    };
+    let mut younger = case.object("younger", "g2", "blue", 1);
+    younger["spec"]["selector"] = json!({ "matchLabels": { "colour": "blue" } });
+    case.watch(younger.clone());
+    let put = |case: &mut Case, both: bool, role: &str| {
+        let metadata =
+            json!({ "labels": labels(both, role), "annotations": { "leadergroup.dev/stamp": "g2/3" } });
+        case.pod("q", "", &metadata)
+    };
+    let of = |case: &mut Case, group: &str| -> Vec<String> {
+        case.seen(group).into_iter().map(|(pod, _)| pod).filter(|pod| pod == "q").collect()
+    };
+    put(&mut case, false, "active");
+    case.probe("q", ProbeOutcome::Success);
+    assert_eq!(stopped(&put(&mut case, true, "active")), [""; 0], "its evidence stays");
+    assert_eq!(case.seen("younger"), [("q".into(), Standing::Eligible)]);
+    // A second active pod behind a Service that selects by the labels of the older one is not made.
+    assert_eq!(of(&mut case, "web"), [""; 0]);
+    assert_eq!((case.obstacle("web"), case.obstacle("younger")), (Some(Reason::SelectedByOtherGroup), None));
+    // It is no longer active, nor declared: it belongs to the older one, and neither makes it active.
+    put(&mut case, true, "standby");
+    assert_eq!(
+        (case.obstacle("web"), of(&mut case, "web").len(), of(&mut case, "younger").len()),
+        (None, 1, 0)
+    );
+    case.probe("q", ProbeOutcome::Success);
+    assert!(case.seen("web").contains(&("q".into(), Standing::Contested)));
+    // The younger one has declared it, and not labelled it yet.
+    younger["status"] = json!({ "observedGeneration": 1,
+        "declaration": { "token": 3, "holder": { "name": "q", "uid": "q" } } });
+    case.version += 1;
+    younger["metadata"]["resourceVersion"] = case.version.to_string().into();
+    case.watch(younger);
+    case.probe("q", ProbeOutcome::Success);
+    assert_eq!(
+        (case.seen("younger"), of(&mut case, "web").len()),
+        (vec![("q".into(), Standing::Contested)], 0)
+    );
+    put(&mut case, false, "standby");
+    assert_eq!(case.seen("younger"), [("q".into(), Standing::Eligible)]);
 }
 
 #[test]
