@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{
     NO_ROLE, duration, schema,
     syntax::{CONTROLLERS_LABELS, LABEL_KEY, LABEL_VALUE},
+    validation::LONGEST_TIMEOUT,
 };
 
 pub(super) fn spec(schema: &mut Schema) {
@@ -40,6 +41,22 @@ pub(super) fn spec(schema: &mut Schema) {
             valid(&[("self.health.timeout", TIMEOUT)])
         ))
         .message("health.timeout must be at most lock.ttl: write a shorter timeout or a longer ttl")
+        .field_path(".health.timeout"),
+    );
+    add(
+        schema,
+        Rule::new(format!(
+            "!({timings}) || !has(self.health.timeout) || !({}) || duration(self.health.timeout).getMilliseconds() <= \
+             {LONGEST_TIMEOUT} * duration(self.lock.retryInterval).getMilliseconds()",
+            valid(&[("self.health.timeout", TIMEOUT)])
+        ))
+        .message(
+            format!(
+                "health.timeout must be at most {LONGEST_TIMEOUT} times lock.retryInterval, so that few probes of a pod that \
+                 hangs wait at a time: write a shorter timeout or a longer retryInterval"
+            )
+            .as_str(),
+        )
         .field_path(".health.timeout"),
     );
     add(

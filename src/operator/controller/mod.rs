@@ -40,7 +40,7 @@ use super::{
     timers::Timers,
 };
 use crate::{
-    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
     telemetry::{Check, Liveness},
 };
 
@@ -241,7 +241,8 @@ impl Controller {
                 ProbeOutcome::Success => "success",
                 ProbeOutcome::Refused(_) => "refused",
                 ProbeOutcome::Unanswered => "unanswered",
-                ProbeOutcome::Void => "void",
+                ProbeOutcome::Void(VoidCause::OutOfTurn) => "hint",
+                ProbeOutcome::Void(_) => "void",
             });
         }
         self.apply(index::Event::Probe(event), Monotonic::now());

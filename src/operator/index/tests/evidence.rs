@@ -66,6 +66,11 @@ fn the_targets_are_the_pods_that_can_be_probed() {
     let (never, kept) = (HoldConnection::Never, HoldConnection::WhenKeptAlive);
     assert_eq!(holds(Probing::All), [never, kept], "to the holder only");
     assert_eq!(holds(Probing::Holder), [never], "the owner holds one already");
+    for (probing, holders) in [(Probing::All, vec![false, true]), (Probing::Holder, vec![true])] {
+        let targets = case.index.targets(&name("web"), probing);
+        let found = targets.into_iter().filter_map(|(_, target)| target).map(|target| target.is_holder);
+        assert_eq!(found.collect::<Vec<_>>(), holders, "late answers of the holder are listened to first");
+    }
     // What goes elsewhere begins again.
     case.probe("a", ProbeOutcome::Success);
     case.seen("web");
@@ -246,4 +251,43 @@ fn a_question_is_answered_when_the_pod_answers_or_a_replica_that_sees_answers_on
         }
         assert_eq!(vouched, usize::from(answers), "blind: {blind}, {outcome:?}");
     }
+}
+
+#[test]
+fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holder_only() {
+    let mut case = Case::web();
+    let [this, other] = [(); 2].map(|()| SessionId::new());
+    case.beat(this, &[this, other]);
+    for uid in ["a", "b"] {
+        case.probe(uid, ProbeOutcome::Success);
+    }
+    case.seen("web");
+    let coverage = |case: &Case| case.index.group(&name("web")).expect("the group").coverage();
+    let mut asked = Vec::new();
+    for second in 1..=4 {
+        case.now += s(1);
+        case.dirty();
+        for uid in ["a", "b"] {
+            let requests = case.probe(uid, ProbeOutcome::Void(VoidCause::Descriptors));
+            asked.extend(requests.into_iter().map(|request| (second, request)));
+        }
+        case.index.advance(case.now);
+    }
+    assert!(
+        matches!(&asked[..], [(4, Request::AskOthers { pod, blind: false, .. })] if **pod == *"a"),
+        "{asked:?}"
+    );
+    assert_eq!(case.dirty(), ["web"], "there is something to report");
+    assert_eq!(coverage(&case), ProbeCoverage::Hindered(VoidCause::Descriptors));
+    // The answer is believed once the pod has not been judged for a ttl.
+    case.apply(Event::Opinion(other, Opinion { what: What::Vouch, pods: vec!["a".into()] }));
+    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+    case.now += s(2);
+    assert_eq!(case.seen("web")[0].1, Standing::HeardElsewhere);
+    for uid in ["a", "b"] {
+        case.probe(uid, ProbeOutcome::Success);
+    }
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    assert_eq!(coverage(&case), ProbeCoverage::TcpOnly);
 }
