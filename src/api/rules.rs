@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::{
     NO_ROLE, duration, schema,
     syntax::{CONTROLLERS_LABELS, LABEL_KEY, LABEL_VALUE},
-    validation::LONGEST_TIMEOUT,
 };
 
 pub(super) fn spec(schema: &mut Schema) {
@@ -32,7 +31,7 @@ pub(super) fn spec(schema: &mut Schema) {
         )
         .field_path(".selector"),
     );
-    let lock = "self.lock.ttl";
+    let (lock, most) = ("self.lock.ttl", duration::LONGEST_TIMEOUT);
     let timings = valid(&[(lock, TTL), ("self.lock.retryInterval", RETRY_INTERVAL)]);
     add(
         schema,
@@ -47,12 +46,12 @@ pub(super) fn spec(schema: &mut Schema) {
         schema,
         Rule::new(format!(
             "!({timings}) || !has(self.health.timeout) || !({}) || duration(self.health.timeout).getMilliseconds() <= \
-             {LONGEST_TIMEOUT} * duration(self.lock.retryInterval).getMilliseconds()",
+             {most} * duration(self.lock.retryInterval).getMilliseconds()",
             valid(&[("self.health.timeout", TIMEOUT)])
         ))
         .message(
             format!(
-                "health.timeout must be at most {LONGEST_TIMEOUT} times lock.retryInterval, so that few probes of a pod that \
+                "health.timeout must be at most {most} times lock.retryInterval, so that few probes of a pod that \
                  hangs wait at a time: write a shorter timeout or a longer retryInterval"
             )
             .as_str(),

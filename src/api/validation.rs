@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{
+    duration::LONGEST_TIMEOUT,
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
     spec::{ElectionSpec, Failback, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
@@ -109,8 +110,6 @@ pub enum InvalidSpec {
 
 /// The maximum of every duration in a spec.
 const LONGEST: Duration = Duration::from_hours(1);
-/// The maximum of `health.timeout`, in retry intervals.
-pub(super) const LONGEST_TIMEOUT: u32 = 10;
 
 impl LeaderGroupSpec {
     /// Returns the first error in the spec, for the condition `Accepted`.

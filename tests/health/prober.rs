@@ -539,7 +539,55 @@ async fn a_pod_that_hangs_takes_no_place_from_others() {
     assert!(hanging.most_open() <= 4, "{}", hanging.most_open());
 }
 
-/// More pods hang than there are places for those that do not answer. Half of them have answered before.
+/// As many pods hang as there are places, each with its first probe.
+#[tokio::test]
+async fn a_probe_that_has_waited_for_an_interval_leaves_its_place_to_pods_that_answer() {
+    let (hanging, well) = (Server::hanging().await, Server::answering(OK).await);
+    let (sender, mut events) = mpsc::channel(64);
+    let mut prober = Prober::new(sender, 4).expect("a prober");
+    let interval = Duration::from_millis(40);
+    for n in 0..4 {
+        let target = target(hanging.address, http(), Duration::from_mins(1), interval);
+        prober.set_target(&uid(&format!("hung-{n}")), &target);
+    }
+    let mut stood = HashMap::new();
+    while stood.values().filter(|turns| **turns >= 3).count() < 4 {
+        let event = next(&mut events).await;
+        if event.step == ProbeStep::Stood {
+            *stood.entry(event.uid).or_insert(0) += 1;
+        }
+    }
+    prober.set_target(&uid("well"), &target(well.address, http(), AMPLE, interval));
+    let mut answers = 0;
+    while answers < 20 {
+        let event = next(&mut events).await;
+        if &*event.uid == "well"
+            && let ProbeStep::Ended(outcome) = event.step
+        {
+            assert_eq!(outcome, ProbeOutcome::Success);
+            answers += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_probes_that_wait_are_spread_over_a_long_timeout() {
+    let server = Server::hanging().await;
+    let (sender, mut events) = mpsc::channel(64);
+    let mut prober = Prober::new(sender, 8).expect("a prober");
+    let interval = Duration::from_millis(200);
+    prober.set_target(&uid("u"), &target(server.address, http(), interval * 8, interval));
+    let mut turns = Vec::new();
+    while turns.len() < 7 {
+        let event = next(&mut events).await;
+        assert_ne!(event.step, ProbeStep::Ended(ProbeOutcome::Unanswered), "not within its timeout");
+        turns.extend(Some(event.step).filter(|step| matches!(step, ProbeStep::Sent | ProbeStep::Stood)));
+    }
+    let (sent, stood) = (ProbeStep::Sent, ProbeStep::Stood);
+    assert_eq!(turns, [sent, stood, sent, stood, sent, stood, sent]);
+}
+
+/// More pods hang than there are places for those that do not answer.
 #[tokio::test]
 async fn pods_that_hang_take_no_place_from_those_that_answer() {
     let (hanging, well) = (Server::hanging().await, Server::answering(OK).await);
@@ -595,7 +643,7 @@ async fn the_silence_of_a_pod_is_found_in_time_although_few_probes_are_sent() {
     });
     evidence.kubelet(&PodFacts::from_pod(&serde_json::from_value(pod).unwrap(), &spec), Monotonic::now());
     prober.set_target(&uid("u"), &target);
-    let mut probes = 0;
+    let mut sent = 0;
     // A machine that is busy may stall this process, which ends the period. It begins again with the next probe.
     loop {
         let event = next(&mut events).await;
@@ -605,12 +653,12 @@ async fn the_silence_of_a_pod_is_found_in_time_although_few_probes_are_sent() {
             ProbeStep::Accepted => {}
             ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
-        probes += usize::from(event.step == ProbeStep::Sent);
+        sent += usize::from(event.step == ProbeStep::Sent);
         let verdict = evidence.verdict(JudgedAs::Holder, &NodeLease::default(), Monotonic::now());
         if matches!(verdict, Verdict::Silent { .. }) {
             return;
         }
-        assert!(probes < 5, "{verdict:?} after {probes} probes");
+        assert!(sent < 5, "{verdict:?} after {sent} probes");
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::{
 
 /// How many probes of one target are listened to after their timeout. They are spread over the time in which an answer
 /// is of use, so that a pod that needs most of this time is heard as well.
-pub(super) const MOST_LATE: usize = 8;
+pub(super) const MOST_LATE: u32 = 8;
 
 /// A place, which is free again when this is dropped.
 pub(super) type Place = OwnedSemaphorePermit;
@@ -67,11 +67,11 @@ impl Places {
     /// A place for listening to an answer that is late, for a target that has taken so many. Half of the places are for
     /// holders that have none. Of the other half, a holder may take the more the more are free; another pod gets one.
     pub(super) fn late(&self, taken: usize, is_holder: bool) -> Option<Place> {
-        let (free, size) = (self.late.free(), self.late.size);
-        let spare = free.saturating_sub(size / 2);
+        let (most, size) = (MOST_LATE as usize, self.late.size);
+        let spare = self.late.free().saturating_sub(size / 2);
         let fair = match (is_holder, taken) {
             (true, 0) => true,
-            (true, _) => taken < MOST_LATE && taken * size < spare * 4 * MOST_LATE,
+            (true, _) => taken < most && taken * size < spare * 4 * most,
             (false, _) => taken == 0 && spare > 0,
         };
         fair.then(|| self.late.take())?
@@ -122,7 +122,7 @@ mod tests {
             hung.push(taken);
         }
         let numbers: Vec<usize> = hung.iter().map(Vec::len).collect();
-        assert_eq!(numbers[..2], [MOST_LATE; 2]);
+        assert_eq!(numbers[..2], [MOST_LATE as usize; 2]);
         assert!(numbers.iter().all(|number| *number >= 1), "{numbers:?}");
         assert!(places.late(0, true).is_some(), "{numbers:?}");
         assert!(places.late(0, false).is_none(), "what is left is for holders");

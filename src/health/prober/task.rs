@@ -211,7 +211,7 @@ impl Task {
     /// Listens for the answer of a probe that was sent at this time and whose timeout has passed. If the pod needs
     /// longer than the timeout for each answer, the answers that come first are those that are listened to already.
     fn listen(&mut self, sent_at: Duration, late: BoxFuture<'static, bool>) {
-        let apart = self.target.listen / MOST_LATE as u32;
+        let apart = self.target.listen / MOST_LATE;
         if self.late_from.is_some_and(|last| sent_at < last + apart) {
             return;
         }
