@@ -1,5 +1,5 @@
 //! A third of all pods hang for two minutes: they accept connections and never answer. Some active pods are slow: they
-//! answer later than the timeout of a probe. And pods of other groups hang, for good, while groups of the fleet fail over.
+//! answer later than the timeout of a probe. And pods of other groups hang while groups of the fleet fail over.
 
 use std::{
     collections::BTreeSet,
