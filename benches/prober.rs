@@ -94,6 +94,7 @@ fn probed(port: u16) -> Result<(f64, f64)> {
             listen: INTERVAL * 5,
             hold: HoldConnection::Never,
             threshold: 2,
+            is_holder: false,
         };
         prober.set_target(&uid, &target);
     }

@@ -37,6 +37,7 @@ mod requests;
 mod responder;
 mod rest;
 mod sandbox;
+mod strangers;
 mod usage;
 mod workload;
 
@@ -99,6 +100,10 @@ async fn subjects(bench: &mut Bench, outcome: &mut Outcome) -> Result<()> {
     }
     if bench.plan.probed && bench.wants("hung") {
         let result = hung::run(bench, outcome).await;
+        bench.ended(result, outcome).await?;
+    }
+    if bench.plan.probed && bench.wants("strangers") {
+        let result = hung::strangers(bench, outcome).await;
         bench.ended(result, outcome).await?;
     }
     if bench.wants("removal") {

@@ -4,11 +4,11 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -32,6 +32,8 @@ pub(crate) struct Responder(Arc<Shared>);
 struct Shared {
     /// How long the answers of some pods take.
     delays: RwLock<HashMap<Ipv4Addr, Duration>>,
+    /// When a request to each pod that was answered last had arrived.
+    heard: Mutex<HashMap<Ipv4Addr, Instant>>,
     answered: AtomicU64,
 }
 
@@ -67,6 +69,11 @@ impl Responder {
         self.hang([], Duration::ZERO);
     }
 
+    /// When the last request arrived that this pod has answered.
+    pub(crate) fn heard(&self, pod: Ipv4Addr) -> Option<Instant> {
+        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).get(&pod).copied()
+    }
+
     /// How many probes were answered so far.
     pub(crate) fn answered(&self) -> u64 {
         self.0.answered.load(Ordering::Relaxed)
@@ -89,12 +96,9 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 /// Answers one request. An error means that the prober has closed the connection.
 async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
-    let delay = match stream.local_addr().map(|address| address.ip()) {
-        Ok(IpAddr::V4(address)) => {
-            shared.delays.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied()
-        }
-        _ => None,
-    };
+    let begin = Instant::now();
+    let Ok(IpAddr::V4(pod)) = stream.local_addr().map(|address| address.ip()) else { return };
+    let delay = shared.delays.read().unwrap_or_else(PoisonError::into_inner).get(&pod).copied();
     let mut request = [0; 1024];
     let mut length = 0;
     while !request[..length].ends_with(b"\r\n\r\n") {
@@ -112,5 +116,6 @@ async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
     }
     if stream.write_all(ANSWER).await.is_ok() {
         shared.answered.fetch_add(1, Ordering::Relaxed);
+        shared.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(pod, begin);
     }
 }

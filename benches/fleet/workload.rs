@@ -178,35 +178,14 @@ impl Workload {
     }
 
     async fn create_pod(&self, place: Place, generation: usize) -> Result<()> {
-        let name = format!("pod-{:05}-{}-{generation}", place.group, place.number);
-        let probe = self.probed.then(|| json!({ "httpGet": { "path": "/ready", "port": PORT } }));
-        let pod = serde_json::from_value(json!({
-            "metadata": { "name": name, "labels": { GROUP_LABEL: group_name(place.group) } },
-            "spec": {
-                "nodeName": format!("node-{}", place.node()),
-                "containers": [{ "name": "main", "image": "none", "readinessProbe": probe }],
-            },
-        }))?;
-        let api = self.pods();
-        api.create(&PostParams::default(), &pod).await.with_context(|| format!("creating {name}"))?;
-        let now = Timestamp::now().to_string();
-        let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
-        let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
-        let status = json!({ "status": {
-            "phase": "Running",
-            "podIP": place.address().to_string(),
-            "podIPs": [{ "ip": place.address().to_string() }],
-            "startTime": now,
-            "conditions": conditions,
-            "containerStatuses": [{
-                "name": "main", "image": "none", "imageID": "none", "ready": true, "started": true,
-                "restartCount": 0, "state": { "running": { "startedAt": now } },
-            }],
-        } });
-        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status))
-            .await
-            .with_context(|| format!("writing the status of {name}"))?;
-        Ok(())
+        let pod = NewPod {
+            name: format!("pod-{:05}-{}-{generation}", place.group, place.number),
+            group: group_name(place.group),
+            node: place.node(),
+            address: place.address(),
+            probed: self.probed,
+        };
+        pod.create(&self.pods()).await
     }
 
     async fn create_node(&self, node: usize) -> Result<()> {
@@ -243,6 +222,48 @@ impl Workload {
             // The API server may be down. The next renewal is the retry.
             let _ = leases.patch(&name, &PatchParams::default(), &Patch::Merge(&lease)).await;
         }
+    }
+}
+
+/// A pod to create that is ready at once.
+pub(crate) struct NewPod {
+    pub(crate) name: String,
+    pub(crate) group: String,
+    pub(crate) node: usize,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) probed: bool,
+}
+
+impl NewPod {
+    pub(crate) async fn create(&self, api: &Api<Pod>) -> Result<()> {
+        let Self { name, group, node, address, probed } = self;
+        let probe = probed.then(|| json!({ "httpGet": { "path": "/ready", "port": PORT } }));
+        let pod = serde_json::from_value(json!({
+            "metadata": { "name": name, "labels": { GROUP_LABEL: group } },
+            "spec": {
+                "nodeName": format!("node-{node}"),
+                "containers": [{ "name": "main", "image": "none", "readinessProbe": probe }],
+            },
+        }))?;
+        api.create(&PostParams::default(), &pod).await.with_context(|| format!("creating {name}"))?;
+        let now = Timestamp::now().to_string();
+        let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
+        let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
+        let status = json!({ "status": {
+            "phase": "Running",
+            "podIP": address.to_string(),
+            "podIPs": [{ "ip": address.to_string() }],
+            "startTime": now,
+            "conditions": conditions,
+            "containerStatuses": [{
+                "name": "main", "image": "none", "imageID": "none", "ready": true, "started": true,
+                "restartCount": 0, "state": { "running": { "startedAt": now } },
+            }],
+        } });
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&status))
+            .await
+            .with_context(|| format!("writing the status of {name}"))?;
+        Ok(())
     }
 }
 

@@ -75,6 +75,8 @@ pub enum Reason {
     TcpOnly,
     /// The probe of a pod cannot be carried out.
     ProbeUnusable,
+    /// The operator itself is hindered from probing the pods.
+    CannotProbe,
     /// A change of holder is in progress.
     Changing,
     /// Only one pod can be active.

@@ -31,7 +31,7 @@ pub(super) fn spec(schema: &mut Schema) {
         )
         .field_path(".selector"),
     );
-    let lock = "self.lock.ttl";
+    let (lock, most) = ("self.lock.ttl", duration::LONGEST_TIMEOUT);
     let timings = valid(&[(lock, TTL), ("self.lock.retryInterval", RETRY_INTERVAL)]);
     add(
         schema,
@@ -40,6 +40,22 @@ pub(super) fn spec(schema: &mut Schema) {
             valid(&[("self.health.timeout", TIMEOUT)])
         ))
         .message("health.timeout must be at most lock.ttl: write a shorter timeout or a longer ttl")
+        .field_path(".health.timeout"),
+    );
+    add(
+        schema,
+        Rule::new(format!(
+            "!({timings}) || !has(self.health.timeout) || !({}) || duration(self.health.timeout).getMilliseconds() <= \
+             {most} * duration(self.lock.retryInterval).getMilliseconds()",
+            valid(&[("self.health.timeout", TIMEOUT)])
+        ))
+        .message(
+            format!(
+                "health.timeout must be at most {most} times lock.retryInterval, so that few probes of a pod that \
+                 hangs wait at a time: write a shorter timeout or a longer retryInterval"
+            )
+            .as_str(),
+        )
         .field_path(".health.timeout"),
     );
     add(

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{
+    duration::LONGEST_TIMEOUT,
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
     spec::{ElectionSpec, Failback, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
@@ -43,6 +44,12 @@ pub enum InvalidSpec {
         /// The range, as text.
         range: &'static str,
     },
+    /// A pod that hangs would have too many probes waiting for it.
+    #[error(
+        "spec.health.timeout must be at most {LONGEST_TIMEOUT} times lock.retryInterval: write a shorter timeout, or a longer \
+         retryInterval"
+    )]
+    Timeout,
     /// Counting the refusals could take longer than `ttl`, and silence would be detected first.
     #[error(
         "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
@@ -117,6 +124,9 @@ impl LeaderGroupSpec {
         if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
             return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
         }
+        if self.health.timeout.is_some_and(|timeout| timeout.0 > self.longest_timeout()) {
+            return Err(InvalidSpec::Timeout);
+        }
         let threshold = self.health.failure_threshold;
         if !(1..=10).contains(&threshold) || self.lock.retry_interval.0 * threshold > self.lock.ttl.0 {
             return Err(InvalidSpec::FailureThreshold);
@@ -125,6 +135,11 @@ impl LeaderGroupSpec {
             return Err(InvalidSpec::Container);
         }
         self.health.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
+    }
+
+    /// The longest timeout that a probe may have: as long as the pod may be silent, and not many times the interval.
+    pub fn longest_timeout(&self) -> Duration {
+        self.lock.ttl.0.min(self.lock.retry_interval.0.saturating_mul(LONGEST_TIMEOUT))
     }
 }
 

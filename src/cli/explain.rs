@@ -171,7 +171,7 @@ fn outcome_words(outcome: ProbeOutcome) -> String {
         ProbeOutcome::Refused(ProbeFailure::GrpcStatus(code)) => format!("with gRPC status {code}"),
         ProbeOutcome::Refused(ProbeFailure::Protocol) => "with an invalid answer".to_owned(),
         ProbeOutcome::Unanswered => "unanswered".to_owned(),
-        ProbeOutcome::Void => "not sent".to_owned(),
+        ProbeOutcome::Void(_) => "not sent".to_owned(),
     }
 }
 

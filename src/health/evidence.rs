@@ -6,7 +6,7 @@ use super::{
     facts::{PodFacts, Readiness, Restarts},
     node::{LEASE_DURATION, NodeLease, NodeWord},
     opinion::SecondOpinion,
-    probe::ProbeOutcome,
+    probe::{ProbeOutcome, VoidCause},
     probes::{Probes, needed},
     thresholds::Thresholds,
 };
@@ -139,6 +139,11 @@ impl PodEvidence {
     /// A probe that counted as unanswered was answered after all. This ends a silence, and proves nothing else.
     pub fn probe_answered_late(&mut self, seq: u64, sent_at: Duration) {
         self.probes.answered_late(seq, sent_at);
+    }
+
+    /// Why this replica cannot judge the pod, if its probes have failed for a reason of its own for half of the ttl.
+    pub fn hindrance(&self, now: Duration) -> Option<VoidCause> {
+        self.probes.hindrance(&self.thresholds, now)
     }
 
     /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as

@@ -59,9 +59,23 @@ pub enum ProbeOutcome {
     /// No answer in time, or the address is unroutable: this is what a node without power looks like once routers
     /// have noticed.
     Unanswered,
-    /// The probe failed for a reason of our own: it could not be sent, or this process was stalled while it should
-    /// have listened. It is no evidence about the pod.
-    Void,
+    /// The probe failed for a reason of our own. It is no evidence about the pod.
+    Void(VoidCause),
+}
+
+/// Why a probe is no evidence about its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VoidCause {
+    /// It was sent out of turn, and what it found can have other reasons than the one that it was sent for.
+    OutOfTurn,
+    /// This process was stalled while it should have listened.
+    Stalled,
+    /// Too many pods do not answer, and this one found no place among their probes.
+    Crowded,
+    /// The operating system refused to send it, with this error number if there is one.
+    System(Option<i32>),
+    /// This process has no free file descriptor.
+    Descriptors,
 }
 
 /// An answer that is not good.
@@ -139,8 +153,9 @@ pub(super) fn main_container<'a>(
 pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
     let container = main_container(pod, spec)?;
     let limit = |own: Duration| match spec.health.timeout {
-        // A timeout longer than the interval is used if the user asks for it, but not one longer than the ttl.
-        Some(wanted) => wanted.0.min(spec.lock.ttl.0),
+        // A timeout longer than the interval is used if the user asks for it, but not one longer than is valid: the
+        // group may have been stored under older rules.
+        Some(wanted) => wanted.0.min(spec.longest_timeout()),
         None => own.min(spec.lock.retry_interval.0),
     };
     if let Some(probe) = &spec.health.probe {

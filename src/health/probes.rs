@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{probe::ProbeOutcome, thresholds::Thresholds};
+use super::{
+    probe::{ProbeOutcome, VoidCause},
+    thresholds::Thresholds,
+};
 
 /// The record of the probes of one pod.
 ///
@@ -24,6 +27,8 @@ pub(super) struct Probes {
     lost: Option<Sent>,
     /// The last probe that ended with any evidence about the pod.
     last_ended: u64,
+    /// The probes since then that failed for a reason of our own.
+    void: Option<Void>,
     /// The last refused probes since the last success, by sequence number; at most as many as the threshold.
     refused: Vec<u64>,
     /// The last unanswered probes since the last success, by sequence number; at most as many as the threshold.
@@ -35,6 +40,17 @@ pub(super) struct Probes {
 struct Run {
     from: Duration,
     until: Duration,
+}
+
+/// Probes in a row that ended without evidence about the pod.
+#[derive(Clone, Copy, Debug)]
+struct Void {
+    /// When the first of them was to be sent.
+    since: Duration,
+    /// The last one.
+    last: Sent,
+    /// Why it failed.
+    cause: VoidCause,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,11 +94,15 @@ impl Probes {
         retry_interval: Duration,
         keep: usize,
     ) {
-        if seq < self.first_seq || outcome == ProbeOutcome::Void {
+        if seq < self.first_seq {
             return;
+        }
+        if let ProbeOutcome::Void(cause) = outcome {
+            return self.failed(Sent { seq, at }, cause);
         }
         self.sent(seq, at, retry_interval);
         self.last_ended = self.last_ended.max(seq);
+        self.void.take_if(|void| void.last.seq <= seq);
         if outcome == ProbeOutcome::Unanswered && self.lost.is_none_or(|lost| seq > lost.seq) {
             self.lost = Some(Sent { seq, at });
         }
@@ -101,6 +121,17 @@ impl Probes {
                 insert(&mut self.unanswered, seq, keep);
             }
             _ => {}
+        }
+    }
+
+    /// A probe failed for a reason of our own.
+    fn failed(&mut self, probe: Sent, cause: VoidCause) {
+        if cause == VoidCause::OutOfTurn || probe.seq <= self.last_ended {
+            return;
+        }
+        let since = self.void.map_or(probe.at, |void| void.since.min(probe.at));
+        if self.void.is_none_or(|void| probe.seq > void.last.seq) {
+            self.void = Some(Void { since, last: probe, cause });
         }
     }
 
@@ -167,12 +198,20 @@ impl Probes {
         [self.success, self.late].into_iter().flatten().map(|sent| sent.at).max()
     }
 
-    /// When the last answered probe was sent, or zero if none was answered. None if no probe has been lost since. A
-    /// lost probe counts even if it is not evidence against the pod.
+    /// When the last answered probe was sent, or zero if none was answered; or since when probes have failed for a
+    /// reason of our own. None if no probe has been lost since. A lost probe counts even if it is not evidence against
+    /// the pod.
     pub(super) fn unheard_since(&self) -> Option<Duration> {
         let heard = [self.success, self.late].into_iter().flatten().map(|sent| sent.seq).max();
-        self.lost.filter(|lost| heard.is_none_or(|heard| lost.seq > heard))?;
-        Some(self.heard_at().unwrap_or_default())
+        let lost = self.lost.filter(|lost| heard.is_none_or(|heard| lost.seq > heard));
+        lost.map(|_| self.heard_at().unwrap_or_default()).or_else(|| self.void.map(|void| void.since))
+    }
+
+    /// Why the probes fail for a reason of our own, if they have for half of the ttl, without a break.
+    pub(super) fn hindrance(&self, thresholds: &Thresholds, now: Duration) -> Option<VoidCause> {
+        let void = self.void?;
+        let still = now < void.last.at + thresholds.retry_interval * 4;
+        (still && void.last.at >= void.since + thresholds.ttl / 2).then_some(void.cause)
     }
 }
 

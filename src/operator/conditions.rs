@@ -75,8 +75,12 @@ pub(super) fn findings(
         let plural = if others == 1 { "pod" } else { "pods" };
         finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over{refused}"))
     } else {
-        let message = "no other pod could take over now; check the pods that are not ready, or add replicas";
-        finding(C::Redundant, false, Reason::NoStandby, format!("{message}{refused}"))
+        let cause = match hindered(view) {
+            Some(hindered) => format!(": {hindered}"),
+            None => "; check the pods that are not ready, or add replicas".to_owned(),
+        };
+        let message = format!("no other pod could take over now{cause}{refused}");
+        finding(C::Redundant, false, Reason::NoStandby, message)
     };
     let ready = match [&accepted, &active, &routed].into_iter().find(|finding| !finding.status) {
         Some(first) => finding(C::Ready, false, first.reason, first.message.clone()),
@@ -97,8 +101,14 @@ fn probed(view: View) -> Finding {
         ProbeCoverage::TcpOnly => Reason::TcpOnly,
         ProbeCoverage::NoProbe => Reason::NoProbe,
         ProbeCoverage::Unusable { .. } => Reason::ProbeUnusable,
+        ProbeCoverage::Hindered(_) => Reason::CannotProbe,
     };
     finding(ConditionType::Probed, found.is_probed(), reason, found.to_string())
+}
+
+/// What keeps the operator itself from probing the pods.
+fn hindered(view: View) -> Option<ProbeCoverage> {
+    Some(view.seen.coverage()).filter(|found| matches!(found, ProbeCoverage::Hindered(_)))
 }
 
 fn accepted(view: View) -> Finding {
@@ -184,9 +194,11 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         return finding(Active, false, Reason::LockStoreUnavailable, outage.clone());
     }
     if eligible == 0 {
-        let message = format!(
-            "none of {members} pods could be active; check that they are ready and answer their probe"
-        );
+        let cause = match hindered(view) {
+            Some(hindered) => format!(": {hindered}"),
+            None => "; check that they are ready and answer their probe".to_owned(),
+        };
+        let message = format!("none of {members} pods could be active{cause}");
         return finding(Active, false, Reason::NoEligiblePod, message);
     }
     match &view.group.trouble {

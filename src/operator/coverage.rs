@@ -1,8 +1,8 @@
 //! Pods that this operator cannot probe, and what that means for their group.
 
-use std::fmt;
+use std::{fmt, io};
 
-use crate::health::{LEASE_DURATION, PodFacts, ProbeKind, ProbeRefusal};
+use crate::health::{LEASE_DURATION, PodFacts, ProbeKind, ProbeRefusal, VoidCause};
 
 /// How far the pods of a group can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +19,15 @@ pub(super) enum ProbeCoverage {
         pod: String,
         why: ProbeRefusal,
     },
+    /// The probes of a pod have failed for some time, and the pod is not the cause.
+    Hindered(VoidCause),
 }
 
 impl ProbeCoverage {
-    /// Of these pods of a group. Those that end are not considered.
-    pub(super) fn of<'a>(pods: impl Iterator<Item = &'a PodFacts>) -> Self {
-        let worst = pods.filter(|pod| !pod.deleting && !pod.finished()).map(|pod| (one(pod), &pod.name));
+    /// Of these pods of a group, each with what hinders its probes. Those that end are not considered.
+    pub(super) fn of<'a>(pods: impl Iterator<Item = (&'a PodFacts, Option<VoidCause>)>) -> Self {
+        let lasting = pods.filter(|(pod, _)| !pod.deleting && !pod.finished());
+        let worst = lasting.map(|(pod, hindrance)| (one(pod, hindrance), &pod.name));
         let worst = worst.max_by(|(one, name), (other, other_name)| {
             // Of several with the same fault, the one with the smallest name, so that the report stays the same.
             one.rank().cmp(&other.rank()).then_with(|| other_name.cmp(name))
@@ -36,17 +39,22 @@ impl ProbeCoverage {
         matches!(self, Self::Full | Self::TcpOnly)
     }
 
-    fn rank(&self) -> u8 {
+    /// The larger it is, the worse; of two hindrances, one of them.
+    fn rank(&self) -> (u8, Option<VoidCause>) {
         match self {
-            Self::Full => 0,
-            Self::TcpOnly => 1,
-            Self::NoProbe => 2,
-            Self::Unusable { .. } => 3,
+            Self::Full => (0, None),
+            Self::TcpOnly => (1, None),
+            Self::NoProbe => (2, None),
+            Self::Unusable { .. } => (3, None),
+            Self::Hindered(cause) => (4, Some(*cause)),
         }
     }
 }
 
-fn one(pod: &PodFacts) -> ProbeCoverage {
+fn one(pod: &PodFacts, hindrance: Option<VoidCause>) -> ProbeCoverage {
+    if let Some(cause) = hindrance.filter(|_| pod.target().is_some()) {
+        return ProbeCoverage::Hindered(cause);
+    }
     if let Some(why) = pod.probe_refusal() {
         return ProbeCoverage::Unusable { pod: pod.name.clone(), why };
     }
@@ -77,7 +85,37 @@ impl fmt::Display for ProbeCoverage {
                 "{pod} cannot be probed: {why}. Until then only the kubelet's report counts; a hang is not detected \
                  within lock.ttl, and a lost node only after {lost}s"
             ),
+            Self::Hindered(cause) => {
+                f.write_str("the operator itself cannot probe the pods, which are not the cause: ")?;
+                remedy(*cause, f)
+            }
         }
+    }
+}
+
+/// What hinders the probes, and what to do about it.
+fn remedy(cause: VoidCause, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match cause {
+        VoidCause::Crowded => f.write_str(
+            "thousands of pods, most likely of other groups, do not answer their probes and take all places for them; \
+             delete those groups or repair their pods, or run more replicas of the operator",
+        ),
+        VoidCause::Descriptors => f.write_str(
+            "it has no free file descriptor; raise the limit of open files (RLIMIT_NOFILE) of the operator's container",
+        ),
+        VoidCause::System(Some(number)) => {
+            let error = io::Error::from_raw_os_error(number);
+            write!(
+                f,
+                "its system refuses to send them: {error}; check on the operator's node the address family of the pods, \
+                 free ports and memory, and rules for outgoing connections"
+            )
+        }
+        VoidCause::System(None) => f.write_str("they fail before they are sent; its log and metrics may say why"),
+        VoidCause::Stalled | VoidCause::OutOfTurn => f.write_str(
+            "its process does not run in time to receive the answers; give the operator more CPU, or move it to a node \
+             with less load",
+        ),
     }
 }
 
@@ -107,7 +145,7 @@ mod tests {
         let tcp = facts("tcp", &json!({ "tcpSocket": { "port": 80 } }));
         let none = facts("none", &Value::Null);
         let [b, a] = ["b", "a"].map(|name| facts(name, &json!({ "httpGet": { "port": "nope" } })));
-        let of = |pods: &[&PodFacts]| ProbeCoverage::of(pods.iter().copied());
+        let of = |pods: &[&PodFacts]| ProbeCoverage::of(pods.iter().map(|pod| (*pod, None)));
         let why = ProbeRefusal::UnknownPort("nope".to_owned());
         assert_eq!(of(&[]), ProbeCoverage::Full);
         assert_eq!(of(&[&http]), ProbeCoverage::Full);
@@ -119,14 +157,45 @@ mod tests {
     }
 
     #[test]
+    fn what_hinders_the_operator_itself_is_said_first_and_says_that_the_pods_are_not_the_cause() {
+        let http = facts("http", &json!({ "httpGet": { "port": 80 } }));
+        let nope = facts("nope", &json!({ "httpGet": { "port": "nope" } }));
+        let of = |pods: &[(&PodFacts, Option<VoidCause>)]| ProbeCoverage::of(pods.iter().copied());
+        let (crowded, stalled) = (VoidCause::Crowded, VoidCause::Stalled);
+        let hindered = of(&[(&nope, None), (&http, Some(crowded)), (&http, Some(stalled)), (&http, None)]);
+        assert_eq!(hindered, ProbeCoverage::Hindered(crowded), "the graver one, in any order");
+        assert!(!hindered.is_probed());
+        let causes = [
+            (crowded, "take all places"),
+            (stalled, "more CPU"),
+            (VoidCause::Descriptors, "RLIMIT_NOFILE"),
+            (VoidCause::System(Some(97)), "Address family not supported by protocol (os error 97); check"),
+        ];
+        for (cause, words) in causes {
+            let text = ProbeCoverage::Hindered(cause).to_string();
+            assert!(text.contains("which are not the cause") && text.contains(words), "{text}");
+        }
+        let ended = PodFacts { deleting: true, ..http.clone() };
+        assert_eq!(of(&[(&ended, Some(crowded)), (&http, None)]), ProbeCoverage::Full);
+        assert!(
+            matches!(of(&[(&nope, Some(crowded))]), ProbeCoverage::Unusable { .. }),
+            "it is never probed"
+        );
+    }
+
+    #[test]
     fn a_ready_pod_without_an_address_cannot_be_probed() {
         let http = facts("http", &json!({ "httpGet": { "port": 80 } }));
         let nowhere = PodFacts { ip: None, ..http };
-        let unusable = ProbeCoverage::of(std::iter::once(&nowhere));
+        let unusable = ProbeCoverage::of(std::iter::once((&nowhere, None)));
         assert!(!unusable.is_probed());
         let text = unusable.to_string();
         assert!(text.starts_with("http cannot be probed: the pod is ready but has no address;"), "{text}");
         let starting = PodFacts { readiness: crate::health::Readiness::Unknown, ..nowhere };
-        assert_eq!(ProbeCoverage::of(std::iter::once(&starting)), ProbeCoverage::Full, "it comes later");
+        assert_eq!(
+            ProbeCoverage::of(std::iter::once((&starting, None))),
+            ProbeCoverage::Full,
+            "it comes later"
+        );
     }
 }

@@ -363,5 +363,5 @@ fn plan(world: &World, row: Row, declared: Declaration, pods: &[ExplainedPod], n
 pub fn hears_no_pod(pods: &[ExplainedPod]) -> bool {
     let mut outcomes = pods.iter().flat_map(|pod| &pod.probes).map(|(outcome, _)| outcome).peekable();
     outcomes.peek().is_some()
-        && outcomes.all(|outcome| matches!(outcome, ProbeOutcome::Unanswered | ProbeOutcome::Void))
+        && outcomes.all(|outcome| matches!(outcome, ProbeOutcome::Unanswered | ProbeOutcome::Void(_)))
 }

@@ -27,6 +27,7 @@ mod conditions;
 mod connectivity;
 mod controller;
 mod coverage;
+mod descriptors;
 mod effect;
 mod endpoints;
 mod events;
@@ -91,6 +92,8 @@ use leadergroup_lock::{LockError, Store};
 const QUEUE: usize = 4_096;
 /// How many probes may be in flight.
 const PROBES: usize = 4_096;
+/// How many files may be open at a time: the connections of the prober, and some for all other purposes.
+const DESCRIPTORS: u64 = PROBES as u64 * 13 / 4 + 256;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After this time without a turn the controller counts as stuck.
@@ -122,6 +125,7 @@ pub enum OperatorError {
 pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let api = ApiServer::find().await?;
     let store = settings.store()?;
+    descriptors::raise_limit(DESCRIPTORS);
     let endpoint = Server::bind(settings.listen).await?;
     let (events, evidence) = mpsc::channel(QUEUE);
     let prober = Prober::new(events, PROBES).map_err(OperatorError::Prober)?;

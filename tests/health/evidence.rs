@@ -6,7 +6,7 @@ use leadergroup::{
     api::{LeaderGroupSpec, Reason},
     health::{
         JudgedAs, NodeLease, NodeLeases, PodEvidence, PodFacts, PodPhase, ProbeFailure, ProbeKind,
-        ProbeOutcome, Readiness, ResolvedProbe, Restarts, Thresholds, Verdict,
+        ProbeOutcome, Readiness, ResolvedProbe, Restarts, Thresholds, Verdict, VoidCause,
     },
 };
 use proptest::prelude::*;
@@ -63,6 +63,53 @@ fn of_holder(evidence: &PodEvidence, now: u64) -> Verdict {
 fn probe(evidence: &mut PodEvidence, at: u64, outcome: ProbeOutcome) {
     evidence.probe_sent(at / R, ms(at));
     evidence.probe_answered(at / R, ms(at), outcome);
+}
+
+/// A probe that could not be sent.
+fn void(evidence: &mut PodEvidence, at: u64, cause: VoidCause) {
+    evidence.probe_answered(at / R, ms(at), ProbeOutcome::Void(cause));
+}
+
+#[test]
+fn a_replica_whose_probes_fail_for_half_a_ttl_says_why_and_asks_the_others() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in [2_000, 3_000, 4_000] {
+        void(&mut evidence, at, VoidCause::Crowded);
+        assert_eq!(evidence.hindrance(ms(at)), None, "at {at}");
+        assert!(!evidence.asks_others(ms(at)), "at {at}");
+    }
+    void(&mut evidence, 5_000, VoidCause::Descriptors);
+    assert_eq!(evidence.hindrance(ms(5_000)), Some(VoidCause::Descriptors));
+    assert!(evidence.asks_others(ms(5_000)));
+    assert!(!evidence.asks_others(ms(6_000)), "it has just asked");
+    // The answer of another replica is believed once this one has not judged the pod for a ttl.
+    evidence.vouched_for(ms(5_500));
+    assert_eq!(of_holder(&evidence, 6_999), Verdict::Unknown);
+    assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(6_000)), Some(ms(7_000)));
+    assert_eq!(of_holder(&evidence, 7_000), Verdict::HeardElsewhere);
+    // Any evidence ends it.
+    for outcome in [ProbeOutcome::Success, ProbeOutcome::Unanswered] {
+        let mut judged = evidence.clone();
+        probe(&mut judged, 7_000, outcome);
+        assert_eq!(judged.hindrance(ms(7_000)), None, "{outcome:?}");
+    }
+    assert_eq!(evidence.hindrance(ms(9_000)), None, "it no longer tries");
+}
+
+#[test]
+fn neither_a_single_stall_nor_what_comes_out_of_turn_hinders_a_replica() {
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    void(&mut evidence, 8_000, VoidCause::Stalled);
+    assert_eq!(evidence.hindrance(ms(8_000)), None);
+    assert!(!evidence.asks_others(ms(8_000)));
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in [2_000, 3_000, 4_000, 5_000] {
+        void(&mut evidence, at, VoidCause::OutOfTurn);
+    }
+    assert_eq!((evidence.hindrance(ms(5_000)), evidence.asks_others(ms(5_000))), (None, false));
 }
 
 /// A container that ends and is restarted within a second may never be reported as ended or not ready.
@@ -425,7 +472,7 @@ fn probes_that_could_not_be_sent_count_for_nothing() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     for at in 2..30 {
-        evidence.probe_answered(at, ms(at * R), ProbeOutcome::Void);
+        evidence.probe_answered(at, ms(at * R), ProbeOutcome::Void(VoidCause::Stalled));
         assert!(
             evidence.verdict(JudgedAs::Holder, &NodeLease::default(), ms(at * R + 999)).against().is_none()
         );
@@ -556,7 +603,7 @@ fn outcome() -> impl Strategy<Value = ProbeOutcome> {
         3 => Just(ProbeOutcome::Success),
         2 => Just(ProbeOutcome::Refused(ProbeFailure::HttpStatus(503))),
         6 => Just(ProbeOutcome::Unanswered),
-        1 => Just(ProbeOutcome::Void),
+        1 => Just(ProbeOutcome::Void(VoidCause::Crowded)),
     ]
 }
 
@@ -588,7 +635,7 @@ fn sends(history: &[(u64, Step)]) -> (Vec<Sent>, u64) {
 
 /// The rule for silence, computed literally from the whole history.
 fn silent_since(sends: &[Sent], now: u64) -> Option<u64> {
-    let sends: Vec<_> = sends.iter().filter(|s| s.outcome != ProbeOutcome::Void).collect();
+    let sends: Vec<_> = sends.iter().filter(|s| !matches!(s.outcome, ProbeOutcome::Void(_))).collect();
     let last = sends.last()?;
     let begins_anew = |i: usize| i == 0 || sends[i].at >= sends[i - 1].at + 2 * R;
     let run = (0..sends.len()).rev().find(|i| begins_anew(*i)).map(|i| sends[i].at)?;
@@ -601,7 +648,7 @@ fn silent_since(sends: &[Sent], now: u64) -> Option<u64> {
 fn fed(sends: &[Sent]) -> PodEvidence {
     let mut evidence = ready();
     for s in sends {
-        if s.outcome != ProbeOutcome::Void {
+        if !matches!(s.outcome, ProbeOutcome::Void(_)) {
             evidence.probe_sent(s.seq, ms(s.at));
         }
         evidence.probe_answered(s.seq, ms(s.at), s.outcome);
@@ -670,7 +717,7 @@ proptest! {
     ) {
         let (sends, end) = sends(&history);
         let mut shuffled = ready();
-        for s in sends.iter().filter(|s| s.outcome != ProbeOutcome::Void) {
+        for s in sends.iter().filter(|s| !matches!(s.outcome, ProbeOutcome::Void(_))) {
             shuffled.probe_sent(s.seq, ms(s.at));
         }
         let some = order.iter().filter(|_| !sends.is_empty()).map(|index| index.get(&sends));

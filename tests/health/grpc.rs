@@ -95,6 +95,7 @@ async fn probed(server: &Server, service: &str, hold: HoldConnection) -> (ProbeO
         listen: Duration::ZERO,
         hold,
         threshold: 2,
+        is_holder: true,
     };
     let (sender, mut events) = mpsc::channel(8);
     let mut prober = Prober::new(sender, 8).expect("a prober");

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use leadergroup::{
     api::{HoldConnection, ProbeScheme},
-    health::{ProbeEvent, ProbeFailure, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe, Target},
+    health::{
+        ProbeEvent, ProbeFailure, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe, Target,
+        VoidCause,
+    },
 };
 use tokio::{
     io::AsyncWriteExt as _,
@@ -32,6 +35,7 @@ fn target(server: &Server, hold: HoldConnection, timeout: Duration) -> Target {
         listen: Duration::ZERO,
         hold,
         threshold: THRESHOLD,
+        is_holder: true,
     }
 }
 
@@ -127,7 +131,7 @@ async fn a_refusal_by_the_program_itself_counts_only_in_its_turn() {
     let mut probed = Probed::new(&target(&server, HoldConnection::WhenKeptAlive, PATIENCE));
     assert_eq!(probed.outcomes(2).await, [ProbeOutcome::Success; 2]);
     stop.send_replace(true);
-    assert_eq!(probed.outcome().await, ProbeOutcome::Void);
+    assert_eq!(probed.outcome().await, ProbeOutcome::Void(VoidCause::OutOfTurn));
 }
 
 #[tokio::test]

@@ -25,8 +25,15 @@ fn target(server: &Server, listen: Duration) -> Target {
     let kind =
         ProbeKind::HttpGet { scheme: ProbeScheme::Http, path: "/".parse().unwrap(), headers: Vec::new() };
     let probe = ResolvedProbe { kind, port: server.address.port(), timeout: SHORT };
-    let (ip, interval) = (server.address.ip(), Duration::from_hours(1));
-    Target { ip, probe, interval, listen, hold: HoldConnection::Never, threshold: 2 }
+    Target {
+        ip: server.address.ip(),
+        probe,
+        interval: Duration::from_hours(1),
+        listen,
+        hold: HoldConnection::Never,
+        threshold: 2,
+        is_holder: true,
+    }
 }
 
 /// A server that gives this answer when it is allowed to.
@@ -97,6 +104,47 @@ async fn nobody_listens_for_longer_than_asked_for() {
     }
     steps.retain(|step| *step != ProbeStep::Accepted);
     assert_eq!(steps, [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered)]);
+}
+
+#[tokio::test]
+async fn pods_that_hang_leave_a_late_place_to_another_holder() {
+    let hanging = Server::hanging().await;
+    let (server, go) = slow(OK).await;
+    let (sender, mut events) = mpsc::channel(64);
+    let mut prober = Prober::new(sender, 4).expect("a prober");
+    let hung = Target { interval: SHORT, ..target(&hanging, PATIENCE) };
+    prober.set_target(&"hung".into(), &hung);
+    // It has taken all that it gets.
+    let mut unanswered = 0;
+    while unanswered < 8 {
+        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
+        unanswered += usize::from(event.step == ProbeStep::Ended(ProbeOutcome::Unanswered));
+    }
+    prober.set_target(&"slow".into(), &target(&server, PATIENCE));
+    loop {
+        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
+        match event.step {
+            ProbeStep::Ended(ProbeOutcome::Unanswered) if &*event.uid == "slow" => go.notify_one(),
+            ProbeStep::AnsweredLate if &*event.uid == "slow" => break,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_more_answers_are_listened_to_than_there_are_late_places() {
+    let server = Server::hanging().await;
+    let (sender, mut events) = mpsc::channel(64);
+    let mut prober = Prober::new(sender, 4).expect("a prober");
+    for n in 0..12 {
+        prober.set_target(&format!("u{n}").into(), &target(&server, PATIENCE * 10));
+    }
+    let mut unanswered = 0;
+    while unanswered < 12 {
+        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
+        unanswered += usize::from(event.step == ProbeStep::Ended(ProbeOutcome::Unanswered));
+    }
+    eventually("four are listened to", || (server.accepted(), server.open()) == (12, 4)).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Probes that cannot be carried out.
+//! Probes that cannot be carried out, because of the pods or because of the operator.
 
 use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
 use kube::{
@@ -11,6 +11,7 @@ use crate::{
     apiserver::ApiServer,
     kubelet::report,
     objects::{condition, group, groups},
+    paths::Answering,
     postgres::{self, eventually},
     replica::Operator,
 };
@@ -64,5 +65,40 @@ async fn a_probe_that_cannot_be_carried_out_is_a_condition_and_an_event_until_it
     eventually("the limit of TCP", async || probed().await.1 == "TcpOnly").await;
     assert_eq!(probed().await.0, "True");
     assert_eq!(notes().await.len(), 1, "one event tells of the problem");
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn an_operator_that_cannot_send_probes_says_so_and_does_not_blame_the_pods() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("hindered-alone").await;
+    let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
+    let _web = [Answering::start(&pods, "web-0").await, Answering::start(&pods, "web-1").await];
+    let lock = json!({ "ttl": "2s", "retryInterval": "200ms" });
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": lock });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (database, _store) = postgres::migrated().await;
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let seen = async |kind| condition(&groups, "web", kind).await;
+    eventually("it is probed", async || seen("Redundant").await.0 == "True").await;
+    assert_eq!(seen("Probed").await.0, "True");
+
+    operator.allow_descriptors(false);
+    eventually("the condition", async || seen("Probed").await.1 == "CannotProbe").await;
+    let (status, _, message) = seen("Probed").await;
+    assert_eq!(status, "False");
+    assert!(message.contains("not the cause") && message.contains("RLIMIT_NOFILE"), "{message}");
+    eventually("no standby", async || seen("Redundant").await.0 == "False").await;
+    let (_, _, message) = seen("Redundant").await;
+    assert!(message.contains("RLIMIT_NOFILE") && !message.contains("check the pods"), "{message}");
+    assert_eq!(seen("Active").await.0, "True", "the active pod keeps the role");
+
+    operator.allow_descriptors(true);
+    eventually("it probes again", async || seen("Probed").await.0 == "True").await;
+    eventually("a standby", async || seen("Redundant").await.0 == "True").await;
+    let void = |line: &&str| line.starts_with("leadergroup_probe_total{outcome=\"void\"}");
+    let metrics = operator.get("/metrics");
+    assert!(metrics.lines().find(void).is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }

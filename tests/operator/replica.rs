@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use tempfile::TempDir;
 
 use crate::{apiserver::ApiServer, postgres::DEADLINE};
@@ -72,6 +72,15 @@ impl Operator {
             done.unwrap_or_default();
         }
         answer
+    }
+
+    /// Lets it open no further file or connection, or as many as it likes. Those that are open stay open.
+    pub(crate) fn allow_descriptors(&self, allowed: bool) {
+        let pid = Some(Pid::from_child(&self.child));
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // The numbers up to 2 are taken.
+        let current = if allowed { maximum } else { Some(3) };
+        prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

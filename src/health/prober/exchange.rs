@@ -11,6 +11,7 @@ use http::{HeaderValue, Request, Response, Version, header};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -19,7 +20,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe, USER_AGENT},
+    super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe, USER_AGENT, VoidCause},
     grpc,
 };
 use crate::api::ProbeScheme;
@@ -70,7 +71,9 @@ pub(super) async fn ask(
         }
         ProbeKind::HttpGet { scheme, .. } => scheme,
     };
-    let Ok(request) = request(ip, probe, keep) else { return ProbeOutcome::Void.into() };
+    let Ok(request) = request(ip, probe, keep) else {
+        return ProbeOutcome::Void(VoidCause::System(None)).into();
+    };
     match scheme {
         ProbeScheme::Http => get(stream, request, keep).await,
         ProbeScheme::Https => match tls.connect(ServerName::IpAddress(ip.into()), stream).await {
@@ -90,8 +93,16 @@ pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
         }
         Kind::InvalidData => ProbeOutcome::Refused(ProbeFailure::Protocol),
         Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable => ProbeOutcome::Unanswered,
-        // Out of descriptors, ports or memory, refused by a local filter, no such address family.
-        _ => ProbeOutcome::Void,
+        _ => ProbeOutcome::Void(cause(error)),
+    }
+}
+
+fn cause(error: &io::Error) -> VoidCause {
+    let number = error.raw_os_error();
+    match number.map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE) => VoidCause::Descriptors,
+        // Out of ports or memory, refused by a local filter, no such address family.
+        _ => VoidCause::System(number),
     }
 }
 
@@ -197,3 +208,28 @@ fn of_hyper(error: &hyper::Error) -> ProbeOutcome {
 
 #[cfg(test)]
 mod fuzz;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_does_not_come_from_the_other_side_is_no_evidence() {
+        let refused = ProbeOutcome::Refused;
+        let system = |error: Errno| ProbeOutcome::Void(VoidCause::System(Some(error.raw_os_error())));
+        for (error, outcome) in [
+            (Errno::CONNREFUSED, refused(ProbeFailure::ConnectionRefused)),
+            (Errno::CONNRESET, refused(ProbeFailure::Reset)),
+            (Errno::TIMEDOUT, ProbeOutcome::Unanswered),
+            (Errno::HOSTUNREACH, ProbeOutcome::Unanswered),
+            (Errno::NETUNREACH, ProbeOutcome::Unanswered),
+            (Errno::MFILE, ProbeOutcome::Void(VoidCause::Descriptors)),
+            (Errno::NFILE, ProbeOutcome::Void(VoidCause::Descriptors)),
+            (Errno::AFNOSUPPORT, system(Errno::AFNOSUPPORT)),
+            (Errno::ADDRNOTAVAIL, system(Errno::ADDRNOTAVAIL)),
+            (Errno::PERM, system(Errno::PERM)),
+        ] {
+            assert_eq!(of_io(&io::Error::from(error)), outcome, "{error}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::super::probe::{ProbeFailure, ProbeOutcome, USER_AGENT};
+use super::super::probe::{ProbeFailure, ProbeOutcome, USER_AGENT, VoidCause};
 
 const METHOD: &str = "/grpc.health.v1.Health/Check";
 /// The status of a server that works, in a `HealthCheckResponse`.
@@ -30,7 +30,9 @@ pub(super) async fn check(
     address: SocketAddr,
     service: &str,
 ) -> Result<ProbeOutcome, hyper::Error> {
-    let Ok(request) = request(address, service) else { return Ok(ProbeOutcome::Void) };
+    let Ok(request) = request(address, service) else {
+        return Ok(ProbeOutcome::Void(VoidCause::System(None)));
+    };
     // Nothing keeps running after a probe is dropped.
     let tasks = Tasks::default();
     let mut builder = http2::Builder::new(tasks.clone());

@@ -4,7 +4,7 @@
 //! A closed connection is a hint and not evidence, because servers close idle connections too. All that follows from it
 //! is that probes are sent at once.
 
-use std::{future::pending, net::IpAddr, sync::Arc, time::Duration};
+use std::{future::pending, net::IpAddr, time::Duration};
 
 use futures::{
     FutureExt as _,
@@ -12,11 +12,13 @@ use futures::{
 };
 use tokio::{
     io::AsyncReadExt as _,
-    sync::Semaphore,
     time::{Instant, timeout},
 };
 
-use super::exchange::{self, Kept};
+use super::{
+    exchange::{self, Kept},
+    places::Places,
+};
 
 /// How often a connection is opened at least, if servers keep closing it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -69,30 +71,25 @@ impl Hold {
     /// Holds a connection that a probe has left open, in place of the one before: the younger it is, the less likely is
     /// the server to close it for being idle. Returns whether a probe should be sent at once, to see whether the server
     /// answers while the connection is held.
-    pub(super) fn keep(&mut self, kept: Kept, permits: &Arc<Semaphore>) -> bool {
+    pub(super) fn keep(&mut self, kept: Kept, places: &Places) -> bool {
         if self.is_held() {
             self.pause = self.shortest_pause;
         }
-        // The connection before gives its permit back.
+        // The connection before gives its place back.
         self.connection = Fuse::terminated();
-        let Ok(permit) = permits.clone().try_acquire_owned() else { return false };
+        let Some(place) = places.held() else { return false };
         let closed = async move {
-            let _permit = permit;
+            let _place = place;
             closed(kept).await;
         };
         self.hold(closed.boxed())
     }
 
     /// Opens a connection of its own and holds it. The same is returned as by [`Self::keep`].
-    pub(super) fn open(
-        &mut self,
-        (ip, port): (IpAddr, u16),
-        patience: Duration,
-        permits: &Arc<Semaphore>,
-    ) -> bool {
-        let Ok(permit) = permits.clone().try_acquire_owned() else { return false };
+    pub(super) fn open(&mut self, (ip, port): (IpAddr, u16), patience: Duration, places: &Places) -> bool {
+        let Some(place) = places.held() else { return false };
         let closed = async move {
-            let _permit = permit;
+            let _place = place;
             if let Ok(Ok(stream)) = timeout(patience, exchange::connect(ip, port)).await {
                 closed(Box::new(stream)).await;
             }
@@ -148,22 +145,23 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn permits() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(1))
+    /// With one place for a connection that is held.
+    fn places() -> Places {
+        Places::new(1)
     }
 
     /// A hold with a connection, and the server's end of it.
-    fn held(permits: &Arc<Semaphore>) -> (Hold, DuplexStream) {
+    fn held(places: &Places) -> (Hold, DuplexStream) {
         let (ours, theirs) = duplex(64);
         let mut hold = Hold::new(SECOND);
-        assert!(hold.keep(Box::new(ours), permits), "the first one is a trial");
+        assert!(hold.keep(Box::new(ours), places), "the first one is a trial");
         (hold, theirs)
     }
 
     #[tokio::test]
     async fn a_closed_connection_is_noticed_and_the_next_one_waits_longer_each_time() {
-        let permits = permits();
-        let (mut hold, theirs) = held(&permits);
+        let places = places();
+        let (mut hold, theirs) = held(&places);
         let mut kept = Some(theirs);
         for pause in [1, 2, 4, 8, 16, 30, 30] {
             let before = Instant::now();
@@ -174,12 +172,12 @@ mod tests {
             let pause = SECOND * pause;
             assert!(!hold.is_welcome(before + pause - SECOND / 2) && hold.is_welcome(after + pause));
             let (ours, theirs) = duplex(64);
-            hold.keep(Box::new(ours), &permits);
+            hold.keep(Box::new(ours), &places);
             kept = Some(theirs);
         }
         // One that lived until it was replaced shows that the server keeps connections.
         let (ours, theirs) = duplex(64);
-        hold.keep(Box::new(ours), &permits);
+        hold.keep(Box::new(ours), &places);
         drop((kept, theirs));
         hold.lost().await;
         assert!(hold.is_welcome(Instant::now() + SECOND));
@@ -187,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_server_says_unasked_is_ignored() {
-        let (mut hold, mut theirs) = held(&permits());
+        let (mut hold, mut theirs) = held(&places());
         theirs.write_all(b"220 mail.example ESMTP").await.expect("written");
         assert!(hold.lost().now_or_never().is_none());
         drop(theirs);
@@ -196,27 +194,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_answers_nobody_else_is_left_alone_for_good() {
-        let permits = permits();
-        let (mut hold, _theirs) = held(&permits);
+        let places = places();
+        let (mut hold, _theirs) = held(&places);
         hold.probed_beside(false);
         assert!(!hold.is_held() && !hold.is_welcome(Instant::now() + LONGEST_PAUSE * 100));
-        assert_eq!(permits.available_permits(), 1);
+        assert!(places.held().is_some());
 
-        let (mut hold, _theirs) = held(&permits);
+        let (mut hold, _theirs) = held(&places);
         hold.probed_beside(true);
         hold.probed_beside(false);
         assert!(hold.is_held(), "it answered before while a connection was held");
     }
 
     #[tokio::test]
-    async fn there_are_never_more_connections_than_permits() {
-        let permits = permits();
-        let (one, _theirs) = held(&permits);
+    async fn there_are_never_more_connections_than_places() {
+        let places = places();
+        let (one, _theirs) = held(&places);
         let mut other = Hold::new(SECOND);
         let (ours, _theirs) = duplex(64);
-        assert!(!other.keep(Box::new(ours), &permits) && !other.is_held());
+        assert!(!other.keep(Box::new(ours), &places) && !other.is_held());
         drop(one);
         let (ours, _theirs) = duplex(64);
-        assert!(other.keep(Box::new(ours), &permits) && other.is_held());
+        assert!(other.keep(Box::new(ours), &places) && other.is_held());
     }
 }

@@ -1,7 +1,8 @@
 //! The prober: probes the pods on time and reports the outcomes.
 //!
-//! There is one task per target and a new connection per probe, as in the kubelet, and at most `limit` probes are in
-//! flight. All tasks share one thread, because waking another one for each step is expensive (`benches/prober.rs`).
+//! There is one task per target and a new connection per probe, as in the kubelet. How many are open at a time is
+//! limited, for each target and for all ([`places`]). All tasks share one thread, because waking another one for each
+//! step is expensive (`benches/prober.rs`).
 //!
 //! Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A tenant
 //! chooses the path and the port, so nothing of the response is used except for the
@@ -14,22 +15,25 @@ mod delivery;
 mod exchange;
 mod grpc;
 mod hold;
+mod places;
 mod single;
 mod stalls;
 mod target;
 mod task;
 mod tls;
+mod turns;
 
 use std::{collections::HashMap, fmt, io, sync::Arc, thread, time::Duration};
 
 use tokio::{
     runtime::{self, Handle},
-    sync::{Notify, Semaphore, mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
     task::AbortHandle,
 };
 
 use super::clock::Monotonic;
 use crate::api::HoldConnection;
+use places::Places;
 use single::Shared;
 use stalls::Stalls;
 
@@ -57,21 +61,17 @@ struct Running {
 
 impl Prober {
     /// A prober that reports to `events` and has at most `limit` probes, thus connections, open at a time; as many
-    /// again for the probes of pods that did not answer the last one; a quarter of that for probes that are listened to
-    /// after their timeout; and another quarter for connections held open.
+    /// again for the probes of pods that did not answer the last one; as many for probes that are listened to after
+    /// their timeout; and a quarter of that for connections held open.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> io::Result<Self> {
-        let permits = |most: usize| Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS));
         let (reports, told) = mpsc::channel(events.max_capacity());
         let stalls = Arc::new(Stalls::new(Monotonic::now()));
         let shared = Arc::new(Shared {
             reports,
-            permits: permits(limit),
-            unanswered_permits: permits(limit),
-            late_permits: permits(limit / 4),
-            hold_permits: Arc::new(permits(limit / 4)),
+            places: Places::new(limit),
             stalls: stalls.clone(),
             tls: tls::connector(),
         });
@@ -106,8 +106,8 @@ impl Prober {
         self.generation += 1;
         let first_seq = u64::from(self.generation) << 32;
         // Probe a new address at once: its turn may be a whole interval away. A connection is held only after an
-        // answer.
-        let at_once = elsewhere || target.hold != HoldConnection::Never;
+        // answer. The probes of a pod that becomes the holder begin again.
+        let at_once = elsewhere || target.is_holder || target.hold != HoldConnection::Never;
         let early = Arc::new(Notify::new());
         let task =
             task::run(self.shared.clone(), uid.clone(), target.clone(), first_seq, at_once, early.clone());

@@ -1,6 +1,7 @@
-//! One probe, from its permit to its end.
+//! One probe, from its place to its end.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,32 +15,27 @@ use futures::{
     future::{BoxFuture, Fuse, FusedFuture as _},
 };
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
     time::{Instant, timeout, timeout_at},
 };
 
 use super::{
     super::{
         clock::Monotonic,
-        probe::{ProbeFailure, ProbeOutcome},
+        probe::{ProbeFailure, ProbeOutcome, VoidCause},
     },
     delivery::Report,
     exchange::{self, Answer, Kept},
+    places::{Place, Places},
     stalls::Stalls,
     target::{ProbeEvent, ProbeStep, Target},
+    turns::Turns,
 };
 
 /// State shared by all targets.
 pub(super) struct Shared {
     pub(super) reports: mpsc::Sender<Report>,
-    pub(super) permits: Semaphore,
-    /// For the probes of pods whose last one was not answered. Each takes its whole timeout, so that a lost node's pods
-    /// would leave no place for the others.
-    pub(super) unanswered_permits: Semaphore,
-    /// For probes after their timeout, which may still be answered. They must not keep others from being sent.
-    pub(super) late_permits: Semaphore,
-    /// For connections that are held open.
-    pub(super) hold_permits: Arc<Semaphore>,
+    pub(super) places: Places,
     pub(super) stalls: Arc<Stalls>,
     pub(super) tls: tokio_rustls::TlsConnector,
 }
@@ -65,6 +61,11 @@ pub(super) struct One {
     /// Whether a connection was held when it was sent.
     pub(super) beside: bool,
     pub(super) occasion: Occasion,
+    /// Whether the last probe was not answered, or is still waiting.
+    pub(super) doubtful: bool,
+    /// The place that it was given; without one it waits for a place itself.
+    pub(super) place: Option<Place>,
+    pub(super) turns: Arc<Turns>,
 }
 
 /// Why a probe is sent.
@@ -72,50 +73,46 @@ pub(super) struct One {
 pub(super) enum Occasion {
     /// It is the pod's turn.
     Turn,
-    /// It is the pod's turn, and the last probe was not answered.
-    TurnOfUnanswered,
     /// The held connection was closed, or another replica asks about the pod.
     Hint,
 }
 
 /// How a probe ended, or its timeout.
 pub(super) struct Ended {
+    pub(super) seq: u64,
     pub(super) outcome: ProbeOutcome,
     pub(super) kept: Option<Kept>,
-    /// Listens for a late answer; false if the receiver of events was dropped.
-    pub(super) late: Option<BoxFuture<'static, bool>>,
+    /// When it was sent, and what listens for a late answer; false if the receiver of events was dropped.
+    pub(super) late: Option<(Duration, BoxFuture<'static, bool>)>,
     pub(super) beside: bool,
     pub(super) occasion: Occasion,
 }
 
 impl One {
     /// Runs the probe until its timeout. None if the receiver of events was dropped.
-    pub(super) async fn run(self) -> Option<Ended> {
+    pub(super) async fn run(mut self) -> Option<Ended> {
         let (Answer { outcome, kept }, late) = self.ask().await?;
-        let (beside, occasion) = (self.beside, self.occasion);
-        let late = late.map(|(exchange, sent_at)| self.listen(exchange, sent_at).boxed());
-        Some(Ended { outcome, kept, late, beside, occasion })
+        let (seq, beside, occasion) = (self.seq, self.beside, self.occasion);
+        let late = late.map(|(exchange, sent_at)| (sent_at, self.listen(exchange, sent_at).boxed()));
+        Some(Ended { seq, outcome, kept, late, beside, occasion })
     }
 
-    async fn ask(&self) -> Option<(Answer, Option<Late>)> {
-        let patience = self.target.interval;
-        let shared = &self.shared;
-        let permits = match self.occasion {
-            Occasion::Turn | Occasion::Hint => &shared.permits,
-            Occasion::TurnOfUnanswered => &shared.unanswered_permits,
+    async fn ask(&mut self) -> Option<(Answer, Option<Late>)> {
+        let place = match self.place.take() {
+            None => self.shared.places.first(self.doubtful, self.target.interval).await,
+            given => given,
         };
-        let waited = timeout(patience, permits.acquire()).await;
-        let mut sent_at = Monotonic::now();
-        let Ok(Ok(_permit)) = waited else {
+        let sent_at = Monotonic::now();
+        let Some(place) = place else {
             // Too many probes are in flight; the next turn is due now.
-            return self.end(sent_at, ProbeOutcome::Void).await;
+            return self.end(sent_at, ProbeOutcome::Void(VoidCause::Crowded)).await;
         };
-        sent_at = Monotonic::now();
         let mut connecting = Box::pin(exchange::connect(self.target.ip, self.target.probe.port));
         let first = match futures::poll!(&mut connecting) {
             Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
             first => first,
         };
+        self.turns.sent();
         self.tell(sent_at, ProbeStep::Sent).await?;
         let (shared, target, keep) = (self.shared.clone(), self.target.clone(), self.keep);
         let accepted = Arc::new(AtomicBool::new(false));
@@ -133,33 +130,54 @@ impl One {
                 Err(error) => exchange::of_io(&error).into(),
             }
         };
-        self.exchange(exchange.boxed(), &accepted, sent_at).await
+        self.exchange(exchange.boxed(), place, &accepted, sent_at).await
     }
 
     /// Carries the exchange out until its timeout.
     async fn exchange(
         &self,
         exchange: Exchange,
+        place: Place,
         accepted: &AtomicBool,
         sent_at: Duration,
     ) -> Option<(Answer, Option<Late>)> {
         let mut exchange = exchange.fuse();
-        let mut answer = self.answer(&mut exchange, sent_at).await;
+        let (mut answer, _place) = self.answer_in(place, &mut exchange, sent_at).await;
         // The failure threshold counts probes that are an interval apart. One out of turn counts with the others only
         // if it can have no other reason than the one it was sent for.
         if self.occasion == Occasion::Hint
             && answer.outcome != ProbeOutcome::Success
             && !is_cut(answer.outcome)
         {
-            answer.outcome = ProbeOutcome::Void;
+            answer.outcome = ProbeOutcome::Void(VoidCause::OutOfTurn);
         }
         if answer.outcome == ProbeOutcome::Unanswered && accepted.load(Ordering::Relaxed) {
             self.tell(sent_at, ProbeStep::Accepted).await?;
         }
         self.tell(sent_at, ProbeStep::Ended(answer.outcome)).await?;
+        if answer.outcome == ProbeOutcome::Unanswered {
+            for (seq, at) in self.turns.others() {
+                self.tell_of(seq, at, ProbeStep::Ended(answer.outcome)).await?;
+            }
+        }
         // An exchange may also end without an answer, because the network reports that there is no way to the pod.
         let is_open = answer.outcome == ProbeOutcome::Unanswered && !exchange.is_terminated();
         Some((answer, is_open.then_some((exchange, sent_at))))
+    }
+
+    /// Waits for the answer, in this place at first. Returns the place that it has in the end.
+    async fn answer_in(
+        &self,
+        place: Place,
+        exchange: &mut Fuse<Exchange>,
+        sent_at: Duration,
+    ) -> (Answer, Place) {
+        let mut answer = pin!(self.answer(exchange, sent_at));
+        if let Ok(answer) = timeout(self.target.interval, &mut answer).await {
+            return (answer, place);
+        }
+        let place = if self.doubtful { place } else { self.shared.places.waits(place) };
+        (answer.await, place)
     }
 
     /// Waits for the answer, at most for the timeout, counting only the time in which this process ran.
@@ -177,7 +195,7 @@ impl One {
             }
             made_good += stalled;
             if made_good > timeout * MOST_MADE_GOOD {
-                break ProbeOutcome::Void.into();
+                break ProbeOutcome::Void(VoidCause::Stalled).into();
             }
             allowed = stalled;
         };
@@ -186,7 +204,7 @@ impl One {
             answer.outcome
             && stalls.longest_since(sent_at, Monotonic::now()) >= timeout
         {
-            answer.outcome = ProbeOutcome::Void;
+            answer.outcome = ProbeOutcome::Void(VoidCause::Stalled);
         }
         answer
     }
@@ -195,10 +213,10 @@ impl One {
     /// is slow and unwell at the same time, and must not stay for ever.
     async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
         let remaining = self.target.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
-        let Ok(_permit) = self.shared.late_permits.try_acquire() else { return true };
         match timeout(remaining, exchange).await {
             Ok(Answer { outcome: ProbeOutcome::Success, .. }) => {
-                self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
+                // It answers the turns as well that the probe stood for.
+                self.tell_of(self.turns.last(), sent_at, ProbeStep::AnsweredLate).await.is_some()
             }
             _ => true,
         }
@@ -211,9 +229,14 @@ impl One {
 
     /// None if the receiver of events was dropped.
     async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
-        let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
+        self.tell_of(self.seq, sent_at, step).await
+    }
+
+    async fn tell_of(&self, seq: u64, sent_at: Duration, step: ProbeStep) -> Option<()> {
+        let event = ProbeEvent { uid: self.uid.clone(), seq, sent_at, step };
         let changes_nothing = matches!(step, ProbeStep::Sent | ProbeStep::Ended(ProbeOutcome::Success))
-            && self.occasion == Occasion::Turn;
+            && self.occasion == Occasion::Turn
+            && !self.doubtful;
         self.shared.reports.send(Report { event, is_urgent: !changes_nothing }).await.ok()
     }
 }
@@ -239,10 +262,7 @@ mod tests {
         let (reports, mut told) = tokio::sync::mpsc::channel(8);
         let shared = Arc::new(Shared {
             reports,
-            permits: Semaphore::new(1),
-            unanswered_permits: Semaphore::new(1),
-            late_permits: Semaphore::new(1),
-            hold_permits: Arc::new(Semaphore::new(1)),
+            places: Places::new(1),
             stalls: Arc::new(Stalls::new(Monotonic::now())),
             tls: super::super::tls::connector(),
         });
@@ -254,15 +274,27 @@ mod tests {
             listen: timeout,
             hold: HoldConnection::Never,
             threshold: 2,
+            is_holder: true,
         });
-        let uid = "u".into();
-        let one = One { shared, uid, target, seq: 1, keep: false, beside: false, occasion: Occasion::Turn };
+        let one = One {
+            shared,
+            uid: "u".into(),
+            target,
+            seq: 1,
+            keep: false,
+            beside: false,
+            occasion: Occasion::Turn,
+            doubtful: false,
+            place: None,
+            turns: Arc::new(Turns::of(1)),
+        };
         // As if the connection failed with "no route to host" after a while.
         let exchange = async {
             tokio::task::yield_now().await;
             ProbeOutcome::Unanswered.into()
         };
-        let asked = one.exchange(exchange.boxed(), &AtomicBool::new(false), Monotonic::now()).await;
+        let place = one.shared.places.first(false, timeout).await.expect("a place");
+        let asked = one.exchange(exchange.boxed(), place, &AtomicBool::new(false), Monotonic::now()).await;
         assert!(asked.is_some_and(|(_, late)| late.is_none()));
         assert_eq!(
             told.recv().await.expect("a report").event.step,

@@ -22,6 +22,8 @@ pub struct Target {
     /// How many probes are sent at once when the held connection is closed and they are refused: as many as make a pod
     /// failing.
     pub threshold: u32,
+    /// Whether the pod is the holder. Its late answers are listened to first of all: without them it would be replaced.
+    pub is_holder: bool,
 }
 
 /// An event of a probe.
@@ -42,6 +44,9 @@ pub struct ProbeEvent {
 pub enum ProbeStep {
     /// It was sent.
     Sent,
+    /// Its turn came while earlier probes wait for their answers, and none was sent: the youngest of these stands for
+    /// it. If that one is not answered, [`Self::Ended`] follows for this one, too.
+    Stood,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
     /// Its connection was accepted before its timeout, although no answer came: the program hangs, and its node does

@@ -17,17 +17,21 @@ use super::{
         clock::Monotonic,
         probe::{ProbeKind, ProbeOutcome},
     },
+    delivery::Report,
     exchange::Kept,
     hold::Hold,
+    places::{MOST_LATE, Place},
     single::{Ended, Occasion, One, Shared, is_cut},
-    target::Target,
+    target::{ProbeEvent, ProbeStep, Target},
+    turns::Turns,
 };
 use crate::api::HoldConnection;
 
 /// Turns begin at multiples of this many nanoseconds, so that the thread wakes up once for several pods.
 const SLOT: u64 = 10_000_000;
-/// How many probes of one target are listened to after their timeout.
-const MOST_LATE: usize = 8;
+/// How many probes of one target wait for an answer at a time, besides one out of turn. They are spread over the
+/// timeout.
+const MOST_WAITING: usize = 4;
 
 /// Probes one target until the task is aborted or the receiver of events is dropped. With `at_once` the first probe
 /// does not wait for the target's turn. `early` asks for a probe out of turn.
@@ -41,7 +45,7 @@ pub(super) async fn run(
 ) {
     let mut task = Task::new(shared, uid, target, first_seq);
     if at_once {
-        task.send(false);
+        task.send(Occasion::Turn, None);
     }
     while task.turn(&early).await.is_some() {}
 }
@@ -52,11 +56,21 @@ struct Task {
     uid: Arc<str>,
     target: Arc<Target>,
     ticks: Interval,
-    /// How many probes may be in flight.
-    most: usize,
+    /// The least number of turns from one probe to the next while the first one waits.
+    stride: u32,
+    /// The turns since the last probe, with its own.
+    turns: u32,
     seq: u64,
+    /// The sequence number after that of the last probe in its turn.
+    last_sent: u64,
     in_flight: FuturesUnordered<BoxFuture<'static, Option<Ended>>>,
+    /// The probes in flight, the youngest last: their sequence numbers, and what they stand for.
+    waiting: Vec<(u64, Arc<Turns>)>,
+    /// Whether one of them was sent out of turn.
+    hinted: bool,
     late: FuturesUnordered<BoxFuture<'static, bool>>,
+    /// When the last probe was sent that is or was listened to after its timeout.
+    late_from: Option<Duration>,
     /// Whether the last probe was not answered.
     unanswered: bool,
     hold: Hold,
@@ -69,17 +83,21 @@ impl Task {
         let interval = target.interval.max(Duration::from_millis(1));
         let mut ticks = interval_at(Instant::now() + until_turn(&uid, interval), interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let in_a_timeout = target.probe.timeout.as_nanos().div_ceil(interval.as_nanos());
+        let stride = target.probe.timeout.as_nanos().div_ceil(interval.as_nanos() * MOST_WAITING as u128);
         Self {
             shared,
             uid,
             target: Arc::new(target),
             ticks,
-            // One more than fit into a timeout, for a probe that is requested at once.
-            most: 1 + usize::try_from(in_a_timeout).unwrap_or(usize::MAX),
+            stride: u32::try_from(stride).unwrap_or(u32::MAX),
+            turns: 0,
             seq: first_seq,
+            last_sent: first_seq,
             in_flight: FuturesUnordered::new(),
+            waiting: Vec::new(),
+            hinted: false,
             late: FuturesUnordered::new(),
+            late_from: None,
             unanswered: false,
             hold: Hold::new(interval),
             hurried: 0,
@@ -89,25 +107,53 @@ impl Task {
     /// Waits for the next thing to happen. None if the receiver of events was dropped.
     async fn turn(&mut self, early: &Notify) -> Option<()> {
         tokio::select! {
-            _ = self.ticks.tick() => self.send(false),
+            _ = self.ticks.tick() => return self.take_turn().await,
             Some(ended) = self.in_flight.next() => self.ended(ended?),
             Some(heard) = self.late.next() => return heard.then_some(()),
             () = self.hold.lost() => self.hurry(),
-            () = early.notified() => self.send(true),
+            () = early.notified() => self.hint(),
         }
         Some(())
     }
 
-    /// Sends a probe, unless too many are in flight. Of those that follow a hint, each waits for the one before.
-    fn send(&mut self, hint: bool) {
-        if !hint && self.in_flight.len() >= self.most {
-            return;
+    /// Sends a probe, or lets one that is waiting stand for this turn. None if the receiver of events was dropped.
+    async fn take_turn(&mut self) -> Option<()> {
+        self.turns = self.turns.saturating_add(1);
+        if self.waiting.is_empty() {
+            self.send(Occasion::Turn, None);
+        } else if let Some(place) = self.further() {
+            self.send(Occasion::Turn, Some(place));
+        } else {
+            let (seq, sent_at) = (self.seq, Monotonic::now());
+            let most = usize::try_from(self.target.threshold).unwrap_or(usize::MAX);
+            if self.waiting.iter().rev().any(|(_, turns)| turns.add(seq, sent_at, most)) {
+                self.seq += 1;
+                let event = ProbeEvent { uid: self.uid.clone(), seq, sent_at, step: ProbeStep::Stood };
+                return self.shared.reports.send(Report { event, is_urgent: false }).await.ok();
+            }
         }
-        let occasion = match (hint, self.unanswered) {
-            (true, _) => Occasion::Hint,
-            (false, true) => Occasion::TurnOfUnanswered,
-            (false, false) => Occasion::Turn,
-        };
+        Some(())
+    }
+
+    /// A place for a probe beside those that wait, if they are few and the youngest has waited for a while.
+    fn further(&self) -> Option<Place> {
+        let last_waits = self.waiting.iter().any(|(seq, _)| seq + 1 == self.last_sent);
+        let is_due = !last_waits || self.turns >= self.stride;
+        (is_due && self.waiting.len() < MOST_WAITING).then(|| self.shared.places.further())?
+    }
+
+    /// Sends a probe out of turn, unless there is one already. Of those that follow a hint, each waits for the one
+    /// before.
+    fn hint(&mut self) {
+        if !self.hinted {
+            self.hinted = true;
+            self.send(Occasion::Hint, None);
+        }
+    }
+
+    /// Sends a probe. Without a place it waits for one itself.
+    fn send(&mut self, occasion: Occasion, place: Option<Place>) {
+        let turns = Arc::new(Turns::of(self.seq));
         let one = One {
             shared: self.shared.clone(),
             uid: self.uid.clone(),
@@ -116,35 +162,40 @@ impl Task {
             keep: self.wants_connection(),
             beside: self.hold.is_held(),
             occasion,
+            doubtful: self.unanswered || !self.waiting.is_empty(),
+            place,
+            turns: turns.clone(),
         };
         self.in_flight.push(one.run().boxed());
+        self.waiting.push((self.seq, turns));
         self.seq += 1;
+        if occasion == Occasion::Turn {
+            (self.turns, self.last_sent) = (0, self.seq);
+        }
     }
 
     /// The held connection was closed: if the process ended, probes are refused, and as many as count follow at once.
     fn hurry(&mut self) {
         if self.hurried == 0 {
             self.hurried = self.target.threshold;
-            self.send(true);
+            self.hint();
         }
     }
 
     /// A probe has ended, or its timeout has.
     fn ended(&mut self, ended: Ended) {
-        // If the pod needs longer than the timeout for each answer, the answers that come first are those that are
-        // listened to already.
-        if let Some(late) = ended.late
-            && self.late.len() < MOST_LATE
-        {
-            self.late.push(late);
+        self.waiting.retain(|(seq, _)| *seq != ended.seq);
+        if let Some((sent_at, late)) = ended.late {
+            self.listen(sent_at, late);
         }
         if ended.occasion == Occasion::Hint {
+            self.hinted = false;
             self.hurried = if is_cut(ended.outcome) { self.hurried.saturating_sub(1) } else { 0 };
             if self.hurried > 0 {
-                self.send(true);
+                self.hint();
             }
         }
-        if ended.outcome != ProbeOutcome::Void {
+        if !matches!(ended.outcome, ProbeOutcome::Void(_)) {
             self.unanswered = ended.outcome == ProbeOutcome::Unanswered;
         }
         match ended.outcome {
@@ -157,21 +208,37 @@ impl Task {
         }
     }
 
+    /// Listens for the answer of a probe that was sent at this time and whose timeout has passed. If the pod needs
+    /// longer than the timeout for each answer, the answers that come first are those that are listened to already.
+    fn listen(&mut self, sent_at: Duration, late: BoxFuture<'static, bool>) {
+        let apart = self.target.listen / MOST_LATE;
+        if self.late_from.is_some_and(|last| sent_at < last + apart) {
+            return;
+        }
+        let Some(place) = self.shared.places.late(self.late.len(), self.target.is_holder) else { return };
+        self.late_from = Some(sent_at);
+        let listened = async move {
+            let _place = place;
+            late.await
+        };
+        self.late.push(listened.boxed());
+    }
+
     /// The pod has answered: holds a connection, if one is wanted.
     fn hold_on(&mut self, kept: Option<Kept>) {
         if !self.wants_connection() {
             return;
         }
-        let (permits, target) = (&self.shared.hold_permits, &self.target);
+        let (places, target) = (&self.shared.places, &self.target);
         let on_trial = match kept {
-            Some(kept) => self.hold.keep(kept, permits),
+            Some(kept) => self.hold.keep(kept, places),
             None if opens_one_of_its_own(target) && !self.hold.is_held() => {
-                self.hold.open((target.ip, target.probe.port), target.probe.timeout, permits)
+                self.hold.open((target.ip, target.probe.port), target.probe.timeout, places)
             }
             None => false,
         };
-        if on_trial {
-            self.send(false);
+        if on_trial && self.waiting.len() < MOST_WAITING {
+            self.send(Occasion::Turn, None);
         }
     }
 

@@ -43,7 +43,7 @@ use super::{
     unclaimed::Unclaimed,
 };
 use crate::{
-    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
     telemetry::{Check, Liveness},
 };
 
@@ -244,7 +244,8 @@ impl Controller {
                 ProbeOutcome::Success => "success",
                 ProbeOutcome::Refused(_) => "refused",
                 ProbeOutcome::Unanswered => "unanswered",
-                ProbeOutcome::Void => "void",
+                ProbeOutcome::Void(VoidCause::OutOfTurn) => "hint",
+                ProbeOutcome::Void(_) => "void",
             });
         }
         self.apply(index::Event::Probe(event), now);

@@ -21,7 +21,9 @@ impl Index {
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
         let lost = match event.step {
-            ProbeStep::Sent | ProbeStep::Ended(ProbeOutcome::Void) => false,
+            ProbeStep::Sent | ProbeStep::Stood => false,
+            // Another replica may be able to send what this one cannot.
+            ProbeStep::Ended(ProbeOutcome::Void(_)) => true,
             ProbeStep::Ended(ProbeOutcome::Unanswered) => {
                 self.reach.lost(pod.node(), &event.uid, event.sent_at);
                 true

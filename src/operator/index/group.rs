@@ -107,7 +107,7 @@ impl IndexedGroup {
 
     /// How far the group's pods can be probed.
     pub(in crate::operator) fn coverage(&self) -> ProbeCoverage {
-        ProbeCoverage::of(self.pods.values().map(|pod| pod.facts()))
+        ProbeCoverage::of(self.pods.values().map(|pod| (pod.facts(), pod.hindrance())))
     }
 
     /// An owner of the group's pods that sets the role label on them.

@@ -239,7 +239,7 @@ impl Index {
             // A crash of the active pod is for the owner to notice, and one connection to each is enough.
             let is_ours = probing == Probing::All && is_holder;
             let hold = if is_ours { spec.health.hold_connection } else { HoldConnection::Never };
-            (uid.clone(), pod.target(spec, hold).filter(|_| wanted))
+            (uid.clone(), pod.target(spec, is_holder, hold).filter(|_| wanted))
         };
         group.pods.iter().map(|(uid, pod)| target(uid, pod)).collect()
     }

@@ -8,7 +8,10 @@ use kube::ResourceExt as _;
 use crate::{
     api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef},
     election::{self, Member, Workload},
-    health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict},
+    health::{
+        self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict,
+        VoidCause,
+    },
     operator::{nodes::Nodes, record::Record},
     routing::{has_its_fencing_token, stamp_of},
 };
@@ -19,6 +22,8 @@ pub(super) struct TrackedPod {
     facts: PodFacts,
     evidence: PodEvidence,
     member: Member,
+    /// Why this replica cannot judge the pod.
+    hindrance: Option<VoidCause>,
     /// Which of the priorities match the pod's own labels, a bit for each.
     prioritized: u16,
 }
@@ -29,7 +34,7 @@ impl TrackedPod {
         let mut evidence = PodEvidence::new(thresholds(&facts, record));
         evidence.kubelet(&facts, now);
         let prioritized = prioritized(pod, &record.object.spec.election);
-        Self { member: member(pod, &facts, record), facts, evidence, prioritized }
+        Self { member: member(pod, &facts, record), facts, evidence, hindrance: None, prioritized }
     }
 
     /// Takes a newer version of the pod in. Returns whether it differs in anything but its version.
@@ -55,7 +60,7 @@ impl TrackedPod {
     /// Takes in what a probe did.
     pub(super) fn probed(&mut self, event: &ProbeEvent) {
         match event.step {
-            ProbeStep::Sent => self.evidence.probe_sent(event.seq, event.sent_at),
+            ProbeStep::Sent | ProbeStep::Stood => self.evidence.probe_sent(event.seq, event.sent_at),
             ProbeStep::Ended(outcome) => self.evidence.probe_answered(event.seq, event.sent_at, outcome),
             ProbeStep::Accepted => {}
             ProbeStep::AnsweredLate => self.evidence.probe_answered_late(event.seq, event.sent_at),
@@ -66,7 +71,7 @@ impl TrackedPod {
         &mut self.evidence
     }
 
-    /// Weighs the evidence. Returns whether the pod's standing changed.
+    /// Weighs the evidence. Returns whether the pod's standing changed, or whether this replica can judge it.
     pub(super) fn assess(&mut self, holder: Option<&str>, leases: &NodeLeases, now: Duration) -> bool {
         let standing = if holder == Some(self.facts.uid.as_str()) {
             health::JudgedAs::Holder
@@ -75,7 +80,14 @@ impl TrackedPod {
         };
         let lease = leases.of(self.node());
         let after = standing_of(self.evidence.verdict(standing, &lease, now));
-        std::mem::replace(&mut self.member.standing, after) != after
+        let hindrance = self.evidence.hindrance(now);
+        let before = std::mem::replace(&mut self.hindrance, hindrance);
+        (std::mem::replace(&mut self.member.standing, after), before) != (after, hindrance)
+    }
+
+    /// Why this replica cannot judge the pod.
+    pub(super) fn hindrance(&self) -> Option<VoidCause> {
+        self.hindrance
     }
 
     /// When the standing may change although nothing happens.
@@ -105,7 +117,12 @@ impl TrackedPod {
     }
 
     /// What to probe, and how often, if the pod can be probed at all.
-    pub(super) fn target(&self, spec: &LeaderGroupSpec, hold: HoldConnection) -> Option<Target> {
+    pub(super) fn target(
+        &self,
+        spec: &LeaderGroupSpec,
+        is_holder: bool,
+        hold: HoldConnection,
+    ) -> Option<Target> {
         let (ip, probe) = self.facts.target().filter(|_| !self.facts.finished())?;
         Some(Target {
             ip,
@@ -114,6 +131,7 @@ impl TrackedPod {
             listen: spec.lock.ttl.0,
             hold,
             threshold: spec.health.failure_threshold,
+            is_holder,
         })
     }
 }

@@ -66,6 +66,11 @@ fn the_targets_are_the_pods_that_can_be_probed() {
     let (never, kept) = (HoldConnection::Never, HoldConnection::WhenKeptAlive);
     assert_eq!(holds(Probing::All), [never, kept], "to the holder only");
     assert_eq!(holds(Probing::Holder), [never], "the owner holds one already");
+    for (probing, holders) in [(Probing::All, vec![false, true]), (Probing::Holder, vec![true])] {
+        let targets = case.index.targets(&name("web"), probing);
+        let found = targets.into_iter().filter_map(|(_, target)| target).map(|target| target.is_holder);
+        assert_eq!(found.collect::<Vec<_>>(), holders, "late answers of the holder are listened to first");
+    }
     // What goes elsewhere begins again.
     case.probe("a", ProbeOutcome::Success);
     case.seen("web");
@@ -271,4 +276,64 @@ fn a_question_is_answered_when_the_pod_answers_or_a_replica_that_sees_answers_on
         }
         assert_eq!(vouched, usize::from(answers), "blind: {blind}, {outcome:?}");
     }
+}
+
+#[test]
+fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holder_only() {
+    let mut case = Case::web();
+    let [this, other] = [(); 2].map(|()| SessionId::new());
+    case.beat(this, &[this, other]);
+    for uid in ["a", "b"] {
+        case.probe(uid, ProbeOutcome::Success);
+    }
+    case.seen("web");
+    let coverage = |case: &Case| case.index.group(&name("web")).expect("the group").coverage();
+    let mut asked = Vec::new();
+    for second in 1..=4 {
+        case.now += s(1);
+        case.dirty();
+        for uid in ["a", "b"] {
+            let requests = case.probe(uid, ProbeOutcome::Void(VoidCause::Descriptors));
+            asked.extend(requests.into_iter().map(|request| (second, request)));
+        }
+        case.index.advance(case.now);
+    }
+    assert!(
+        matches!(&asked[..], [(4, Request::AskOthers { pod, blind: false, .. })] if **pod == *"a"),
+        "{asked:?}"
+    );
+    assert_eq!(case.dirty(), ["web"], "there is something to report");
+    assert_eq!(coverage(&case), ProbeCoverage::Hindered(VoidCause::Descriptors));
+    // The answer is believed once the pod has not been judged for a ttl.
+    case.apply(Event::Opinion(other, Opinion { what: What::Vouch, pods: vec!["a".into()] }));
+    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+    case.now += s(2);
+    assert_eq!(case.seen("web")[0].1, Standing::HeardElsewhere);
+    for uid in ["a", "b"] {
+        case.probe(uid, ProbeOutcome::Success);
+    }
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    assert_eq!(coverage(&case), ProbeCoverage::TcpOnly);
+}
+
+/// The group was stored under older rules.
+#[test]
+fn a_timeout_that_is_no_longer_valid_is_named_and_the_pods_are_probed_with_the_longest_one() {
+    let mut case = Case::web();
+    let mut object = case.object("web", "g1", "web", 0);
+    object["spec"]["lock"] = json!({ "ttl": "1h", "retryInterval": "100ms" });
+    object["spec"]["health"]["timeout"] = "1h".into();
+    case.watch(object);
+    assert_eq!(case.obstacle("web"), Some(Reason::InvalidSpec));
+    let group = case.index.group(&name("web")).expect("the group");
+    let invalid = "spec.health.timeout must be at most 10 times lock.retryInterval: write a shorter timeout, or a longer \
+                   retryInterval";
+    assert_eq!(group.invalid(), Some(invalid));
+    for uid in ["a", "b"] {
+        case.pod(uid, "web", &json!({}));
+    }
+    let targets = case.index.targets(&name("web"), Probing::All);
+    let timeouts = targets.into_iter().filter_map(|(_, target)| Some(target?.probe.timeout));
+    assert_eq!(timeouts.collect::<Vec<_>>(), [s(1); 2]);
 }

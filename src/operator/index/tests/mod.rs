@@ -17,8 +17,9 @@ use super::{Event, Index, IndexedGroup, Notice, Request};
 use crate::{
     api::{HoldConnection, Reason, Role, Sighting},
     election::Standing,
-    health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep},
+    health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep, VoidCause},
     operator::{
+        coverage::ProbeCoverage,
         lock_view::{LockNews, Yielded},
         object::GroupName,
         opinion::{Opinion, What},
