@@ -33,3 +33,4 @@ mod requests;
 mod rights;
 mod switchover;
 mod templates;
+mod webhooks;

@@ -101,7 +101,7 @@ impl Request {
     pub fn writes(&self) -> bool {
         !matches!(
             self,
-            Self::Server(Call::Pod(_) | Call::Try(_) | Call::Stamped(_) | Call::Group)
+            Self::Server(Call::Pod(_) | Call::Try(..) | Call::Stamped(_) | Call::Group)
                 | Self::Database(Statement::Row { .. })
         )
     }
@@ -150,7 +150,7 @@ impl Task {
         let next = match effect {
             Effect::Read if self.stage == 0 => database(Statement::Row { group: self.group }),
             Effect::Verify(pod) => server(Call::Pod(pod.clone())),
-            Effect::Try { pod, .. } => server(Call::Try(pod.clone())),
+            Effect::Try { pod, from, .. } => server(Call::Try(pod.clone(), from.clone())),
             Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
             Effect::Confirm { token } => database(Statement::Confirm { token: *token }),
             Effect::Vacate { token } => database(Statement::Vacate { token: *token }),
@@ -275,8 +275,11 @@ impl Task {
             (Effect::Try { .. }, Response::Server(answer)) => outcome(match answer {
                 Answer::Accepted => Outcome::Accepted,
                 Answer::Refused => Outcome::Refused("a policy".to_owned()),
+                Answer::HolderRefused => Outcome::HolderRefused("a policy".to_owned()),
+                Answer::Unclear => Outcome::Failed,
                 _ => Outcome::Conflict,
             }),
+            (Effect::Promote { .. }, Response::Server(Answer::Unclear)) => outcome(Outcome::Failed),
             (Effect::Promote { .. }, Response::Server(Answer::Refused)) => {
                 outcome(Outcome::Refused("a policy".to_owned()))
             }
@@ -394,7 +397,11 @@ impl Task {
                 }
                 self.next_pod()
             }
-            Answer::Accepted | Answer::Patched(_) | Answer::Pods(_) => unreachable!("it was not asked for"),
+            Answer::Accepted
+            | Answer::HolderRefused
+            | Answer::Unclear
+            | Answer::Patched(_)
+            | Answer::Pods(_) => unreachable!("it was not asked for"),
         }
     }
 
