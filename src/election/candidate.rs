@@ -167,41 +167,48 @@ impl Group {
         self.back_off(now);
     }
 
-    /// A dry run had no definite answer. It may be this pod alone that a webhook does not answer for, so another one
-    /// takes its place, if there is still a reason to change the holder: one that was not tried yet, and in an
-    /// unplanned change needs no dry run.
+    /// A dry run had no definite answer. It may be this pod alone that a webhook does not answer for, so a pod that
+    /// needs no dry run takes its place, if there is still a reason to change the holder.
     pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        self.untried.push(change.holder.uid.clone());
-        let fails = |holder: &PodRef| self.case_against(holder).is_some();
-        if matches!(change.reason, Reason::Failback | Reason::Rollout) && self.is_finished() {
-            // The holder works, and nothing is urgent.
-            self.untried.clear();
-            self.move_after = now + MOVE_PAUSE;
-            return self.settle(now);
+        if change.reason.is_planned() && self.is_finished() {
+            return self.untried_plan(&change, now);
         }
-        let leaves = self.is_finished() && change.reason == Reason::NodeCordoned;
-        let to_any = self.is_finished() && change.reason == Reason::Switchover && self.names_no_pod();
+        let fails = |holder: &PodRef| self.case_against(holder).is_some();
         let goes_on = !self.is_finished()
-            || leaves
-            || to_any
             || change.reason == Reason::LabelLost
             || self.row.holder.as_ref().is_none_or(fails);
         let next = self.best(change.from.as_ref(), |member| {
-            let moves = Some(&member.pod) != change.from.as_ref() && self.may_follow(member, change.reason);
-            let may = moves || !(leaves || to_any);
-            let known = change.reason.is_planned() || !self.needs_trial(&member.pod, change.reason);
-            may && known && !self.untried.contains(&member.pod.uid)
+            member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod, change.reason)
         });
-        if let Some(holder) = next.filter(|_| goes_on && self.may_begin()) {
-            return self.begin(Change { holder, ..change }, effects);
+        match next.filter(|_| goes_on && self.may_begin()) {
+            Some(holder) => self.begin(Change { holder, ..change }, effects),
+            None => self.back_off(now),
         }
-        self.untried.clear();
-        if leaves {
-            // The holder works. Its group stays ready for a failover meanwhile.
-            self.move_after = now + MOVE_PAUSE;
+    }
+
+    /// The same before a planned change. The change is weighed again, as its cause may be over. Pods that were not
+    /// tried yet are preferred then. If there are none, a pause follows.
+    fn untried_plan(&mut self, change: &Change, now: Duration) {
+        let uid = &change.holder.uid;
+        let again = self.untried.contains(uid);
+        self.untried.push(uid.clone());
+        let leads_on = change.reason == Reason::NodeCordoned
+            || (change.reason == Reason::Switchover && self.names_no_pod());
+        let other = self.best(change.from.as_ref(), |member| {
+            let moves = Some(&member.pod) != change.from.as_ref();
+            moves && self.may_follow(member, change.reason) && !self.untried.contains(&member.pod.uid)
+        });
+        let fails = change.from.as_ref().is_none_or(|from| self.case_against(from).is_some());
+        if fails || (leads_on && !again && other.is_some()) {
             return self.settle(now);
         }
-        self.back_off(now);
+        self.untried.clear();
+        if change.reason == Reason::Switchover {
+            return self.back_off(now);
+        }
+        // The holder works. Its group stays ready for a failover meanwhile.
+        self.move_after = now + MOVE_PAUSE;
+        self.settle(now);
     }
 
     /// Whether a change of holder may begin, or go on: a group that is being deleted or obstructed changes no holder,

@@ -1,5 +1,5 @@
-//! An admission webhook for pods that a test controls: a server of its own that lets changes pass, denies them, fails or
-//! hangs.
+//! An admission webhook for pods that a test controls: a server of its own that lets changes pass, denies them, fails
+//! or hangs.
 
 use std::{
     net::{IpAddr, SocketAddr},

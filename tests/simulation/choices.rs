@@ -158,7 +158,7 @@ impl Model {
         actions.extend(Forgery::ALL.map(|forgery| Action::Restamp { pod, forgery }));
         match &self.server.refusing {
             None => {
-                let refusals = [Refusal::Promotion, Refusal::Role, Refusal::Unclear];
+                let refusals = [Refusal::Promotion, Refusal::Role];
                 actions.extend(refusals.map(|refusal| Action::Refuse { pod, refusal }));
             }
             Some((uid, _)) if *uid == found.pod.uid => actions.push(Action::Permit),
