@@ -183,8 +183,10 @@ fn step_words(step: &Effect) -> String {
     match step {
         Effect::Read => "read the lock's row and the group".to_owned(),
         Effect::Verify(pod) => format!("read {} again, to confirm the evidence", pod.name),
-        Effect::Try { pod, .. } => {
-            format!("ask the API server whether it lets {} be labelled active (a dry run)", pod.name)
+        Effect::Try { pod, from, .. } => {
+            let strip = from.iter().map(|from| format!("the active label be taken off {} and ", from.name));
+            let strip = strip.collect::<String>();
+            format!("ask the API server whether it lets {strip}{} be labelled active (a dry run)", pod.name)
         }
         Effect::Grant(grant) => {
             let token = grant.expected.max(grant.floor) + 1;

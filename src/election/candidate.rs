@@ -11,6 +11,9 @@ use super::{
 };
 use crate::api::{PodRef, Reason, Role};
 
+/// What is reported of a pod whose promotion failed again and again.
+const UNANSWERED: &str = "the API server gave no definite answer to several writes that would make it active";
+
 impl Group {
     /// The best pod to take over from `former`.
     pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
@@ -21,7 +24,7 @@ impl Group {
     ///
     /// - a pod that is already labelled active,
     /// - a pod on another node than a silent holder,
-    /// - a pod whose writes were not refused,
+    /// - a pod whose writes were not refused, and whose last dry run was answered,
     /// - a pod whose node is not about to be emptied,
     /// - a pod that has not failed lately,
     /// - a pod of its workload's newest revision: a rollout deletes all others, so this one costs a single change of
@@ -41,7 +44,7 @@ impl Group {
         let token = Some(self.declared.token);
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
-            let refused = self.refusals.has(&member.pod.uid);
+            let refused = self.refusals.has(&member.pod.uid) || self.untried.contains(&member.pod.uid);
             let outdated = self.is_outdated(member, lost);
             let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
@@ -119,13 +122,13 @@ impl Group {
     }
 
     /// Whether a dry run has to show first that the API server lets this pod be labelled active: nothing shows it so
-    /// far, and the attempt would cost another pod its label; or an earlier attempt failed.
-    pub(super) fn needs_trial(&self, holder: &PodRef) -> bool {
+    /// far, or nothing is urgent, and the attempt would cost another pod its label; or an earlier attempt failed.
+    pub(super) fn needs_trial(&self, holder: &PodRef, reason: Reason) -> bool {
         let unknown = self.accepted.as_ref() != Some(&holder.uid);
         self.member(&holder.uid).filter(|member| unknown && member.role != Role::Active).is_some_and(
             |member| {
-                self.refusals.has(&holder.uid)
-                    || (!member.stamped_by_us && self.strays(&holder.uid).next().is_some())
+                let weighs = reason.is_planned() || !member.stamped_by_us;
+                self.refusals.has(&holder.uid) || (weighs && self.strays(&holder.uid).next().is_some())
             },
         )
     }
@@ -147,36 +150,70 @@ impl Group {
         }
     }
 
+    /// The API server refuses to take the label off the holder of a planned change. The holder works and keeps it. What
+    /// was planned is weighed again after a pause.
+    pub(super) fn holder_refused(&mut self, change: &Change, message: String, now: Duration) {
+        let former = |member: &&Member| change.from.as_ref() == Some(&member.pod);
+        if let Some(member) = self.world.members.iter().find(former) {
+            self.refusals.stamp(member, message);
+        }
+        self.settle(now);
+    }
+
+    /// A promotion had no definite answer. It is repeated, because it may have taken effect. After several failures
+    /// another candidate takes the place of the pod, as after a refusal, if there is one.
+    pub(super) fn promotion_failed(&mut self, change: &Change, now: Duration) {
+        let holder = &change.holder;
+        let others = self.fails_repeatedly() && self.successor(Some(holder)).is_some();
+        let standby = |member: &&Member| member.pod == *holder && member.role != Role::Active;
+        if let Some(member) = self.world.members.iter().find(standby).filter(|_| others) {
+            self.refusals.promotion(member, UNANSWERED.to_owned());
+        }
+        self.back_off(now);
+    }
+
     /// A dry run had no definite answer. It may be this pod alone that a webhook does not answer for, so a pod that
     /// needs no dry run takes its place, if there is still a reason to change the holder.
     pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        let fails = |holder: &PodRef| self.case_against(holder).is_some();
-        if matches!(change.reason, Reason::Failback | Reason::Rollout) && self.is_finished() {
-            // The holder works, and nothing is urgent.
-            self.move_after = now + MOVE_PAUSE;
-            return self.settle(now);
+        if change.reason.is_planned() && self.is_finished() {
+            return self.untried_plan(&change, now);
         }
-        let leaves = self.is_finished() && change.reason == Reason::NodeCordoned;
-        let to_any = self.is_finished() && change.reason == Reason::Switchover && self.names_no_pod();
+        let fails = |holder: &PodRef| self.case_against(holder).is_some();
         let goes_on = !self.is_finished()
-            || leaves
-            || to_any
             || change.reason == Reason::LabelLost
             || self.row.holder.as_ref().is_none_or(fails);
         let next = self.best(change.from.as_ref(), |member| {
-            let moves = Some(&member.pod) != change.from.as_ref() && self.may_follow(member, change.reason);
-            let may = moves || !(leaves || to_any);
-            may && member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod)
+            member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod, change.reason)
         });
         match next.filter(|_| goes_on && self.may_begin()) {
             Some(holder) => self.begin(Change { holder, ..change }, effects),
-            // The holder works. Its group stays ready for a failover meanwhile.
-            None if leaves => {
-                self.move_after = now + MOVE_PAUSE;
-                self.settle(now);
-            }
             None => self.back_off(now),
         }
+    }
+
+    /// The same before a planned change. The change is weighed again, as its cause may be over. Pods that were not
+    /// tried yet are preferred then. If there are none, a pause follows.
+    fn untried_plan(&mut self, change: &Change, now: Duration) {
+        let uid = &change.holder.uid;
+        let again = self.untried.contains(uid);
+        self.untried.push(uid.clone());
+        let leads_on = change.reason == Reason::NodeCordoned
+            || (change.reason == Reason::Switchover && self.names_no_pod());
+        let other = self.best(change.from.as_ref(), |member| {
+            let moves = Some(&member.pod) != change.from.as_ref();
+            moves && self.may_follow(member, change.reason) && !self.untried.contains(&member.pod.uid)
+        });
+        let fails = change.from.as_ref().is_none_or(|from| self.case_against(from).is_some());
+        if fails || (leads_on && !again && other.is_some()) {
+            return self.settle(now);
+        }
+        self.untried.clear();
+        if change.reason == Reason::Switchover {
+            return self.back_off(now);
+        }
+        // The holder works. Its group stays ready for a failover meanwhile.
+        self.move_after = now + MOVE_PAUSE;
+        self.settle(now);
     }
 
     /// Whether a change of holder may begin, or go on: a group that is being deleted or obstructed changes no holder,

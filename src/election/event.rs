@@ -49,12 +49,14 @@ pub enum Effect {
     /// Read this pod by a quorum read. -> [`Outcome::Verified`]
     Verify(PodRef),
     /// Ask the API server whether it would let this pod be labelled active, without writing anything: a dry run of
-    /// step 4. -> [`Outcome::Accepted`] or [`Outcome::Refused`]
+    /// step 4. -> [`Outcome::Accepted`], [`Outcome::Refused`] or [`Outcome::HolderRefused`]
     Try {
         /// The token of the stamp.
         token: i64,
         /// The pod.
         pod: PodRef,
+        /// The holder that would lose the label for a planned change, for a dry run of step 3 as well.
+        from: Option<PodRef>,
     },
     /// Step 1. -> [`Outcome::Granted`]
     Grant(GrantRequest),
@@ -161,6 +163,9 @@ pub enum Outcome {
     Accepted,
     /// The API server refuses to label the pod active, and would refuse it again. Nothing was written.
     Refused(String),
+    /// The API server refuses to take the label off the holder of a planned change, and would refuse it again. Nothing
+    /// was written.
+    HolderRefused(String),
     /// The row names the new holder, with this token.
     Granted {
         /// The new token.

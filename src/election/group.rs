@@ -126,6 +126,8 @@ pub struct Group {
     pub(super) retried: Option<String>,
     /// The UID of the pod that passed the last dry run: the API server would let it be labelled active.
     pub(super) accepted: Option<String>,
+    /// The UIDs of the pods whose dry runs for the present change had no definite answer.
+    pub(super) untried: Vec<String>,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
     /// The pods that failed lately. Kept while other replicas own the group.
@@ -154,8 +156,10 @@ pub struct Group {
     pub(super) conflicts: u32,
     /// Since when there has been evidence against the current holder, for the lock delay.
     pub(super) lost_since: Option<Duration>,
-    /// When a deletion stops waiting for the database.
+    /// When a deletion stops waiting for the database, or for rights to the pods.
     pub(super) retire_by: Option<Duration>,
+    /// When a deletion leaves labels that could not be settled as they are, whatever the reason.
+    pub(super) labels_by: Option<Duration>,
     /// When the failed step of a deletion, a failed confirmation, or the grant or release with an unknown result, is
     /// tried again.
     pub(super) retry_at: Option<Duration>,
@@ -184,6 +188,7 @@ impl Group {
             refusals: Refusals::default(),
             retried: None,
             accepted: None,
+            untried: Vec::new(),
             last_request: LastRequest::default(),
             lapses: Lapses::default(),
             move_after: Duration::ZERO,
@@ -199,6 +204,7 @@ impl Group {
             conflicts: 0,
             lost_since: None,
             retire_by: None,
+            labels_by: None,
             retry_at: None,
             doubted: false,
             wake: None,

@@ -19,6 +19,8 @@ pub enum SwitchoverRefusal {
     NotEligible(String),
     /// No other pod could become active.
     NoCandidate,
+    /// The API server refuses to take the label off this pod, which is active.
+    HolderRefused(String),
     /// The group has no active pod that works, or may not change its holder for another reason.
     NotNow,
     /// The change was begun and could not be completed.
@@ -51,10 +53,17 @@ impl fmt::Display for SwitchoverRefusal {
                 "no other pod could become active now: check that one is ready, that its node is not cordoned, and \
                  that no rollout is about to delete it; the condition Redundant says more",
             ),
+            Self::HolderRefused(pod) => write!(
+                f,
+                "the API server refuses to take the active label off {pod}; the condition Redundant says why"
+            ),
             Self::NotNow => f.write_str(
                 "the group has no active pod that works, or could not change its holder; its condition Ready says why",
             ),
-            Self::Failed => f.write_str("the change was begun and could not be completed"),
+            Self::Failed => f.write_str(
+                "the change was begun and could not be completed, or the API server, perhaps because of a webhook, did not \
+                 answer in time whether it would let it be",
+            ),
         }
     }
 }

@@ -12,6 +12,8 @@ use super::{
 /// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before
 /// it leaves their labels as they are.
 const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
+/// The same if the labels could not be settled for another reason. It may be one of this pod alone.
+const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Group {
     pub(super) fn retire(&mut self, step: Retirement, effects: &mut Effects) {
@@ -46,7 +48,10 @@ impl Group {
                 if now >= give_up { Some(Retirement::Labels) } else { None }
             }
             (Retirement::Tombstone, _) => Some(Retirement::Labels),
-            (Retirement::Labels, Outcome::Cleared) => Some(Retirement::Finalizer),
+            (Retirement::Labels, Outcome::Cleared) => {
+                self.labels_by = None;
+                Some(Retirement::Finalizer)
+            }
             (Retirement::Labels, Outcome::ClearRefused) => {
                 // When a namespace is deleted, the operator may lose its rights in it before the groups are gone, and
                 // never gets them back. The deletion must not wait for that.
@@ -54,9 +59,11 @@ impl Group {
                 if now >= give_up { Some(Retirement::Finalizer) } else { None }
             }
             (Retirement::Labels, _) => {
-                // The API server is unreachable, so it is unknown what it would allow.
+                // It is unknown what the API server would allow. If it does not answer at all, the finalizer cannot be
+                // removed either, and the labels are tried again.
                 self.retire_by = None;
-                None
+                let give_up = *self.labels_by.get_or_insert(now + LONGEST_PATIENCE);
+                if now >= give_up { Some(Retirement::Finalizer) } else { None }
             }
             (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Rejected(Rejection::GroupGone)) => {
                 self.phase = Phase::Retired;
@@ -65,11 +72,14 @@ impl Group {
             _ => None,
         };
         if let Some(next) = next {
-            (self.retire_by, self.failures) = (None, 0);
+            self.retire_by = None;
+            // Otherwise the finalizer may not go either.
+            self.failures = if self.labels_by.is_none() { 0 } else { self.failures };
             return self.retire(next, effects);
         }
         let again = now + self.next_pause();
         self.retry_at = Some(self.retire_by.map_or(again, |give_up| again.min(give_up)));
-        self.phase = Phase::Retiring(step);
+        let unsettled = step == Retirement::Finalizer && self.labels_by.is_some();
+        self.phase = Phase::Retiring(if unsettled { Retirement::Labels } else { step });
     }
 }

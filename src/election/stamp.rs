@@ -45,7 +45,7 @@ impl Group {
             // The policy that refused it may have changed, and the status says how many pods could take over.
             Some(pod) => {
                 self.retried = Some(pod.uid.clone());
-                Effect::Try { token: token + 1, pod }
+                Effect::Try { token: token + 1, pod, from: None }
             }
             None => Effect::Stamp { token, pods },
         };

@@ -151,6 +151,9 @@ impl Group {
             (Phase::Trying(change), outcome @ (Outcome::Accepted | Outcome::Refused(_))) => {
                 self.tried(change, outcome, now, effects);
             }
+            (Phase::Trying(change), Outcome::HolderRefused(message)) => {
+                self.holder_refused(&change, message, now);
+            }
             (Phase::Trying(change), _) => self.untried(change, now, effects),
             (Phase::Promoting(change), Outcome::Refused(message)) => {
                 self.unused.nothing_written();
@@ -189,6 +192,9 @@ impl Group {
             (Phase::Promoting(change), Outcome::Promoted) => {
                 self.refusals.promoted(&change.holder.uid);
                 self.confirm(change, effects);
+            }
+            (Phase::Promoting(change), Outcome::Failed | Outcome::Unknown) => {
+                self.promotion_failed(&change, now);
             }
             (Phase::Promoting(change), Outcome::Conflict) if self.conflicts < MOST_CONFLICTS => {
                 self.conflicts += 1;
@@ -257,10 +263,12 @@ impl Group {
     fn forget(&mut self) {
         (self.awaiting, self.stamping, self.witness) = (None, None, None);
         (self.lost_since, self.retire_by, self.retry_at) = (None, None, None);
+        self.labels_by = None;
         (self.grant, self.in_doubt) = (None, false);
         (self.failures, self.conflicts, self.stamp_failures) = (0, 0, 0);
         self.unused.forget();
         self.last_request = LastRequest::default();
+        self.untried.clear();
         (self.suspect, self.retried) = (None, None);
         self.preferred = None;
     }
@@ -268,9 +276,11 @@ impl Group {
     /// Begins a change of holder: with step 1, or with a dry run of step 4 if the new holder may turn out to be a pod
     /// that the API server refuses to change.
     pub(super) fn begin(&mut self, change: Change, effects: &mut Effects) {
-        if self.needs_trial(&change.holder) {
+        if self.needs_trial(&change.holder, change.reason) {
             let (token, pod) = (self.declared.token + 1, change.holder.clone());
-            return self.go(Phase::Trying(change), Effect::Try { token, pod }, effects);
+            let planned = change.from.as_ref().filter(|_| change.reason.is_planned() && self.is_finished());
+            let from = planned.cloned();
+            return self.go(Phase::Trying(change), Effect::Try { token, pod, from }, effects);
         }
         self.ask_for_grant(change, effects);
     }
@@ -279,6 +289,7 @@ impl Group {
     /// restored backup set one of these back, the others still have it.
     pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) {
         self.accepted = None;
+        self.untried.clear();
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
         let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));
@@ -435,7 +446,7 @@ impl Group {
     }
 
     /// The members that are labelled active without being the holder.
-    pub(super) fn strays(&self, holder: &str) -> impl Iterator<Item = &Member> {
+    pub(crate) fn strays(&self, holder: &str) -> impl Iterator<Item = &Member> {
         self.world
             .members
             .iter()

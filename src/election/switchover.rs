@@ -81,9 +81,8 @@ impl Group {
     /// about to be emptied, to a pod of the newest revision if a rollout is about to delete it. Returns whether it did.
     /// Without such a pod the holder stays until it is deleted.
     pub(super) fn leave(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
-        let Some(present) = self.member(&holder.uid).filter(|_| !self.world.policy.paused) else {
-            return false;
-        };
+        let held = self.world.policy.paused || self.refusals.bars_stamp(&holder.uid);
+        let Some(present) = self.member(&holder.uid).filter(|_| !held) else { return false };
         let (reason, successor) = if present.leaving {
             let may = |member: &Member| self.may_follow(member, Reason::NodeCordoned);
             (Reason::NodeCordoned, self.successor_that_stays(holder, may))
@@ -110,7 +109,9 @@ impl Group {
     /// What a user has requested stays until the next change.
     pub(super) fn fail_back(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
         let since = self.preferred.take();
-        let held = self.world.policy.paused || self.row.reason == Some(Reason::Switchover);
+        let held = self.world.policy.paused
+            || self.row.reason == Some(Reason::Switchover)
+            || self.refusals.bars_stamp(&holder.uid);
         let Some(delay) = self.world.policy.failback.filter(|_| !held) else { return false };
         self.wake_after_lapses();
         let Some(present) = self.member(&holder.uid) else { return false };
@@ -188,6 +189,9 @@ impl Group {
         use SwitchoverRefusal as R;
         if self.world.policy.paused {
             return Err(R::Paused);
+        }
+        if self.refusals.bars_stamp(&holder.uid) {
+            return Err(R::HolderRefused(holder.name.clone()));
         }
         let Some(name) = &request.to else {
             let may = |member: &Member| self.may_follow(member, Reason::Switchover);

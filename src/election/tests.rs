@@ -3,6 +3,7 @@
 mod candidates;
 mod cordon;
 mod failback;
+mod planned;
 mod rollout;
 mod switchover;
 
@@ -98,16 +99,29 @@ struct Case {
     group: Group,
     now: Duration,
     asked: Vec<(Ticket, Effect)>,
+    /// Whether the test answers the dry runs before planned changes. Otherwise they succeed.
+    tries: bool,
 }
 
 impl Case {
     /// Makes this replica the owner, and answers its read with this row and the declaration of the world.
     fn new(world: World, row: Row) -> Self {
         let declared = world.declared.clone();
-        let mut case = Self { group: Group::new(world.clone()), now: NOW, asked: Vec::new() };
+        let mut case = Self { group: Group::new(world.clone()), now: NOW, asked: Vec::new(), tries: true };
         case.step(Event::Owned { seed: Uuid::from_u128(1_000), row: None, world });
         assert_eq!(case.effect(), Effect::Read);
         case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+        case.tries = false;
+        case.accept();
+        case
+    }
+
+    /// The same, where the test answers the dry runs before planned changes.
+    fn trying(world: World) -> Self {
+        let mut case = Self { group: Group::new(world.clone()), now: NOW, asked: Vec::new(), tries: true };
+        let declared = world.declared.clone();
+        case.step(Event::Owned { seed: Uuid::from_u128(1_000), row: None, world });
+        case.answer(Outcome::Read { row: Some(row(5, Some("a"), true)), declared: Some(declared) });
         case
     }
 
@@ -117,6 +131,17 @@ impl Case {
 
     fn step(&mut self, event: Event) {
         self.asked = self.group.step(event, self.now);
+        self.accept();
+    }
+
+    /// Lets the dry run before a planned change succeed, unless the test answers it.
+    fn accept(&mut self) {
+        let planned = |(_, effect): &(Ticket, Effect)| matches!(effect, Effect::Try { from: Some(_), .. });
+        if let Some(at) = self.asked.iter().position(planned).filter(|_| !self.tries) {
+            let (ticket, _) = self.asked.remove(at);
+            let world = self.group.world().clone();
+            self.asked.extend(self.group.step(Event::Outcome(ticket, Outcome::Accepted, world), self.now));
+        }
     }
 
     fn world(&mut self, world: World) {
@@ -536,7 +561,8 @@ fn a_term_of_another_database_with_the_same_token_is_fenced_off() {
 #[test]
 fn an_outcome_for_an_earlier_election_of_the_same_group_is_ignored() {
     let adopted = |seed| {
-        let mut case = Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new() };
+        let mut case =
+            Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new(), tries: false };
         let (row, world) = (Some(row(5, Some("a"), true)), with(Standing::Silent));
         case.step(Event::Owned { seed: Uuid::from_u128(seed), row, world });
         assert!(matches!(case.effect(), Effect::Grant(_)));
@@ -678,7 +704,8 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
         assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![known("b")] });
         (world.members[1].role, world.members[1].stamp) = (role, Some(6));
         case.meanwhile(world.clone());
-        let mut failed = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+        let mut failed =
+            Case { group: case.group.clone(), now: NOW, asked: case.asked.clone(), tries: case.tries };
         case.answer(Outcome::Stamped(Vec::new()));
         if active {
             assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 7));
@@ -1246,7 +1273,7 @@ fn a_deletion_does_not_wait_for_the_database_for_ever() {
     case.answer(Outcome::Failed);
     assert!(matches!(case.effect(), Effect::Clear { .. }));
     // No replica is the owner, and none can become it.
-    let mut case = Case { group: Group::new(world.clone()), now: NOW, asked: Vec::new() };
+    let mut case = Case { group: Group::new(world.clone()), now: NOW, asked: Vec::new(), tries: false };
     case.step(Event::Tick);
     assert!(case.asked.is_empty());
     world.lock_away = true;
@@ -1292,17 +1319,64 @@ fn a_deletion_does_not_wait_for_rights_to_the_pods_for_ever() {
         case.asked.first().map(|(_, effect)| effect.clone())
     };
     assert_eq!(retry(9, Outcome::ClearRefused), None);
-    // It is unknown whether the write would be allowed now, however long that lasts.
+    // It is unknown whether the write would be allowed now.
     assert_eq!(retry(6, Outcome::Failed), None);
-    assert_eq!(retry(60, Outcome::Failed), None);
+    assert_eq!(retry(30, Outcome::Failed), None);
     assert_eq!(retry(6, Outcome::ClearRefused), None);
     assert_eq!(retry(9, Outcome::ClearRefused), None);
     assert_eq!(retry(6, Outcome::ClearRefused), Some(Effect::Unfinalize));
 }
 
 #[test]
+fn a_deletion_leaves_labels_that_cannot_be_written_if_the_api_server_lets_the_finalizer_go() {
+    let mut world = settled();
+    world.deleting = true;
+    let mut case = Case::stable(world);
+    case.answer(Outcome::Tombstoned);
+    let (mut clears, mut unfinalizes) = (0, Vec::new());
+    for _ in 0..60 {
+        match case.asked.first().map(|(_, effect)| effect.clone()) {
+            None => {
+                case.now = case.group.wake().expect("it tries again");
+                case.step(Event::Tick);
+            }
+            Some(Effect::Clear { .. }) => {
+                clears += 1;
+                case.answer(Outcome::Failed);
+            }
+            // The API server does not answer at all: the labels are tried again, and in between there are pauses.
+            Some(Effect::Unfinalize) => {
+                unfinalizes.push((case.now - NOW, clears));
+                case.answer(Outcome::Failed);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let (first, tried) = unfinalizes[0];
+    assert!(first >= Duration::from_mins(1) && tried > 10, "{unfinalizes:?}");
+    let pairs = unfinalizes.iter().zip(&unfinalizes[1..]);
+    assert!(pairs.clone().count() > 3, "{unfinalizes:?}");
+    assert!(
+        pairs.clone().all(|(one, next)| next.1 == one.1 + 1 && next.0 >= one.0 + Duration::from_secs(1)),
+        "{unfinalizes:?}"
+    );
+    // Once they are settled, only the finalizer is left.
+    while !matches!(case.asked.first(), Some((_, Effect::Clear { .. }))) {
+        case.now = case.group.wake().unwrap_or(case.now);
+        if case.asked.is_empty() { case.step(Event::Tick) } else { case.answer(Outcome::Failed) }
+    }
+    case.answer(Outcome::Cleared);
+    assert_eq!(case.effect(), Effect::Unfinalize);
+    case.answer(Outcome::Failed);
+    case.now = case.group.wake().expect("it tries again");
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Unfinalize);
+}
+
+#[test]
 fn without_ownership_nothing_is_done() {
-    let mut case = Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new() };
+    let mut case =
+        Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new(), tries: false };
     case.step(Event::Tick);
     assert!(case.asked.is_empty());
     let mut case = Case::stable(with(Standing::Silent));
@@ -1428,7 +1502,8 @@ fn a_plan_finishes_what_was_begun() {
 #[test]
 fn an_owner_reads_nothing_if_the_claimed_row_and_the_watch_agree() {
     let adopt = |world: World, row: Row| {
-        let mut case = Case { group: Group::new(World::default()), now: NOW, asked: Vec::new() };
+        let mut case =
+            Case { group: Group::new(World::default()), now: NOW, asked: Vec::new(), tries: false };
         case.step(Event::Owned { seed: Uuid::from_u128(1_000), row: Some(row), world });
         case
     };

@@ -201,9 +201,14 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         let message = format!("none of {members} pods could be active{cause}");
         return finding(Active, false, Reason::NoEligiblePod, message);
     }
+    // The holder is not labelled.
+    let mut labelled = view.group.election().strays("").map(|member| member.pod.name.as_str());
+    let kept = labelled.next().map_or_else(String::new, |name| {
+        format!("{name} keeps the active label, and no other pod may become active before it has lost it: ")
+    });
     match &view.group.trouble {
-        Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, text.clone()),
-        Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, text.clone()),
+        Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, format!("{kept}{text}")),
+        Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, format!("{kept}{text}")),
         Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
         None => finding(Active, false, Reason::Changing, "a change of holder is under way"),
     }

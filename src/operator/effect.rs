@@ -133,11 +133,14 @@ impl Call<'_> {
         Ok(match effect {
             Effect::Read => self.read(learned).await?,
             Effect::Verify(pod) => Outcome::Verified(self.verify(&pod, learned).await?),
-            Effect::Try { token, pod } => match router.try_promotion(group, key, token, &pod).await? {
-                Trial::Accepted => Outcome::Accepted,
-                Trial::Refused(refused) => return Err(Failure::refused(&refused)),
-                Trial::Gone => Outcome::Conflict,
-            },
+            Effect::Try { token, pod, from } => {
+                match router.try_change(group, key, token, &pod, from.as_ref()).await? {
+                    Trial::Accepted => Outcome::Accepted,
+                    Trial::Refused(refused) => return Err(Failure::refused(&refused)),
+                    Trial::HolderRefused(refused) => Outcome::HolderRefused(refused.to_string()),
+                    Trial::Gone => Outcome::Conflict,
+                }
+            }
             Effect::Grant(grant) => self.grant(grant).await?,
             Effect::Vacate { token } => self.vacate(Token::new(token)).await?,
             Effect::Declare { previous, next } => match router.declare(group, &previous, &next).await? {

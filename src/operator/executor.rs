@@ -4,6 +4,8 @@
 //! time. So only a bounded number of tasks is under way, and the others wait here, the more urgent ones first. A call's
 //! time limit begins when the call does, so a task that waits does not time out. What waits is bounded by the number of
 //! groups: each has at most one step, one stamping, one report, and one write for each slice of its Services.
+//!
+//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]).
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use super::{
     keys::KeyRule,
     message::Message,
-    queue::{Queue, Urgency},
+    queue::{Place, Queue, Urgency},
 };
 use crate::{
     routing::{OnWrite, Router},
@@ -22,6 +24,7 @@ use crate::{
 use leadergroup_lock::Store;
 
 /// What the tasks of the controller share.
+#[derive(Clone)]
 pub(super) struct Context {
     pub(super) router: Router,
     pub(super) store: Store,
@@ -33,11 +36,21 @@ pub(super) struct Context {
     pub(super) keys: KeyRule,
 }
 
+impl Context {
+    /// The same for a task with this place.
+    fn at(&self, place: Place) -> Self {
+        let give_way = Arc::new(move || place.give_way().map(|late| Box::new(late) as Box<dyn Send>));
+        Self { router: self.router.clone().patient(give_way), ..self.clone() }
+    }
+}
+
+type Task = Box<dyn FnOnce(Place) -> BoxFuture<'static, ()> + Send>;
+
 /// Starts the controller's tasks. Each task makes its calls and sends at most one message.
 pub(super) struct Executor {
     context: Arc<Context>,
     tasks: JoinSet<()>,
-    waiting: Queue<BoxFuture<'static, ()>>,
+    waiting: Queue<Task>,
 }
 
 impl Executor {
@@ -60,11 +73,16 @@ impl Executor {
         C: FnOnce(Arc<Context>) -> F + Send + 'static,
         F: Future<Output = Message> + Send,
     {
-        self.start_silent(urgency, |context| async move {
-            let message = call(context.clone()).await;
-            // The controller is gone only when the process ends.
-            let _ = context.messages.send(message).await;
-        });
+        self.put(urgency, None, |context| answer(context, call));
+    }
+
+    /// The same, for a task that writes objects of this namespace.
+    pub(super) fn start_in<C, F>(&mut self, namespace: &str, urgency: Urgency, call: C)
+    where
+        C: FnOnce(Arc<Context>) -> F + Send + 'static,
+        F: Future<Output = Message> + Send,
+    {
+        self.put(urgency, Some(namespace), |context| answer(context, call));
     }
 
     /// Starts a task that sends nothing to the controller, as soon as there is a place.
@@ -73,8 +91,20 @@ impl Executor {
         C: FnOnce(Arc<Context>) -> F + Send + 'static,
         F: Future<Output = ()> + Send,
     {
+        self.put(urgency, None, call);
+    }
+
+    fn put<C, F>(&mut self, urgency: Urgency, namespace: Option<&str>, call: C)
+    where
+        C: FnOnce(Arc<Context>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send,
+    {
         let context = self.context.clone();
-        self.waiting.put(urgency, Box::pin(async move { call(context).await }));
+        let task = move |place| -> BoxFuture<'static, ()> {
+            let context = Arc::new(context.at(place));
+            Box::pin(async move { call(context).await })
+        };
+        self.waiting.put(urgency, namespace, Box::new(task));
         self.fill();
     }
 
@@ -84,12 +114,14 @@ impl Executor {
         self.waiting.has_room(urgency)
     }
 
-    /// Waits until a task ends, and starts others in its place. Never returns if none is under way.
+    /// Waits until a task ends or gives way, and starts others in its place. Never returns if none is under way.
     pub(super) async fn task_ended(&mut self) {
-        match self.tasks.join_next().await {
-            Some(_) => self.fill(),
-            None => std::future::pending().await,
+        let given_way = self.waiting.given_way();
+        tokio::select! {
+            Some(_) = self.tasks.join_next() => {}
+            () = given_way.notified() => {}
         }
+        self.fill();
     }
 
     /// Frees the places and the memory of all tasks that have ended.
@@ -101,12 +133,20 @@ impl Executor {
     /// Starts waiting tasks while there are places.
     fn fill(&mut self) {
         while let Some((task, place)) = self.waiting.take() {
-            self.tasks.spawn(async move {
-                task.await;
-                drop(place);
-            });
+            self.tasks.spawn(task(place));
         }
     }
+}
+
+/// Sends what `call` returns to the controller.
+async fn answer<C, F>(context: Arc<Context>, call: C)
+where
+    C: FnOnce(Arc<Context>) -> F,
+    F: Future<Output = Message>,
+{
+    let message = call(context.clone()).await;
+    // The controller is gone only when the process ends.
+    let _ = context.messages.send(message).await;
 }
 
 /// A callback that counts the writes to the API server.

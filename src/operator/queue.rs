@@ -1,6 +1,12 @@
 //! The order in which tasks are started, and how many are under way.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How many tasks may be under way.
 const PLACES: usize = 32;
@@ -11,6 +17,11 @@ const PLACES_FOR_REPORTS: usize = 2;
 /// How many less urgent tasks of each lane may be under way even while steps of elections wait, so that they are late
 /// but do not stop.
 const RESERVED: usize = 2;
+/// How many writes may wait for webhooks without a place. With those that have one they are fewer than the API server
+/// allows on one connection.
+const LATE_WRITES: usize = 64;
+/// How many tasks of a namespace may be under way while one of its writes waits for a webhook.
+const PLACES_BESIDE_LATE_WRITES: usize = 8;
 
 /// In which order tasks are started, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,48 +67,114 @@ impl Urgency {
 
 /// Tasks that wait for a place.
 pub(super) struct Queue<T> {
-    /// By lane and urgency, then in the order in which they came.
-    waiting: BTreeMap<(Lane, Urgency, u64), T>,
+    /// By lane and urgency, then in the order in which they came, each with its namespace.
+    waiting: BTreeMap<(Lane, Urgency, u64), (Option<Arc<str>>, T)>,
     came: u64,
-    steps: Place,
-    routine: Place,
-    reports: Place,
+    steps: Count,
+    routine: Count,
+    reports: Count,
+    /// The namespaces with tasks under way.
+    namespaces: HashMap<Arc<str>, Namespace>,
+    late: Arc<Semaphore>,
+    given_way: Arc<Notify>,
 }
 
-/// A taken place. It is free again when this is dropped.
+/// Counts its clones.
 #[derive(Clone, Default)]
-pub(super) struct Place(Arc<()>);
+struct Count(Arc<()>);
 
-impl Place {
-    /// How many of these are taken, besides the one in the queue.
+impl Count {
+    /// How many clones there are, besides the one in the queue.
     fn taken(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 }
 
+/// What is under way in a namespace.
+#[derive(Default)]
+struct Namespace {
+    tasks: Count,
+    late: Count,
+}
+
+/// A taken place. It is free again when this is dropped.
+pub(super) struct Place {
+    lane: Mutex<Option<Count>>,
+    /// Counts this task in its namespace, and counts the writes there that wait for webhooks.
+    namespace: Option<(Count, Weak<()>)>,
+    late: Arc<Semaphore>,
+    given_way: Arc<Notify>,
+}
+
+/// A write that waits for a webhook, until this is dropped.
+pub(super) struct Late {
+    _permit: OwnedSemaphorePermit,
+    _in_namespace: Option<Arc<()>>,
+}
+
+impl Place {
+    /// Leaves the place to others, because a write of this task waits for a webhook. None if too many writes do.
+    ///
+    /// So webhooks that hang delay the groups that they concern, and nobody else. While one hangs, most other tasks of
+    /// its namespace wait: they may hang as well, and each would take a place from others for a second.
+    pub(super) fn give_way(&self) -> Option<Late> {
+        let permit = self.late.clone().try_acquire_owned().ok()?;
+        let in_namespace = self.namespace.as_ref().and_then(|(_, late)| late.upgrade());
+        drop(self.lane.lock().take());
+        self.given_way.notify_one();
+        Some(Late { _permit: permit, _in_namespace: in_namespace })
+    }
+}
+
 impl<T> Queue<T> {
     pub(super) fn new() -> Self {
-        let (steps, routine, reports) = (Place::default(), Place::default(), Place::default());
-        Self { waiting: BTreeMap::new(), came: 0, steps, routine, reports }
+        Self {
+            waiting: BTreeMap::new(),
+            came: 0,
+            steps: Count::default(),
+            routine: Count::default(),
+            reports: Count::default(),
+            namespaces: HashMap::new(),
+            late: Arc::new(Semaphore::new(LATE_WRITES)),
+            given_way: Arc::default(),
+        }
     }
 
-    pub(super) fn put(&mut self, urgency: Urgency, task: T) {
+    pub(super) fn put(&mut self, urgency: Urgency, namespace: Option<&str>, task: T) {
         self.came += 1;
-        self.waiting.insert((urgency.lane(), urgency, self.came), task);
+        self.waiting.insert((urgency.lane(), urgency, self.came), (namespace.map(Arc::from), task));
+        self.namespaces.retain(|_, namespace| namespace.tasks.taken() > 0);
     }
 
     /// The task to start next, with its place, if there is a place for one.
-    pub(super) fn take(&mut self) -> Option<(T, Option<Place>)> {
+    pub(super) fn take(&mut self) -> Option<(T, Place)> {
         let lanes = [Lane::AtOnce, Lane::Steps, Lane::Routine, Lane::Reports];
         let lane = lanes.into_iter().find(|lane| self.allows(*lane) && self.first(*lane).is_some())?;
-        let task = self.waiting.remove(&self.first(lane)?)?;
-        let place = match lane {
+        let (namespace, task) = self.waiting.remove(&self.first(lane)?)?;
+        let taken = match lane {
             Lane::AtOnce => None,
             Lane::Steps => Some(self.steps.clone()),
             Lane::Routine => Some(self.routine.clone()),
             Lane::Reports => Some(self.reports.clone()),
         };
-        Some((task, place))
+        let namespace = namespace.map(|name| {
+            let namespace = self.namespaces.entry(name).or_default();
+            (namespace.tasks.clone(), Arc::downgrade(&namespace.late.0))
+        });
+        let (late, given_way) = (self.late.clone(), self.given_way.clone());
+        Some((task, Place { lane: Mutex::new(taken), namespace, late, given_way }))
+    }
+
+    /// Tells when a task has given way to others.
+    pub(super) fn given_way(&self) -> Arc<Notify> {
+        self.given_way.clone()
+    }
+
+    /// Whether the tasks of this namespace that wait are to go on waiting.
+    fn is_held_up(&self, namespace: Option<&Arc<str>>) -> bool {
+        namespace.and_then(|name| self.namespaces.get(name)).is_some_and(|namespace| {
+            namespace.late.taken() > 0 && namespace.tasks.taken() >= PLACES_BESIDE_LATE_WRITES
+        })
     }
 
     /// Whether a task of this urgency would be started at once.
@@ -108,8 +185,9 @@ impl<T> Queue<T> {
 
     /// The task of a lane that is started next.
     fn first(&self, lane: Lane) -> Option<(Lane, Urgency, u64)> {
-        let (first, _) = self.waiting.range((lane, Urgency::AtOnce, 0)..).next()?;
-        (first.0 == lane).then_some(*first)
+        let of_lane = self.waiting.range((lane, Urgency::AtOnce, 0)..).take_while(|(key, _)| key.0 == lane);
+        let mut ready = of_lane.filter(|(_, (namespace, _))| !self.is_held_up(namespace.as_ref()));
+        ready.next().map(|(key, _)| *key)
     }
 
     fn allows(&self, lane: Lane) -> bool {
@@ -135,12 +213,12 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    type Taken = Vec<(Urgency, Option<Place>)>;
+    type Taken = Vec<(Urgency, Place)>;
 
     fn queue(tasks: &[(Urgency, usize)]) -> Queue<Urgency> {
         let mut queue = Queue::new();
         for (urgency, count) in tasks {
-            (0..*count).for_each(|_| queue.put(*urgency, *urgency));
+            (0..*count).for_each(|_| queue.put(*urgency, None, *urgency));
         }
         queue
     }
@@ -172,7 +250,7 @@ mod tests {
         assert!(!queue.has_room(U::Report) && !queue.has_room(U::Finish) && queue.has_room(U::AtOnce));
         // A place that becomes free goes to the most urgent of those that wait.
         drop(taken.into_iter().find(|(it, _)| *it == U::Step));
-        queue.put(U::Finish, U::Finish);
+        queue.put(U::Finish, None, U::Finish);
         assert_eq!(take_all(&mut queue)[0].0, U::Finish);
     }
 
@@ -181,7 +259,7 @@ mod tests {
         let mut queue = queue(&[(Urgency::Routine, 100)]);
         let slow = take_all(&mut queue);
         assert_eq!(slow.len(), PLACES_FOR_THE_REST - PLACES_FOR_REPORTS);
-        queue.put(Urgency::Failover, Urgency::Failover);
+        queue.put(Urgency::Failover, None, Urgency::Failover);
         let taken = take_all(&mut queue);
         assert_eq!(count(&taken, Urgency::Failover), 1);
     }
@@ -191,7 +269,52 @@ mod tests {
         let mut queue = queue(&[(Urgency::Routine, 100), (Urgency::Stamp, 1)]);
         let slow = take_all(&mut queue);
         assert_eq!((count(&slow, Urgency::Stamp), queue.has_room(Urgency::Report)), (1, true));
-        queue.put(Urgency::Report, Urgency::Report);
+        queue.put(Urgency::Report, None, Urgency::Report);
         assert_eq!(count(&take_all(&mut queue), Urgency::Report), 1);
+    }
+
+    #[test]
+    fn writes_that_wait_for_webhooks_take_no_places_from_other_namespaces() {
+        let mut queue = Queue::new();
+        for _ in 0..200 {
+            queue.put(Urgency::Failover, Some("hanging"), Urgency::Failover);
+        }
+        let first = take_all(&mut queue);
+        assert_eq!(first.len(), PLACES, "it is not known yet that they hang");
+        queue.put(Urgency::Failover, Some("shop"), Urgency::Failover);
+        assert!(queue.take().is_none());
+        let late: Vec<_> = first.iter().map(|(_, place)| place.give_way()).collect();
+        assert!(late.iter().all(Option::is_some));
+        let shop = take_all(&mut queue);
+        assert_eq!(
+            (shop.len(), queue.has_room(Urgency::Failover)),
+            (1, true),
+            "only that of the other namespace"
+        );
+        // As they end, a few at a time follow.
+        drop((first, late));
+        let (_, one) = queue.take().expect("one is to be started");
+        let late = one.give_way();
+        let few = take_all(&mut queue);
+        assert_eq!(few.len(), PLACES_BESIDE_LATE_WRITES - 1);
+        drop(late);
+        assert!(take_all(&mut queue).len() > PLACES_BESIDE_LATE_WRITES, "none hangs");
+    }
+
+    #[test]
+    fn the_number_of_writes_that_wait_for_webhooks_is_bounded() {
+        let mut queue = Queue::new();
+        let mut places = Vec::new();
+        for n in 0..LATE_WRITES {
+            queue.put(Urgency::Failover, Some(&n.to_string()), Urgency::Failover);
+            let (_, place) = queue.take().expect("the one before has given way");
+            let late = place.give_way().expect("there are not too many yet");
+            places.push((place, late));
+        }
+        queue.put(Urgency::Failover, Some("one more"), Urgency::Failover);
+        let (_, place) = queue.take().expect("it has a place");
+        assert!(place.give_way().is_none());
+        places.pop();
+        assert!(place.give_way().is_some());
     }
 }

@@ -23,6 +23,16 @@ pub enum RoutingError {
         /// The API server's message.
         message: String,
     },
+    /// An admission webhook denied the call, or the API server could not call it. Nothing was written.
+    #[error("could not {what}: {message} (HTTP {code})")]
+    Webhook {
+        /// The purpose of the call.
+        what: &'static str,
+        /// The HTTP status, which the webhook may have chosen.
+        code: u16,
+        /// The API server's message. It names the webhook.
+        message: String,
+    },
     /// The API server could not be reached, or its answer could not be decoded.
     #[error("could not {what}: {source}")]
     Unreachable {
@@ -57,6 +67,15 @@ fn remedy(code: u16) -> &'static str {
     }
 }
 
+/// Whether the API server answers so for an admission webhook that denies a call, or that it cannot call. Webhooks are
+/// asked before anything is stored, so nothing was. The texts are those of `ToStatusErr` and `ErrCallingWebhook` in
+/// `k8s.io/apiserver`.
+fn is_of_webhook(code: u16, message: &str) -> bool {
+    let denies = |rest: &str| rest.contains("\" denied the request");
+    message.strip_prefix("admission webhook \"").is_some_and(denies)
+        || (code == 500 && message.starts_with("Internal error occurred: failed calling webhook \""))
+}
+
 /// The API server's own message where there is one, otherwise the error with its causes.
 pub(crate) fn words(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
@@ -78,12 +97,16 @@ pub(crate) fn words(error: &kube::Error) -> String {
 impl RoutingError {
     pub(super) fn from_api(what: &'static str, source: kube::Error) -> Self {
         match source {
+            kube::Error::Api(status) if is_of_webhook(status.code, &status.message) => {
+                Self::Webhook { what, code: status.code, message: status.message }
+            }
             kube::Error::Api(status) => Self::Refused { what, code: status.code, message: status.message },
             source => Self::Unreachable { what, source: Box::new(source) },
         }
     }
 
-    /// The HTTP status, if the API server returned one.
+    /// The HTTP status, if the API server returned one of its own. That of a webhook says nothing about the object: it
+    /// may be a conflict, or that something was not found.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -99,6 +122,51 @@ impl RoutingError {
 
     /// Whether the API server refused the call, as opposed to being unreachable. Refusals are reported to the user.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.code(), Some(400..=403 | 405..=408 | 410..=428))
+        matches!(self, Self::Webhook { .. }) || matches!(self.code(), Some(400..=403 | 405..=408 | 410..=428))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn answer(code: u16, message: &str) -> RoutingError {
+        let status = Status::failure(message, "").with_code(code).boxed();
+        RoutingError::from_api("write a pod's role", kube::Error::Api(status))
+    }
+
+    #[test]
+    fn an_answer_that_names_an_admission_webhook_is_a_refusal_whatever_its_status() {
+        let failed = "Internal error occurred: failed calling webhook \"a.example.com\": failed to call webhook: Post \
+                      \"https://127.0.0.1:1/?timeout=10s\": dial tcp 127.0.0.1:1: connect: connection refused";
+        let denied = "admission webhook \"a.example.com\" denied the request";
+        let mut answers = vec![answer(500, failed)];
+        for code in [400, 401, 403, 404, 408, 409, 422, 429, 500, 503, 504] {
+            answers.push(answer(code, &format!("{denied}: not now")));
+            answers.push(answer(code, &format!("{denied} without explanation")));
+        }
+        for error in answers {
+            assert!(error.is_refusal() && error.is_definite() && error.code().is_none(), "{error}");
+            assert!(error.to_string().contains("webhook \"a.example.com\""), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_may_have_been_stored_is_not_refused() {
+        for (code, message) in [
+            (500, "Internal error occurred: etcdserver: request timed out"),
+            // The API server calls this webhook for the answer as well, when the object has been stored.
+            (500, "conversion webhook for leadergroup.dev/v1, Kind=LeaderGroup failed: connection refused"),
+            (500, "Internal error occurred: resource quota evaluation timed out"),
+            (504, "Timeout: request did not complete within requested timeout - context deadline exceeded"),
+            (504, "Internal error occurred: failed calling webhook \"a.example.com\": timeout"),
+            (503, "the server is currently unable to handle the request"),
+            (429, "too many requests"),
+        ] {
+            let error = answer(code, message);
+            assert!(!error.is_refusal() && !error.is_definite() && error.code() == Some(code), "{error}");
+        }
     }
 }

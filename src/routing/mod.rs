@@ -26,7 +26,7 @@ pub use others::{Occupants, OtherSlice, SERVICE_NAME_LABEL, other_slices};
 pub use owners::RoleLabelUse;
 pub use pods::{Promoted, Stamped, Stripped, Trial};
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
 use kube::{Api, Client, Resource, api::PatchParams, core::Status};
 use serde::de::DeserializeOwned;
@@ -34,6 +34,12 @@ use serde::de::DeserializeOwned;
 use crate::api::{FIELD_MANAGER, Sighting};
 use k8s_openapi::api::core::v1::Pod;
 use shared_list::SharedLists;
+use tokio::time::timeout;
+
+/// After this time without an answer a write no longer keeps others waiting.
+const GIVE_WAY: Duration = Duration::from_secs(1);
+/// How long a write may wait for webhooks. The API server ends each after 34 s by itself (`requestTimeoutUpperBound`).
+const PATIENCE: Duration = Duration::from_secs(35);
 
 /// Performs the reads and writes. Cheap to clone.
 #[derive(Clone)]
@@ -43,11 +49,16 @@ pub struct Router {
     background: Client,
     call_timeout: Duration,
     on_write: Option<OnWrite>,
+    on_late: Option<OnLate>,
     lists: SharedLists,
 }
 
 /// Called after every write with its kind and its error, if any.
 pub type OnWrite = Arc<dyn Fn(&'static str, Option<&RoutingError>) + Send + Sync>;
+
+/// Called when a write has not been answered for a second. Returns what to hold until it is answered; none if there is
+/// no time for that, and the write gets no more than the usual time limit.
+pub type OnLate = Arc<dyn Fn() -> Option<Box<dyn Send>> + Send + Sync>;
 
 impl Router {
     /// A router that limits each call to the API server to `call_timeout`. The client should not retry by itself,
@@ -58,6 +69,7 @@ impl Router {
             client,
             call_timeout,
             on_write: None,
+            on_late: None,
             lists: SharedLists::default(),
         }
     }
@@ -79,6 +91,13 @@ impl Router {
     #[must_use]
     pub fn observed(mut self, on_write: OnWrite) -> Self {
         self.on_write = Some(on_write);
+        self
+    }
+
+    /// The same, with a function that is asked whether to wait longer for the answer to a write.
+    #[must_use]
+    pub fn patient(mut self, on_late: OnLate) -> Self {
+        self.on_late = Some(on_late);
         self
     }
 
@@ -111,11 +130,41 @@ impl Router {
         what: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RoutingError> {
-        let answer = self.call(what, call).await;
+        let answer = match &self.on_late {
+            Some(on_late) => self.wait(what, on_late, call).await,
+            None => self.call(what, call).await,
+        };
         if let Some(on_write) = &self.on_write {
             on_write(kind, answer.as_ref().err());
         }
         answer
+    }
+
+    /// A write that waits for its answer for as long as the API server may wait for webhooks.
+    ///
+    /// To stop waiting would cancel the write, so behind a webhook that hangs none would ever succeed, although the API
+    /// server would store it once the webhook's time is up, or say that it was not stored. It may take so long because
+    /// every write is bound to what was read: to a version, or to the previous declaration. A late one finds another.
+    async fn wait<T>(
+        &self,
+        what: &'static str,
+        on_late: &OnLate,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, RoutingError> {
+        let mut call = pin!(call);
+        let soon = GIVE_WAY.min(self.call_timeout);
+        let (answer, after) = match timeout(soon, &mut call).await {
+            Ok(answer) => (Ok(answer), soon),
+            Err(_) => {
+                let late = on_late();
+                let after = if late.is_some() { PATIENCE.max(self.call_timeout) } else { self.call_timeout };
+                (timeout(after - soon, call).await, after)
+            }
+        };
+        match answer {
+            Ok(answer) => answer.map_err(|source| RoutingError::from_api(what, source)),
+            Err(_) => Err(RoutingError::Timeout { what, after }),
+        }
     }
 
     /// Limits the time of one call, and adds its purpose to the error.
@@ -124,7 +173,7 @@ impl Router {
         what: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RoutingError> {
-        match tokio::time::timeout(self.call_timeout, call).await {
+        match timeout(self.call_timeout, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(source)) => Err(RoutingError::from_api(what, source)),
             Err(_) => Err(RoutingError::Timeout { what, after: self.call_timeout }),

@@ -45,10 +45,12 @@ pub enum Promoted {
 /// The result of a dry run of a promotion.
 #[derive(Debug)]
 pub enum Trial {
-    /// The API server would let the pod be labelled active.
+    /// The API server would let the pod be labelled active, and the former one lose the label.
     Accepted,
-    /// It would not.
+    /// It would not let the pod be labelled active.
     Refused(RoutingError),
+    /// It would not let the former one lose the label.
+    HolderRefused(RoutingError),
     /// The pod is gone.
     Gone,
 }
@@ -229,18 +231,45 @@ impl Router {
         }
     }
 
-    /// A dry run of step 4: whether the API server would let this pod be labelled active. Nothing is written.
-    pub async fn try_promotion(
+    /// A dry run of step 4: whether the API server would let this pod be labelled active. With `from`, the holder that
+    /// would lose the label, also one of step 3. Nothing is written.
+    pub async fn try_change(
         &self,
         group: &GroupRef,
         key: &str,
         token: i64,
         pod: &PodRef,
+        from: Option<&PodRef>,
     ) -> Result<Trial, RoutingError> {
-        let patch = group.patch(pod, None, Marking::Active { token, key });
+        let promotion = self.try_write(group, pod, Marking::Active { token, key });
+        let strip = async {
+            match from {
+                Some(from) => self.try_write(group, from, Marking::Standby { token }).await,
+                None => Ok(Trial::Accepted),
+            }
+        };
+        Ok(match futures::join!(promotion, strip) {
+            (Ok(Trial::Accepted), Ok(Trial::Refused(refused))) => Trial::HolderRefused(refused),
+            // A holder that is gone needs no strip.
+            (Ok(promotion), Ok(_)) => promotion,
+            (Ok(Trial::Refused(refused)), Err(_)) => Trial::Refused(refused),
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+        })
+    }
+
+    async fn try_write(
+        &self,
+        group: &GroupRef,
+        pod: &PodRef,
+        marking: Marking<'_>,
+    ) -> Result<Trial, RoutingError> {
+        let patch = group.patch(pod, None, marking);
         let (api, params) = (self.pods(group), PatchParams { dry_run: true, ..as_manager() });
         let patch = Patch::Merge(&patch);
-        let what = "find out whether a pod can be labelled active";
+        let what = match marking {
+            Marking::Active { .. } => "find out whether a pod can be labelled active",
+            _ => "find out whether the active label can be taken off a pod",
+        };
         match self.call(what, api.patch(&pod.name, &params, &patch)).await {
             Ok(_) => Ok(Trial::Accepted),
             // A webhook cannot be asked by a dry run. That is no refusal.

@@ -9,6 +9,7 @@
 
 pub mod admission;
 pub mod programs;
+pub mod webhook;
 
 use std::{
     fs::{self, File},

@@ -38,3 +38,4 @@ mod rights;
 mod switchover;
 mod templates;
 mod versions;
+mod webhooks;

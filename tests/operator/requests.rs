@@ -61,7 +61,8 @@ fn purpose(request: &Value) -> Option<String> {
     }
     if resource == "pods" {
         let role = &body["metadata"]["labels"][ROLE_LABEL];
-        return Some(format!("label {name} {}", role.as_str().unwrap_or("nothing")));
+        let verb = if request["requestURI"].as_str().unwrap().contains("dryRun") { "try" } else { "label" };
+        return Some(format!("{verb} {name} {}", role.as_str().unwrap_or("nothing")));
     }
     let steps = body.as_array().cloned().unwrap_or_default();
     let changes = |path: &str| steps.iter().any(|step| step["path"] == path && step["op"] != "test");
@@ -145,8 +146,19 @@ async fn a_change_of_holder_declares_strips_and_promotes_and_reads_only_what_cou
     assert_eq!(requests.strip_prefix(&[read][..]).unwrap_or(&requests), expected);
     run_pod(&pods, &old, "node-of-requests").await;
 
-    // The deletion of a group: one list, one write for each pod, one for the finalizer.
+    // A planned change: two dry runs at the same time come first.
     report(&pods, &old, "True").await;
+    let (old, before) = at_rest().await;
+    let request =
+        Patch::Merge(json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": "one" } } }));
+    groups.patch("web", &PatchParams::default(), &request).await.unwrap();
+    let (new, mut requests) = next(&old, before).await;
+    requests[..2].sort();
+    let mut tries = [format!("try {new} active"), format!("try {old} standby")];
+    tries.sort();
+    assert_eq!(requests, [&tries, &steps(&old, &new)[..]].concat());
+
+    // The deletion of a group: one list, one write for each pod, one for the finalizer.
     let (_, before) = at_rest().await;
     groups.delete("web", &DeleteParams::default()).await.unwrap();
     eventually("the group to be gone", async || groups.get_opt("web").await.unwrap().is_none()).await;

@@ -258,7 +258,7 @@ async fn a_pod_that_must_not_be_written_does_not_block_the_others() {
 async fn a_dry_run_tells_whether_a_pod_may_be_active_and_writes_nothing() {
     let stage = Stage::new("try").await;
     let (free, refused) = (stage.pod("a").await, stage.pod("b").await);
-    let tried = async |pod: &PodRef| stage.router.try_promotion(&stage.group, KEY, 1, pod).await.unwrap();
+    let tried = async |pod: &PodRef| stage.router.try_change(&stage.group, KEY, 1, pod, None).await.unwrap();
     let condition = "object.metadata.name == 'b' && 'leadergroup.dev/role' in object.metadata.labels";
     let labels = json!({ ROLE_LABEL: "active" });
     let policy = Policy::refuse(

@@ -130,13 +130,13 @@ impl Model {
             Some(group) if self.replicas.iter().all(|replica| !replica.alive || stays(replica)) => {
                 &group.declared
             }
-            _ => return refusal == Refusal::Promotion,
+            _ => return refusal != Refusal::Role,
         };
         let database = &self.databases[self.databases.len() - 1];
         let confirmed = database.row.as_ref().map_or(0, |row| row.confirmed);
         let pending =
             database.terms.iter().filter(|(token, _)| *token >= confirmed).map(|(_, holder)| holder);
-        refusal == Refusal::Promotion || !declared.holder.iter().chain(&declared.strip).chain(pending).any(is)
+        refusal != Refusal::Role || !declared.holder.iter().chain(&declared.strip).chain(pending).any(is)
     }
 
     /// Whether the group is served, no pause after a failure has to end, and every other pod may become active again.

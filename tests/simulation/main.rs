@@ -76,7 +76,7 @@ fn next_in_line(model: &Model) -> usize {
 
 #[test]
 fn a_pod_that_an_admission_policy_refuses_to_change_is_passed_over() {
-    for refusal in [Refusal::Promotion, Refusal::Role] {
+    for refusal in [Refusal::Promotion, Refusal::Role, Refusal::Unclear] {
         let mut model = settled(Faults::all());
         let active = model.server.actives()[0].pod.name.clone();
         let pod = next_in_line(&model);

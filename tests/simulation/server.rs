@@ -41,13 +41,15 @@ pub enum Health {
     Hung,
 }
 
-/// Which writes to a pod an admission policy refuses. It lets anyone take label and stamp off.
+/// Which writes to a pod an admission policy or a webhook refuses. It lets anyone take label and stamp off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// Those that make it active.
     Promotion,
     /// All that set its role.
     Role,
+    /// Those that make it active, without an answer that says so: it could also be that they took effect.
+    Unclear,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,8 +86,8 @@ pub enum Call {
     /// Lists the pods that a group has stamped.
     Stamped(u32),
     Group,
-    /// A dry run of a promotion.
-    Try(PodRef),
+    /// A dry run of a promotion, and of the strip of another pod.
+    Try(PodRef, Option<PodRef>),
     /// With UID and version as preconditions, as in a merge patch with both in its metadata.
     Label {
         pod: PodRef,
@@ -118,6 +120,10 @@ pub enum Answer {
     Refused,
     /// The same, with the status that a write to a pod with another UID gets.
     Invalid,
+    /// It refused the strip of a dry run.
+    HolderRefused,
+    /// No definite answer.
+    Unclear,
     /// A dry run of a promotion would succeed.
     Accepted,
     /// Whether the patch was applied.
@@ -187,8 +193,9 @@ impl Server {
                 Answer::Pods(stamped.map(at).collect())
             }
             Call::Group => Answer::Group(self.group.clone()),
-            Call::Try(pod) if self.refuses(pod, Role::Active) => self.refusal(),
-            Call::Try(pod) => {
+            Call::Try(pod, _) if self.refuses(pod, Role::Active) => self.refusal(),
+            Call::Try(_, Some(from)) if self.refuses(from, Role::Standby) => Answer::HolderRefused,
+            Call::Try(pod, _) => {
                 let found = self.pods.get(&pod.name).filter(|found| found.pod.uid == pod.uid);
                 found.map_or(Answer::Pod(None), |_| Answer::Accepted)
             }
@@ -218,6 +225,7 @@ impl Server {
     fn refusal(&self) -> Answer {
         match self.refusing {
             Some((_, Refusal::Role)) => Answer::Invalid,
+            Some((_, Refusal::Unclear)) => Answer::Unclear,
             _ => Answer::Refused,
         }
     }

@@ -135,7 +135,7 @@ impl Request {
     pub fn writes(&self) -> bool {
         !matches!(
             self,
-            Self::Server(Call::Pod(_) | Call::Try(_) | Call::Stamped(_) | Call::Group)
+            Self::Server(Call::Pod(_) | Call::Try(..) | Call::Stamped(_) | Call::Group)
                 | Self::Database(Statement::Row { .. })
         )
     }
@@ -195,7 +195,7 @@ impl Task {
                 server(Call::Pod(pod.clone()))
             }
             Effect::Verify(pod) => server(Call::Pod(pod.clone())),
-            Effect::Try { pod, .. } => server(Call::Try(pod.clone())),
+            Effect::Try { pod, from, .. } => server(Call::Try(pod.clone(), from.clone())),
             Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
             Effect::Confirm { token } => database(Statement::Confirm { token: *token }),
             Effect::Vacate { token } => database(Statement::Vacate { token: *token }),
@@ -326,8 +326,11 @@ impl Task {
             (Effect::Try { .. }, Response::Server(answer)) => outcome(match answer {
                 Answer::Accepted => Outcome::Accepted,
                 Answer::Refused | Answer::Pod(Some(_)) => Outcome::Refused("a policy".to_owned()),
+                Answer::HolderRefused => Outcome::HolderRefused("a policy".to_owned()),
+                Answer::Unclear => Outcome::Failed,
                 _ => Outcome::Conflict,
             }),
+            (Effect::Promote { .. }, Response::Server(Answer::Unclear)) => outcome(Outcome::Failed),
             (Effect::Promote { .. }, Response::Server(Answer::Refused)) => {
                 outcome(Outcome::Refused("a policy".to_owned()))
             }
@@ -449,7 +452,11 @@ impl Task {
                 None
             }
             Answer::Refused => self.refused(all),
-            Answer::Accepted | Answer::Patched(_) | Answer::Pods(_) => unreachable!("it was not asked for"),
+            Answer::Accepted
+            | Answer::HolderRefused
+            | Answer::Unclear
+            | Answer::Patched(_)
+            | Answer::Pods(_) => unreachable!("it was not asked for"),
         }
     }
 

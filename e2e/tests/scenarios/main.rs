@@ -39,6 +39,9 @@ mod selector_matches_nothing;
 mod switchover;
 mod trouble;
 mod two_groups;
+mod webhook;
+#[path = "../../../tests/apiserver/webhook.rs"]
+mod webhook_server;
 
 use std::process::ExitCode;
 
@@ -65,7 +68,7 @@ fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
         Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, headless_service, failback;
-        PodFaults: fenced_writer, frozen_pod, existing_cluster;
+        PodFaults: fenced_writer, frozen_pod, existing_cluster, webhook;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.

@@ -51,7 +51,7 @@ fn a_refused_candidate_is_tried_again_after_growing_pauses_by_a_dry_run() {
         assert_eq!(case.group.wake(), Some(case.now + Duration::from_secs(pause)));
         case.now += Duration::from_secs(pause);
         case.step(Event::Tick);
-        assert_eq!(case.effect(), Effect::Try { token: 7, pod: pod("b") });
+        assert_eq!(case.effect(), Effect::Try { token: 7, pod: pod("b"), from: None });
         case.answer(refused());
     }
     // Someone changes the pod, perhaps what the policy demands. It is tried again at once.
@@ -84,10 +84,10 @@ fn nobody_loses_the_label_for_a_pod_that_was_never_stamped_before_a_dry_run_succ
         (member.role, member.stamp, member.stamped_by_us) = (Role::None, None, false);
     }
     let mut case = Case::stable(world.clone());
-    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("b") });
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("b"), from: None });
     case.answer(refused());
-    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c") });
-    let mut gone = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c"), from: None });
+    let mut gone = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone(), tries: case.tries };
     case.answer(Outcome::Accepted);
     assert_eq!(case.grant().holder, pod("c"));
     gone.answer(refused());
@@ -195,7 +195,7 @@ fn a_new_pod_of_the_newest_revision_needs_a_dry_run_but_no_stamp() {
     (world.members[2].role, world.members[2].stamp, world.members[2].stamped_by_us) =
         (Role::None, None, false);
     let mut case = Case::stable(world);
-    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c") });
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c"), from: None });
     case.answer(refused());
     assert_eq!(case.grant().holder, pod("b"));
 }
@@ -225,7 +225,7 @@ fn a_rollout_is_no_reason_to_choose_a_pod_that_is_refused_or_shares_the_fate_of_
     (world.members[0].standing, world.members[1].standing) = (Standing::Silent, Standing::Unproven);
     (world.members[2].stamp, world.members[2].stamped_by_us) = (None, false);
     let mut case = Case::stable(world.clone());
-    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c") });
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("c"), from: None });
     case.answer(refused());
     world.members[1].standing = Standing::Eligible;
     case.now += Duration::from_secs(5);
@@ -283,7 +283,7 @@ fn tries_to_put_the_label_back() -> Case {
     case.now = case.group.wake().expect("it puts the label back");
     case.step(Event::Tick);
     case.answer(Outcome::Verified(None));
-    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("a") });
+    assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("a"), from: None });
     case
 }
 
@@ -408,7 +408,8 @@ fn a_term_under_which_nothing_was_promoted_needs_neither_fence_nor_strip() {
     case.answer(Outcome::Declared);
     case.answer(Outcome::Stripped);
     assert!(matches!(case.effect(), Effect::Promote { token: 1, .. }));
-    let mut in_doubt = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+    let mut in_doubt =
+        Case { group: case.group.clone(), now: NOW, asked: case.asked.clone(), tries: case.tries };
     // Another version is no answer to the question, and nothing was written either.
     case.answer(Outcome::Conflict);
     let (declared, row) = (Some(case.group.declared().clone()), Some(case.group.row().clone()));
@@ -453,10 +454,11 @@ fn an_active_pod_is_fenced_with_the_stamp_of_the_declared_term_and_keeps_its_lab
         case.answer(Outcome::Rechecked { version: read, declared: Some(declared), row: Some(row) });
     };
     let fence = Effect::Promote { token: 6, pod: pod("a"), version: "12".to_owned() };
-    let mut foreign = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+    let mut foreign =
+        Case { group: case.group.clone(), now: NOW, asked: case.asked.clone(), tries: case.tries };
     fenced(&mut case);
     // Another replica has declared a later term: this write would be late.
-    let mut late = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone() };
+    let mut late = Case { group: case.group.clone(), now: NOW, asked: case.asked.clone(), tries: case.tries };
     recheck(&mut late, 8);
     assert!(late.asked.is_empty() && matches!(late.group.phase(), Phase::BackingOff { .. }));
     recheck(&mut case, 6);
@@ -508,7 +510,7 @@ fn a_standby_that_was_refused_counts_again_once_a_dry_run_is_accepted() {
     case.answer(Outcome::Promoted);
     case.answer(Outcome::Confirmed);
     let available = |case: &Case| case.group.is_available(case.group.member("uid-b").expect("b"));
-    let asks_again = Effect::Try { token: 8, pod: pod("b") };
+    let asks_again = Effect::Try { token: 8, pod: pod("b"), from: None };
     for (answer, available_then) in [(refused(), false), (Outcome::Accepted, true)] {
         assert!(!available(&case));
         case.now = case.group.wake().expect("the pause ends");

@@ -105,7 +105,7 @@ fn a_pod_that_failed_does_not_get_the_role_back_for_a_while() {
     // Another one is preferred to it, if b fails meanwhile.
     let mut failing = active(world(Standing::Eligible), "b", &case);
     failing.members[1].standing = Standing::Silent;
-    let mut other = Case { group: case.group.clone(), now: case.now, asked: Vec::new() };
+    let mut other = Case { group: case.group.clone(), now: case.now, asked: Vec::new(), tries: case.tries };
     other.world(failing);
     assert_eq!(other.grant().holder, pod("c"));
     // After a minute it gets the role back. It fails again, and now waits for longer.
@@ -255,7 +255,8 @@ fn a_failure_counts_for_a_replica_that_becomes_the_owner_after_it() {
         (&first, another, true),
         (&started_late, reported_late, false),
     ] {
-        let mut case = Case { group: Group::new(World::default()), now: NOW, asked: Vec::new() };
+        let mut case =
+            Case { group: Group::new(World::default()), now: NOW, asked: Vec::new(), tries: false };
         for world in [first, &seen, &seen] {
             case.world(world.clone());
         }

@@ -65,7 +65,7 @@ impl Controller {
             let urgent = change.reroutes() && attempts < 3;
             let urgency = if urgent { Urgency::Finish } else { Urgency::Routine };
             let record = record.clone();
-            self.executor.start(urgency, move |context| async move {
+            self.executor.start_in(&name.namespace, urgency, move |context| async move {
                 let result = publish(&context.router, &record, &change).await;
                 let (group, uid, slice) = (record.name.clone(), record.uid.clone(), change.name());
                 Message::Published { group, uid, slice, result }

@@ -95,7 +95,7 @@ impl Controller {
         let Some(group) = self.groups.get(name) else { return };
         let urgency = urgency(group.election(), ticket, &effect);
         let order = Order { record: group.record().clone(), session, ticket, effect };
-        self.executor.start(urgency, |context| async move {
+        self.executor.start_in(&name.namespace, urgency, |context| async move {
             Message::Done(Box::new(carry_out(&context, order).await))
         });
     }

@@ -74,7 +74,7 @@ impl Controller {
         let told = group.report.told.replace(wanted.clone());
         announce(&self.events, &mut self.causes, &record, told.as_ref().or(record.status()), &wanted, now);
         group.report.writing = true;
-        self.executor.start(Urgency::Report, move |context| async move {
+        self.executor.start_in(&name.namespace, Urgency::Report, move |context| async move {
             // Nothing is written over what this replica has not seen: it may have been stopped, and be no longer the
             // owner.
             let version = record.object.metadata.resource_version.as_deref();
