@@ -14,6 +14,9 @@ use crate::moment::Moment;
 /// promotion.
 pub const ACTS: Duration = Duration::from_secs(2);
 
+/// The test's own request to the API server, which is evidence when it takes effect.
+const ASKED: Duration = Duration::from_secs(1);
+
 /// How soon an active pod must be replaced after a fault of the test. While the fault begins, the API server, the
 /// database and a replica work, and a standby is eligible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,8 +35,7 @@ impl Deadline {
     /// The usual one of a change for this reason. `refused` is how long refusals must last until they are evidence.
     pub fn usual(uid: &str, from: Moment, reason: &str, ttl: Duration, refused: Duration) -> Self {
         let noticed = match reason {
-            // The request and the deletion are evidence at once.
-            "PodDeleted" | "Switchover" | "NodeCordoned" | "Rollout" | "Failback" => Duration::ZERO,
+            "PodDeleted" | "Switchover" | "NodeCordoned" | "Rollout" | "Failback" => ASKED,
             "ProbeRefused" => refused,
             // The kubelet reports when it notices, but by then the pod is silent at the latest.
             _ => ttl,

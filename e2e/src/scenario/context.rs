@@ -15,7 +15,6 @@ use leadergroup::api::{LeaderGroup, RoutingSpec, SWITCHOVER_ANNOTATION, SWITCHOV
 use serde_json::json;
 use tokio::time;
 
-use super::failover::TAKEOVER;
 use super::operator::is_ready;
 use super::{IMAGE, Measured, PORT, Seen, Stage, Workload, eventually, faults_last};
 use crate::{
@@ -24,6 +23,9 @@ use crate::{
     moment::Moment,
 };
 
+/// How long a scenario waits for another pod to take over. The history is checked for the deadline of each change,
+/// which is far shorter: one that misses it is to be measured, not only noticed.
+pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// Time for pods to start on a busy machine.
 pub const STARTED: Duration = Duration::from_mins(2);
 /// Time limit of a scenario. Only a scenario that hangs takes this long.

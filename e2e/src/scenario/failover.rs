@@ -7,16 +7,13 @@ use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 
 use super::service::ROUTED;
-use super::{Active, Measured, STARTED, Scenario, eventually, ms};
+use super::{Active, Measured, STARTED, Scenario, TAKEOVER, eventually, ms};
 use crate::{
     client::Client,
     history::{Deadline, Fault, Promotion, check, role_changes},
     moment::Moment,
 };
 
-/// How long a scenario waits for another pod to take over. The history is checked for the deadline of each change,
-/// which is far shorter: one that misses it is to be measured, not only noticed.
-pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// The reasons for which a deleted pod is replaced. Its program may end before the watch shows the deletion, and
 /// refuses probes then.
 pub const DELETED: [&str; 2] = ["PodDeleted", "ProbeRefused"];

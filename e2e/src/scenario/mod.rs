@@ -8,6 +8,7 @@ mod context;
 mod diagnose;
 mod failover;
 mod operator;
+mod quiet;
 mod report;
 mod rest;
 mod runner;
@@ -20,8 +21,8 @@ mod workload;
 
 pub(crate) use settings::faults_last;
 
-pub use context::{Active, STARTED, Scenario};
-pub use failover::{DELETED, TAKEOVER};
+pub use context::{Active, STARTED, Scenario, TAKEOVER};
+pub use failover::DELETED;
 pub use operator::{NAMESPACE as OPERATOR_NAMESPACE, Operator, RELEASE, is_ready};
 pub use report::{Line, Measured, Report, Seen, ms};
 pub use runner::{Entry, Needs, run_all};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
+use super::quiet::stays_quiet;
 use super::service::Service;
-use super::together::stays_quiet;
 use super::{Line, STARTED, Scenario, eventually};
 use crate::{
     history::{History, check, not_at_rest, operator_writes},

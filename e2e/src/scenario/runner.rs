@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use futures::{StreamExt, future::LocalBoxFuture, stream};
 use tokio::time;
 
-use super::together::minute_of_quiet;
+use super::quiet::minute_of_quiet;
 use super::{Stage, faults_last};
 use crate::{command::progress, moment::Moment};
 

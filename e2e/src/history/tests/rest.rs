@@ -300,7 +300,7 @@ fn i6_the_deadline_of_each_reason() {
     let within = |reason| Deadline::usual("a", moment(1), reason, ttl, refused).within.as_secs();
     let reasons =
         ["PodDeleted", "Switchover", "ProbeRefused", "Silent", "ContainerTerminated", "PodNotReady"];
-    assert_eq!(reasons.map(within), [2, 2, 4, 7, 7, 7]);
+    assert_eq!(reasons.map(within), [3, 3, 4, 7, 7, 7]);
     assert_eq!(Deadline::usual("a", moment(1), "Silent", ttl, refused).from_evidence.as_secs(), 2);
 }
 
