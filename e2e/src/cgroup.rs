@@ -164,6 +164,14 @@ impl Cgroups {
         .await
     }
 
+    /// The same for a fault: fails if there is nothing to freeze.
+    pub async fn freeze_some(&self, group: &Path) -> Result<()> {
+        if processes(group).is_empty() {
+            bail!("the fault cannot take place: nothing runs in {}", group.display());
+        }
+        self.freeze(group).await
+    }
+
     /// Lets the processes of a frozen group run again.
     pub fn thaw(&self, group: &Path) -> Result<()> {
         if self.version2 {

@@ -147,11 +147,12 @@ impl Database {
 
     /// Shuts the server down cleanly: ends sessions and writes everything ("fast").
     pub async fn stop(&self) -> Result<()> {
-        self.machines.end(DAEMON, Signal::INT).await
+        self.machines.end_running(DAEMON, Signal::INT).await
     }
 
     /// Kills every process of the server's machine ("immediate"), so that it must recover at its next start.
     pub async fn kill(&self) -> Result<()> {
+        self.machines.running(DAEMON).await?;
         self.machines.disown(DATABASE).await?;
         self.machines.cgroups.kill(&self.machines.cgroups.machine(DATABASE)).await?;
         self.machines.end(DAEMON, Signal::KILL).await
@@ -171,7 +172,7 @@ impl Database {
 
     /// Freezes the server, with its connections open, until [`Database::resume`].
     pub async fn pause(&self) -> Result<()> {
-        self.machines.cgroups.freeze(&self.machines.cgroups.machine(DATABASE)).await
+        self.machines.cgroups.freeze_some(&self.machines.cgroups.machine(DATABASE)).await
     }
 
     /// Resumes a paused server.

@@ -1,7 +1,8 @@
-//! Faults of a running cluster, and how to undo them.
+//! Faults of a running cluster, and how to undo them. Each checks that it took effect, and fails otherwise: a test that
+//! goes on without its fault would pass for nothing.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,12 @@ use tokio::process::Command;
 use crate::cgroup;
 use crate::cluster::Cluster;
 use crate::control_plane::{API_SERVER_DAEMON, ETCD_DAEMON};
-use crate::machine::Machines;
+use crate::machine::{Machines, wait_until};
 use crate::network;
+use crate::process::{has_ended, is_stopped, took_effect};
+
+/// How long it may take until a healed path carries packets.
+const HEALED: Duration = Duration::from_secs(30);
 
 /// The API server and its faults.
 #[derive(Debug)]
@@ -23,12 +28,12 @@ pub struct ApiServer<'a> {
 impl ApiServer<'_> {
     /// Stops it cleanly.
     pub async fn stop(&self) -> Result<()> {
-        self.machines().end(API_SERVER_DAEMON, Signal::TERM).await
+        self.machines().end_running(API_SERVER_DAEMON, Signal::TERM).await
     }
 
     /// Kills it.
     pub async fn kill(&self) -> Result<()> {
-        self.machines().end(API_SERVER_DAEMON, Signal::KILL).await
+        self.machines().end_running(API_SERVER_DAEMON, Signal::KILL).await
     }
 
     /// Starts it again, and waits until it is ready.
@@ -39,7 +44,9 @@ impl ApiServer<'_> {
 
     /// Freezes it, with its connections open, until [`ApiServer::resume`].
     pub async fn pause(&self) -> Result<()> {
-        self.machines().signal(API_SERVER_DAEMON, Signal::STOP, false).await
+        let pid = self.machines().running(API_SERVER_DAEMON).await?;
+        self.machines().signal(API_SERVER_DAEMON, Signal::STOP, false).await?;
+        took_effect(|| (!is_stopped(pid)).then(|| "the API server is not stopped".to_owned()))
     }
 
     /// Resumes it.
@@ -49,7 +56,7 @@ impl ApiServer<'_> {
 
     /// Kills etcd, so that the API server cannot answer, until [`ApiServer::start_etcd`].
     pub async fn kill_etcd(&self) -> Result<()> {
-        self.machines().end(ETCD_DAEMON, Signal::KILL).await
+        self.machines().end_running(ETCD_DAEMON, Signal::KILL).await
     }
 
     /// Starts etcd again, and waits until the API server is ready.
@@ -78,6 +85,7 @@ impl Cluster {
         }
         self.machines.disown(node).await?;
         let group = self.machines.cgroups.machine(node);
+        ensure!(!cgroup::processes(&group).is_empty(), "the fault cannot take place: nothing runs on {node}");
         // The cable first, so that ending processes cannot send anything.
         network::set_cable(node, false).await?;
         let moment = Instant::now();
@@ -111,7 +119,9 @@ impl Cluster {
     pub async fn cut_off(&self, node: &str) -> Result<Instant> {
         self.node(node)?;
         network::set_cable(node, false).await?;
-        Ok(Instant::now())
+        let moment = Instant::now();
+        self.is_cut(network::HOST, node, None).await?;
+        Ok(moment)
     }
 
     /// Plugs in a node's cable again.
@@ -124,18 +134,40 @@ impl Cluster {
     /// [`network::DATABASE`] or [`network::HOST`].
     pub async fn cut_path(&self, one: &str, other: &str) -> Result<()> {
         network::cut(one, other, None).await?;
-        network::cut(other, one, None).await
+        network::cut(other, one, None).await?;
+        self.is_cut(one, other, None).await
     }
 
     /// Undoes [`Cluster::cut_path`].
     pub async fn heal_path(&self, one: &str, other: &str) -> Result<()> {
         network::heal(one, other, None).await?;
-        network::heal(other, one, None).await
+        network::heal(other, one, None).await?;
+        // Otherwise a packet that does not pass would not show that a path is cut.
+        let address = self.address(other)?;
+        wait_until("packets on the healed path", HEALED, async || network::passes(one, &address, None).await)
+            .await
     }
 
     /// Drops traffic from one machine to the other, in this direction only; with a port, only TCP to that port.
     pub async fn cut_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
-        network::cut(from, to, port).await
+        network::cut(from, to, port).await?;
+        self.is_cut(from, to, port).await
+    }
+
+    fn address(&self, machine: &str) -> Result<String> {
+        Ok(match machine {
+            network::HOST => network::HOST_ADDRESS.to_owned(),
+            network::CONTROL => network::CONTROL_ADDRESS.to_owned(),
+            network::DATABASE => network::DATABASE_ADDRESS.to_owned(),
+            node => self.node(node)?.address.clone(),
+        })
+    }
+
+    /// Fails if a packet still comes from one machine to the other and is answered.
+    async fn is_cut(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+        let passes = network::passes(from, &self.address(to)?, port).await?;
+        ensure!(!passes, "the fault did not take place: packets pass from {from} to {to}");
+        Ok(())
     }
 
     /// Undoes [`Cluster::cut_one_way`].
@@ -146,7 +178,7 @@ impl Cluster {
     /// Freezes every process of a node, but not its kernel and network (a machine that hangs).
     pub async fn freeze_node(&self, node: &str) -> Result<Instant> {
         self.node(node)?;
-        self.machines.cgroups.freeze(&self.machines.cgroups.machine(node)).await?;
+        self.machines.cgroups.freeze_some(&self.machines.cgroups.machine(node)).await?;
         Ok(Instant::now())
     }
 
@@ -159,7 +191,11 @@ impl Cluster {
     /// Freezes every process of a pod, with its connections open. Returns the time at which all were frozen.
     pub async fn freeze_pod(&self, uid: &str) -> Result<Instant> {
         let pod = self.machines.cgroups.pod(uid)?;
-        self.machines.cgroups.freeze(&pod).await?;
+        ensure!(
+            !self.machines.cgroups.containers(uid)?.is_empty(),
+            "the fault cannot take place: the pod {uid} has no running container"
+        );
+        self.machines.cgroups.freeze_some(&pod).await?;
         Ok(Instant::now())
     }
 
@@ -186,7 +222,18 @@ impl Cluster {
 
     /// Stops the processes of a pod's containers with SIGSTOP. Returns their number.
     pub fn pause(&self, pod_uid: &str) -> Result<usize> {
-        self.signal_containers(pod_uid, Signal::STOP)
+        let count = self.signal_containers(pod_uid, Signal::STOP)?;
+        took_effect(|| {
+            let containers = self.machines.cgroups.containers(pod_uid).unwrap_or_default();
+            let all = containers.iter().flat_map(|group| cgroup::processes(group));
+            let running: Vec<Pid> = all.filter(|pid| !is_stopped(*pid) && !has_ended(*pid)).collect();
+            // One that was started in the meantime. It may also have ended.
+            for pid in &running {
+                let _ = kill_process(*pid, Signal::STOP);
+            }
+            (!running.is_empty()).then(|| format!("of the pod {pod_uid} these processes run: {running:?}"))
+        })?;
+        Ok(count)
     }
 
     /// Resumes them.
@@ -196,7 +243,14 @@ impl Cluster {
 
     /// Kills the processes of a pod's containers with SIGKILL, as a crash would; the kubelet starts them again.
     pub fn kill_pod(&self, uid: &str) -> Result<usize> {
-        self.signal_containers(uid, Signal::KILL)
+        let containers = self.machines.cgroups.containers(uid)?;
+        let before: Vec<Pid> = containers.iter().flat_map(|group| cgroup::processes(group)).collect();
+        let count = self.signal_containers(uid, Signal::KILL)?;
+        took_effect(|| {
+            let left: Vec<&Pid> = before.iter().filter(|pid| !has_ended(**pid)).collect();
+            (!left.is_empty()).then(|| format!("of the pod {uid} these processes live: {left:?}"))
+        })?;
+        Ok(count)
     }
 
     fn signal_containers(&self, pod_uid: &str, signal: Signal) -> Result<usize> {

@@ -23,6 +23,7 @@ pub mod machine;
 pub mod moment;
 pub mod network;
 pub mod node;
+pub mod process;
 pub mod programs;
 pub mod provider;
 pub mod scenario;

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::cgroup::Cgroups;
 use crate::command::LIMIT;
 use crate::network::namespace;
+use crate::process::{has_ended, took_effect};
 use crate::programs::Programs;
 use crate::state::socket;
 use crate::supervisor::{Answer, Daemon, Listed, Request, ask};
@@ -85,6 +86,21 @@ impl Machines {
         self.signal(name, signal, true).await?;
         let ended = ask(&socket(), &Request::WaitEnd(name.to_owned()), LIMIT).await;
         ended.with_context(|| format!("{name} does not end after signal {}", signal.as_raw())).map(|_| ())
+    }
+
+    /// The same for a fault: fails if the daemon did not run before, or does afterwards.
+    pub async fn end_running(&self, name: &str, signal: Signal) -> Result<()> {
+        let pid = self.running(name).await?;
+        self.end(name, signal).await?;
+        took_effect(|| (!has_ended(pid)).then(|| format!("{name} runs as process {}", pid.as_raw_nonzero())))
+    }
+
+    /// The process of a daemon, or an error if it does not run.
+    pub async fn running(&self, name: &str) -> Result<Pid> {
+        let daemons = self.daemons().await?;
+        let pid = daemons.into_iter().find(|daemon| daemon.name == name).and_then(|daemon| daemon.pid);
+        let pid = pid.and_then(Pid::from_raw);
+        pid.with_context(|| format!("the fault cannot take place: {name} does not run"))
     }
 
     /// Starts a daemon that was ended again.

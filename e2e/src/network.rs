@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 
 use crate::command::{run, run_with_input};
 
@@ -170,6 +171,21 @@ pub async fn cut(from: &str, to: &str, port: Option<u16>) -> Result<()> {
 /// Undoes a [`cut`] with the same arguments.
 pub async fn heal(from: &str, to: &str, port: Option<u16>) -> Result<()> {
     element("delete", from, to, port).await
+}
+
+/// Whether a packet comes from one machine to an address, and its answer comes back. With a port it is TCP's first.
+pub async fn passes(from: &str, address: &str, port: Option<u16>) -> Result<bool> {
+    let mut call = Command::new("timeout");
+    call.arg("1");
+    if from != HOST {
+        call.arg("nsenter").arg(format!("--net=/run/netns/{}", namespace(from)));
+    }
+    match port {
+        None => call.args(["busybox", "ping", "-c", "1", "-W", "1", address]),
+        Some(port) => call.args(["bash", "-c", &format!("</dev/tcp/{address}/{port}")]),
+    };
+    let done = call.kill_on_drop(true).output().await.context("sending a packet")?;
+    Ok(done.status.success())
 }
 
 /// Undoes all cuts.

@@ -424,6 +424,7 @@ async fn servers(test: &Test) -> Result<()> {
     ensure!(first != second, "the database was not restarted");
     database.kill().await?;
     ensure!(database.sql("leadergroup", "SELECT 1").await.is_err(), "a killed database answers");
+    ensure!(database.kill().await.is_err() && database.stop().await.is_err(), "it is killed twice");
     database.start().await?;
     database.pause().await?;
     let mut ask = Command::new("timeout");
@@ -435,6 +436,7 @@ async fn servers(test: &Test) -> Result<()> {
     let api_server = test.cluster.api_server();
     api_server.kill().await?;
     ensure!(test.pods.list(&ListParams::default()).await.is_err(), "a killed API server answers");
+    ensure!(api_server.stop().await.is_err() && api_server.pause().await.is_err(), "it is stopped twice");
     api_server.start().await?;
     api_server.stop().await?;
     test.cluster.cut_path("node-3", DATABASE).await?;

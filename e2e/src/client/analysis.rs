@@ -123,6 +123,17 @@ impl Calls {
         self.0.iter().filter(|call| call.answer.is_err()).count()
     }
 
+    /// When the calls that failed with this error started and ended.
+    pub fn failed(&self, error: &str) -> impl Iterator<Item = (Moment, Moment)> {
+        let failed = self.0.iter().filter(move |call| call.answer.as_ref().is_err_and(|why| why == error));
+        failed.map(|call| (call.at, call.end))
+    }
+
+    /// When the first and the last call started.
+    pub fn first_and_last(&self) -> Option<(Moment, Moment)> {
+        Some((self.0.first()?.at, self.0.last()?.at))
+    }
+
     /// The number of failed calls by error.
     pub fn errors(&self) -> BTreeMap<&str, usize> {
         let mut errors = BTreeMap::new();

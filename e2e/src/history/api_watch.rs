@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod, Service},
     discovery::v1::EndpointSlice,
+    events::v1::Event,
 };
 use kube::{
     Api, Client,
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle, time};
 
-use super::{Change, History, Kind, Object, ObjectId};
+use super::{Change, History, Kind, Object, ObjectId, operator_wrote};
 use crate::moment::Moment;
 
 const WATCH_SECONDS: u32 = 10;
@@ -98,6 +99,7 @@ impl ApiCollector {
             Kind::Service => ApiResource::erase::<Service>(&()),
             Kind::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
             Kind::LeaderGroup => ApiResource::erase::<LeaderGroup>(&()),
+            Kind::Event => ApiResource::erase::<Event>(&()),
         };
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
@@ -143,6 +145,7 @@ impl ApiCollector {
             terms: None,
             one_clock: false,
             faults: None,
+            deadlines: Vec::new(),
         }
     }
 }
@@ -154,7 +157,7 @@ fn revision_of(version: Option<&str>) -> Result<i64> {
 
 fn change(kind: Kind, namespace: &str, mut object: DynamicObject, deleted: bool) -> Result<Change> {
     let revision = revision_of(object.metadata.resource_version.as_deref())?;
-    object.metadata.managed_fields = None;
+    let fields = object.metadata.managed_fields.take().map(serde_json::to_value).transpose()?;
     let id = ObjectId {
         kind,
         namespace: namespace.to_owned(),
@@ -163,7 +166,8 @@ fn change(kind: Kind, namespace: &str, mut object: DynamicObject, deleted: bool)
     let json: Value = serde_json::to_value(&object)?;
     let state = if deleted { None } else { Some(Object::read(kind, &json).with_context(|| id.to_string())?) };
     let raw = json.to_string().into();
-    Ok(Change { revision, seen: Moment::now(), seen_at: Timestamp::now(), id, state, raw })
+    let operator = operator_wrote(fields.as_ref());
+    Ok(Change { revision, seen: Moment::now(), seen_at: Timestamp::now(), id, state, operator, raw })
 }
 
 struct Follower {

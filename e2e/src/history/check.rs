@@ -27,7 +27,9 @@ pub fn check(history: &History) -> Checked {
     checker.out.violations.extend(super::fencing::violations(history));
     checker.out.violations.extend(super::endpoints::violations(history));
     super::evidence::check(history, &mut checker.out);
-    let after = history.changes.iter().filter(|c| c.revision > history.baseline);
+    let late = super::deadline::violations(&history.deadlines, &checker.out.promotions);
+    checker.out.violations.extend(late);
+    let after = history.changes.iter().filter(|c| c.revision > history.baseline && c.id.kind != Kind::Event);
     checker.out.revisions = after.map(|c| c.revision).collect::<BTreeSet<_>>().len();
     checker.out
 }
@@ -129,6 +131,7 @@ impl<'a> Checker<'a> {
             Kind::Pod => drop(self.pods.remove(name)),
             Kind::Service => drop(self.services.remove(name)),
             Kind::EndpointSlice => drop(self.slices.remove(name)),
+            Kind::Event => {}
             Kind::LeaderGroup => {
                 self.groups.retain(|_, group| (&group.namespace, &group.name) != (&name.0, &name.1));
             }

@@ -19,7 +19,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::watch, task::JoinHandle, time};
 
-use super::{Change, History, Kind, Object, ObjectId};
+use super::{Change, History, Kind, Object, ObjectId, operator_wrote};
 use crate::moment::Moment;
 
 /// Time limit for one connection to etcd, and how long etcd may be unavailable.
@@ -106,6 +106,7 @@ impl EtcdCollector {
             terms: None,
             one_clock: true,
             faults: None,
+            deadlines: Vec::new(),
         }
     }
 }
@@ -289,14 +290,17 @@ impl Stream {
                 self.keys_at = BTreeSet::from([event.kv.key.0.clone()]);
             }
             let Some((id, value)) = self.known(&event)? else { continue };
-            let (state, raw) = match value {
-                Some(json) => (
-                    Some(Object::read(id.kind, &json).with_context(|| id.to_string())?),
-                    json.to_string().into(),
-                ),
-                None => (None, "".into()),
-            };
-            changes.push(Change { revision, seen, seen_at, id, state, raw });
+            let mut change =
+                Change { revision, seen, seen_at, id, state: None, operator: None, raw: "".into() };
+            if let Some(mut json) = value {
+                let metadata = json.get_mut("metadata").and_then(Value::as_object_mut);
+                let fields = metadata.and_then(|metadata| metadata.remove("managedFields"));
+                change.operator = operator_wrote(fields.as_ref());
+                let state = Object::read(change.id.kind, &json).with_context(|| change.id.to_string())?;
+                change.state = Some(state);
+                change.raw = json.to_string().into();
+            }
+            changes.push(change);
         }
         self.shared.lock().changes.append(&mut changes);
         self.progress.send_replace(Progress::SeenTo(self.seen_to));
@@ -316,12 +320,9 @@ impl Stream {
         if deleted {
             return Ok(Some((id, None)));
         }
-        let mut json: Value = parse(&event.kv.value.0).with_context(|| {
+        let json: Value = parse(&event.kv.value.0).with_context(|| {
             format!("{key} is not stored as JSON; is --storage-media-type=application/json set?")
         })?;
-        if let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
         Ok(Some((id, Some(json))))
     }
 }
@@ -339,6 +340,7 @@ pub(super) fn object_id(key: &str) -> Option<ObjectId> {
         (Kind::Service, "services/specs/"),
         (Kind::EndpointSlice, "endpointslices/"),
         (Kind::LeaderGroup, "leadergroup.dev/leadergroups/"),
+        (Kind::Event, "events/"),
     ]
     .into_iter()
     .find_map(|(kind, prefix)| Some((kind, rest.strip_prefix(prefix)?)))?;

@@ -1,21 +1,22 @@
 //! I5: an active pod loses the lock only after evidence against it.
 //!
 //! The API server's history shows what Kubernetes reports of a pod. What only the operator's probes see, the test must
-//! have caused itself ([`History::faults`]). Both count while they last, and then for the ttl and [`LATE`].
+//! have caused itself ([`History::faults`]). Both count while they last, and then for as long as a change of holder may
+//! honestly be late: [`ACTS`], and where the evidence is silence also the ttl.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use leadergroup::api::{PodRef, Stamp};
 
+use super::deadline::ACTS;
 use super::outcome::{Checked, Invariant, Violation};
 use super::{Change, Fault, GroupView, History, Kind, Object, PodView};
 use crate::moment::Moment;
 
-/// How late a change of holder may be, in addition to the ttl that the operator needs to notice silence. The change may
-/// have to wait for an API server or a database that starts again, or for a replica that adopts the group. Scenarios
-/// expect a takeover within 40 s, and the random faults take a server away for about half a minute at most. So this is
-/// generous.
-const LATE: Duration = Duration::from_mins(1);
+/// The reasons of planned changes: nothing is wrong with the pod, and the test has asked for it.
+const PLANNED: [&str; 4] = ["Switchover", "NodeCordoned", "Rollout", "Failback"];
+/// The reasons that only probes find.
+const PROBED: [&str; 2] = ["Silent", "ProbeRefused"];
 
 /// What Kubernetes reports against a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +58,8 @@ struct Replaced {
     former: PodRef,
     /// When.
     at: Moment,
-    /// How long before that evidence and faults may have ended.
-    grace: Duration,
+    /// The lock's ttl.
+    ttl: Duration,
     against: Vec<Report>,
 }
 
@@ -88,13 +89,13 @@ pub(super) fn check(history: &History, out: &mut Checked) {
             .promotions
             .iter_mut()
             .find(|promotion| promotion.group == replaced.group && promotion.token == replaced.token);
+        let reason = pass.reasons.get(&(replaced.group.clone(), replaced.token)).map(String::as_str);
         let faults = history.faults.as_ref();
-        let caused = faults.is_none_or(|all| all.iter().any(|fault| replaced.may_be_due_to(fault)));
+        let caused = faults.is_none_or(|all| all.iter().any(|fault| replaced.may_be_due_to(fault, reason)));
         let against = replaced.that_counts(caused);
         if let (Some(promotion), Some(first)) = (promoted, replaced.that_counts(false).first()) {
             promotion.evidence_ms = u64::try_from(promotion.seen.since(first.since).as_millis()).ok();
         }
-        let reason = pass.reasons.get(&(replaced.group.clone(), replaced.token)).map(String::as_str);
         if !fits(reason, &against, caused) {
             let shown: Vec<Evidence> = against.iter().map(|report| report.what).collect();
             out.violations.push(Violation {
@@ -118,27 +119,41 @@ fn fits(reason: Option<&str>, against: &[Report], caused: bool) -> bool {
         Some("PodFinished" | "DisruptionTarget") => shows(&[Evidence::Ended, Evidence::Deleted]),
         Some("ContainerTerminated" | "ContainerRestarted") => shows(&[Evidence::Container]),
         Some("PodNotReady") => shows(&[Evidence::NotReady]),
-        // Nothing is wrong with the pod: the test has asked for it.
-        Some("Switchover" | "NodeCordoned" | "Rollout" | "Failback") => caused,
+        Some(reason) if PLANNED.contains(&reason) => caused,
         // The probes' reasons, and changes that another replica completed.
         _ => caused || !against.is_empty(),
     }
 }
 
 impl Replaced {
-    /// Whether something that ended at `until` may be why the pod lost the lock.
-    fn is_in_time(&self, until: Option<Moment>) -> bool {
-        until.is_none_or(|until| self.at <= until.plus(self.grace))
+    /// Whether something that ended at `until`, and was noticed `unnoticed` later at the latest, may be why the pod
+    /// lost the lock.
+    fn is_in_time(&self, until: Option<Moment>, unnoticed: Duration) -> bool {
+        until.is_none_or(|until| self.at <= until.plus(unnoticed + ACTS))
     }
 
-    fn may_be_due_to(&self, fault: &Fault) -> bool {
-        fault.uid == self.former.uid && fault.from <= self.at && self.is_in_time(fault.until)
+    /// Whether a fault of the test explains a change for this reason.
+    fn may_be_due_to(&self, fault: &Fault, reason: Option<&str>) -> bool {
+        let explains =
+            |wanted: &str| fault.reasons.is_empty() || fault.reasons.iter().any(|one| one == wanted);
+        // A change that another replica completed has no reason of its own. A fault explains evidence that the API
+        // server shows only as far as that is shown, so there it is enough that the times fit.
+        let is_told = |reason: &&str| PLANNED.contains(reason) || PROBED.contains(reason);
+        let fits = reason.filter(is_told).is_none_or(explains);
+        // Of a network that comes back, the first answers may be lost, too: a silence may still become complete. A
+        // request that was carried out, and a pod that answers again, give no reason from then on.
+        let unnoticed = if explains("Silent") { self.ttl } else { Duration::ZERO };
+        fits && fault.uid == self.former.uid
+            && fault.from <= self.at
+            && self.is_in_time(fault.until, unnoticed)
     }
 
-    /// The evidence that is not too old. During a fault of the test all of the term counts: the same round of random
+    /// The evidence that is not too old. A pod that was reported as well again may not have answered a probe since, so
+    /// the report counts for one more ttl. During a fault of the test all of the term counts: the same round of random
     /// faults may take away the database, so that the change comes late.
     fn that_counts(&self, caused: bool) -> Vec<Report> {
-        self.against.iter().filter(|report| caused || self.is_in_time(report.until)).copied().collect()
+        let counts = |report: &&Report| caused || self.is_in_time(report.until, self.ttl);
+        self.against.iter().filter(counts).copied().collect()
     }
 }
 
@@ -214,7 +229,7 @@ impl Pass {
                 token: next.token,
                 former,
                 at: change.seen,
-                grace: group.ttl + LATE,
+                ttl: group.ttl,
                 against: pod.against.clone(),
             });
         }

@@ -1,4 +1,4 @@
-//! The history: every revision of every pod, EndpointSlice, Service and `LeaderGroup`, and its checker.
+//! The history: every revision of every pod, EndpointSlice, Service, `LeaderGroup` and Event, and its checker.
 //!
 //! There are three independent parts. *Collectors* record a [`History`]: from etcd on the project's own cluster, from
 //! an API watch elsewhere, and from the lock's term table in PostgreSQL. The *history* is plain data. The *checker*
@@ -7,6 +7,7 @@
 
 mod api_watch;
 mod check;
+mod deadline;
 mod endpoints;
 mod etcd;
 mod evidence;
@@ -27,12 +28,15 @@ mod tests;
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use jiff::Timestamp;
+use leadergroup::api::FIELD_MANAGER;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::moment::Moment;
 
 pub use api_watch::ApiCollector;
 pub use check::check;
+pub use deadline::{ACTS, Deadline};
 pub use etcd::{EtcdCollector, current_revision};
 pub use objects::{GroupView, Kind, Object, PodView, ServiceView, SliceView};
 pub use outcome::{Checked, Invariant, Promotion, Violation};
@@ -71,6 +75,9 @@ pub struct Change {
     pub id: ObjectId,
     /// The object from this revision on; `None` if it was deleted.
     pub state: Option<Object>,
+    /// When the operator wrote the object last, by the managed fields: a revision that the operator wrote differs in
+    /// this from the one before.
+    pub operator: Option<String>,
     /// The object as stored, without managed fields, for the dump.
     pub raw: Arc<str>,
 }
@@ -108,17 +115,29 @@ pub struct History {
     pub one_clock: bool,
     /// When the test made which pods fail, if that is known. A failure that only probes notice leaves no other trace.
     pub faults: Option<Vec<Fault>>,
+    /// How soon the test expects which pods to be replaced.
+    pub deadlines: Vec<Deadline>,
 }
 
-/// A time during which the test made a pod fail.
+/// A time during which the test made a pod fail, or asked for another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// The pod's UID.
     pub uid: String,
+    /// The reasons for which the operator may replace the pod because of it; none if it may give any.
+    pub reasons: Vec<String>,
     /// Not later than the fault, on the clock of [`Change::seen`].
     pub from: Moment,
     /// Not earlier than the fault was undone; `None` if it lasts. The checker adds a grace to it.
     pub until: Option<Moment>,
+}
+
+/// When the operator wrote an object last, by the object's managed fields. The API server updates the time of an entry
+/// with each write that changes something.
+fn operator_wrote(managed_fields: Option<&Value>) -> Option<String> {
+    let entries = managed_fields.and_then(Value::as_array).into_iter().flatten();
+    let own = entries.filter(|entry| entry.get("manager").and_then(Value::as_str) == Some(FIELD_MANAGER));
+    own.filter_map(|entry| entry.get("time")?.as_str()).max().map(str::to_owned)
 }
 
 impl History {
@@ -140,6 +159,7 @@ impl History {
             terms: self.terms.clone(),
             one_clock: self.one_clock,
             faults: self.faults.clone(),
+            deadlines: self.deadlines.clone(),
         }
     }
 }

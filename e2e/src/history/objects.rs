@@ -1,4 +1,4 @@
-//! The fields of pods, Services, EndpointSlices and `LeaderGroup`s that the invariants use.
+//! The fields of pods, Services, EndpointSlices and `LeaderGroup`s that the invariants use. Of Events they use none.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,11 +22,14 @@ pub enum Kind {
     EndpointSlice,
     /// leadergroup.dev/v1alpha1 LeaderGroup.
     LeaderGroup,
+    /// events.k8s.io/v1 Event.
+    Event,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup];
+    pub const ALL: [Self; 5] =
+        [Self::Pod, Self::Service, Self::EndpointSlice, Self::LeaderGroup, Self::Event];
 }
 
 /// A recorded object.
@@ -40,6 +43,8 @@ pub enum Object {
     Slice(SliceView),
     /// A `LeaderGroup`.
     Group(Box<GroupView>),
+    /// An Event.
+    Event,
 }
 
 /// The relevant fields of a pod.
@@ -119,6 +124,8 @@ pub struct GroupView {
     pub token: i64,
     /// The UID of the pod that the status calls active.
     pub active: Option<String>,
+    /// The status and the reason of the condition Ready.
+    pub ready: Option<(String, String)>,
     /// The reasons of the last changes to another holder, by token. A change to none has the token of the term that it
     /// ended.
     pub reasons: Vec<(i64, String)>,
@@ -150,6 +157,7 @@ impl Object {
                 group: strings(json.pointer("/metadata/labels")).remove(GROUP_LABEL),
             }),
             Kind::EndpointSlice => Self::Slice(slice(json)),
+            Kind::Event => Self::Event,
             Kind::LeaderGroup => {
                 let group: LeaderGroup = serde_json::from_value(json.clone())
                     .context("a LeaderGroup that its types cannot read")?;
@@ -167,6 +175,11 @@ impl Object {
                     declaration: status.declaration,
                     token: status.token,
                     active: status.active.map(|active| active.uid),
+                    ready: status
+                        .conditions
+                        .into_iter()
+                        .find(|one| one.type_ == "Ready")
+                        .map(|one| (one.status, one.reason)),
                     reasons: status
                         .history
                         .into_iter()

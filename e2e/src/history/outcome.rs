@@ -20,7 +20,8 @@ pub enum Invariant {
     NoLateWrites,
     /// I5: an active pod loses the lock only after evidence against it, which fits the reason in the status.
     Evidence,
-    /// I6: at rest one pod is active, and every other one is labelled and stamped as a standby.
+    /// I6: a failed active pod is replaced within the deadline. At rest one pod is active, and every other one is
+    /// labelled and stamped as a standby.
     Liveness,
     /// I7: at rest no pod that is gone or being deleted is the declared holder.
     Release,

@@ -38,7 +38,8 @@ impl Checked {
 }
 
 impl History {
-    /// Writes the history as one JSON object per line: the changes in order, then the terms and the faults.
+    /// Writes the history as one JSON object per line: the changes in order, then the terms, the faults and
+    /// the deadlines.
     pub fn dump(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -58,6 +59,9 @@ impl History {
         }
         for fault in self.faults.iter().flatten() {
             writeln!(out, "{}", json!({ "fault": fault }))?;
+        }
+        for deadline in &self.deadlines {
+            writeln!(out, "{}", json!({ "deadline": deadline }))?;
         }
         out.flush().with_context(|| format!("writing {}", path.display()))
     }

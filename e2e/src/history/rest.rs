@@ -6,10 +6,11 @@ use leadergroup::api::Stamp;
 
 use super::objects::selects;
 use super::outcome::{Invariant, Violation};
-use super::{GroupView, History, Object, ObjectId, PodView, SliceView};
+use super::{Change, GroupView, History, Object, ObjectId, PodView, SliceView};
 
-/// I6 and I7: what is not as it must be in a group that has pods and nothing left to do.
-pub fn not_at_rest(history: &History) -> Vec<Violation> {
+/// I6 and I7: what is not as it must be when nothing is left to do. Every group must be Ready, except those of
+/// `not_ready`, which have the reason that is named beside them. There must be a group at all.
+pub fn not_at_rest(history: &History, not_ready: &[(&str, &str)]) -> Vec<Violation> {
     let mut state: BTreeMap<&ObjectId, &Object> = BTreeMap::new();
     for change in &history.changes {
         match &change.state {
@@ -23,8 +24,17 @@ pub fn not_at_rest(history: &History) -> Vec<Violation> {
             _ => None,
         })
     };
-    let mut found = Vec::new();
-    for (id, group) in groups() {
+    let violation = |invariant, object: String, text| Violation {
+        invariant,
+        revision: history.complete_to,
+        object,
+        text,
+    };
+    let mut found: Vec<Violation> = unexpected(&groups().collect::<Vec<_>>(), not_ready)
+        .into_iter()
+        .map(|(object, text)| violation(Invariant::Liveness, object, text))
+        .collect();
+    for (id, group) in groups().filter(|(id, _)| !not_ready.iter().any(|(name, _)| id.name == *name)) {
         let contested = |pod: &PodView| {
             let is_holder = group.declaration.holder.as_ref().is_some_and(|holder| holder.uid == pod.uid);
             let mut others = groups().filter(|(other, _)| other.namespace == id.namespace && *other != id);
@@ -49,12 +59,29 @@ pub fn not_at_rest(history: &History) -> Vec<Violation> {
             .collect();
         if !pods.is_empty() {
             let wrong = wrong(group, &pods).into_iter().chain(misrouted(group, &slices));
-            found.extend(wrong.map(|(invariant, text)| Violation {
-                invariant,
-                revision: history.complete_to,
-                object: id.to_string(),
-                text,
-            }));
+            found.extend(wrong.map(|(invariant, text)| violation(invariant, id.to_string(), text)));
+        }
+    }
+    found
+}
+
+/// The groups that are not as the scenario expects them at its end, each with what is wrong.
+fn unexpected(groups: &[(&ObjectId, &GroupView)], not_ready: &[(&str, &str)]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if groups.is_empty() {
+        found.push(("LeaderGroup".to_owned(), "there is no group".to_owned()));
+    }
+    for (name, _) in not_ready.iter().filter(|(name, _)| !groups.iter().any(|(id, _)| id.name == *name)) {
+        found.push((format!("LeaderGroup {name}"), "it is not there".to_owned()));
+    }
+    for (id, group) in groups {
+        let reason = not_ready.iter().find(|(name, _)| id.name == *name).map(|(_, reason)| *reason);
+        let is = group.ready.as_ref().map(|(status, reason)| (status.as_str(), reason.as_str()));
+        let as_expected =
+            reason.map_or(is.is_some_and(|is| is.0 == "True"), |reason| is == Some(("False", reason)));
+        if !as_expected {
+            let expected = reason.map_or("True".to_owned(), |reason| format!("False, {reason}"));
+            found.push((id.to_string(), format!("its condition Ready is {is:?}, not {expected}")));
         }
     }
     found
@@ -103,24 +130,19 @@ fn wrong(group: &GroupView, pods: &[(&ObjectId, &PodView)]) -> Vec<(Invariant, S
     found
 }
 
-/// I8: what was written after a revision that only the operator writes: groups, and the marks of pods. A new pod is
-/// none of it.
+/// I8: what the operator wrote after a revision: pods, groups, EndpointSlices and Events, by their managed fields. It
+/// does not matter what was written, nor whether the group is Ready. A slice of the operator that is gone counts, too.
 pub fn operator_writes(history: &History, after: i64) -> Vec<String> {
-    let mut pods: BTreeMap<&ObjectId, &PodView> = BTreeMap::new();
-    let mut groups: BTreeMap<&ObjectId, &GroupView> = BTreeMap::new();
+    let mut last: BTreeMap<&ObjectId, &Change> = BTreeMap::new();
     let mut found = Vec::new();
     for change in &history.changes {
+        let before = last.insert(&change.id, change);
         let written = match &change.state {
-            Some(Object::Pod(pod)) => {
-                let marks = |pod: &PodView| {
-                    let known = groups.values().map(|group| pod.role(&group.routing).map(str::to_owned));
-                    (pod.stamp.clone(), pod.fencing.clone(), known.collect::<Vec<_>>())
-                };
-                let before = pods.insert(&change.id, pod);
-                before.is_some_and(|before| before.uid == pod.uid && marks(before) != marks(pod))
+            Some(_) => {
+                change.operator.is_some()
+                    && before.and_then(|it| it.operator.as_ref()) != change.operator.as_ref()
             }
-            Some(Object::Group(group)) => groups.insert(&change.id, group).is_some(),
-            _ => false,
+            None => matches!(before.map(|it| &it.state), Some(Some(Object::Slice(slice))) if slice.managed),
         };
         if written && change.revision > after {
             found.push(format!("{} at revision {}", change.id, change.revision));

@@ -37,6 +37,7 @@ impl Tape {
             seen_at: at(revision),
             id: ObjectId { kind, namespace: "ns".into(), name: name.into() },
             state: json.map(|json| Object::read(kind, json).expect("a readable object")),
+            operator: json.and_then(|json| operator_wrote(json.pointer("/metadata/managedFields"))),
             raw: json.map(Value::to_string).unwrap_or_default().into(),
         });
         revision
@@ -704,6 +705,7 @@ fn edits_of_the_past_are_seen() {
 fn keys_of_etcd_are_told_apart() {
     let id = etcd::object_id("/registry/services/specs/ns/web").expect("a Service");
     assert_eq!((id.kind, id.namespace.as_str(), id.name.as_str()), (Kind::Service, "ns", "web"));
+    assert_eq!(etcd::object_id("/registry/events/ns/web.1").map(|id| id.kind), Some(Kind::Event));
     for other in
         ["/registry/services/endpoints/ns/web", "/registry/podtemplates/ns/x", "/registry/pods", "compact"]
     {

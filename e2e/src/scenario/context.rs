@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, rc::Rc, time::Duration};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Namespace, Node, Pod, Service},
@@ -16,22 +16,18 @@ use serde_json::json;
 use tokio::time;
 
 use super::operator::is_ready;
-use super::{IMAGE, Line, Measured, PORT, Seen, Stage, Workload, eventually, faults_last, ms};
+use super::{IMAGE, Measured, PORT, Seen, Stage, Workload, eventually, faults_last};
 use crate::{
     client::{Calls, Client},
-    history::{Fault, History, Promotion, Recorder, check, role_changes},
+    history::{Deadline, Fault, History, Recorder},
     moment::Moment,
 };
 
-/// Kubernetes itself replaces a pod of a lost node after a minute at the earliest, so an earlier takeover is based on
-/// the operator's evidence. This is not a performance limit; the report shows the times.
+/// How long a scenario waits for another pod to take over. The history is checked for the deadline of each change,
+/// which is far shorter: one that misses it is to be measured, not only noticed.
 pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// Time for pods to start on a busy machine.
 pub const STARTED: Duration = Duration::from_mins(2);
-/// The reasons for which a deleted pod is replaced. Its program may end before the watch shows the deletion, and
-/// refuses probes then.
-pub const DELETED: [&str; 2] = ["PodDeleted", "ProbeRefused"];
-
 /// Time limit of a scenario. Only a scenario that hangs takes this long.
 const LONGEST: Duration = Duration::from_mins(4);
 
@@ -47,15 +43,23 @@ pub struct Scenario {
     pub workload: Workload,
     /// The number of promotions besides the measured changes of holder. Default: 1, the first promotion.
     pub other_promotions: RangeInclusive<usize>,
+    /// The groups that are not Ready at the end, each with the reason. All others are. Default: none.
+    pub not_ready: Vec<(&'static str, &'static str)>,
     pub(super) started: Moment,
     /// Changes up to this revision belong to an earlier namespace of the same name.
-    first_revision: i64,
+    pub(super) first_revision: i64,
     recorder: Option<Recorder>,
     /// When which pods were made to fail.
-    faults: Vec<Fault>,
-    changes: Vec<Measured>,
-    clients: Vec<Seen>,
-    notes: Vec<String>,
+    pub(super) faults: Vec<Fault>,
+    /// How soon they had to be replaced.
+    pub(super) deadlines: Vec<Deadline>,
+    pub(super) changes: Vec<Measured>,
+    pub(super) clients: Vec<Seen>,
+    /// The calls of the clients that had a network.
+    pub(super) calls: Vec<Calls>,
+    /// When the scenario changed the Service itself.
+    pub(super) rebuilt: Vec<(Moment, Moment)>,
+    pub(super) notes: Vec<String>,
 }
 
 /// The active pod.
@@ -73,7 +77,8 @@ pub struct Active {
 
 impl Scenario {
     /// Runs a scenario in its own namespace: deploys the workload, runs `story`, checks the history, reports, and
-    /// deletes the namespace. If it fails, diagnostic data is written to files.
+    /// deletes the namespace, unless it is kept for the checks of all scenarios together. If it fails, diagnostic data
+    /// is written to files.
     pub async fn play(
         stage: &Rc<Stage>,
         name: &str,
@@ -89,12 +94,16 @@ impl Scenario {
         };
         let told = time::timeout(LONGEST + faults_last(), told).await;
         let told = told.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs())));
+        stage.together.add(&scenario.faults, &scenario.deadlines);
         if let Err(error) = told {
             let dump = match scenario.diagnose().await {
                 Ok(folder) => format!("diagnostic data is in {}", folder.display()),
                 Err(error) => format!("and writing the diagnostic data failed: {error:#}"),
             };
             return Err(error.context(dump));
+        }
+        if stage.together.keep(&scenario.namespace) {
+            return Ok(());
         }
         let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
         namespaces
@@ -112,12 +121,16 @@ impl Scenario {
             namespace: namespace.to_owned(),
             workload,
             other_promotions: 1..=1,
+            not_ready: Vec::new(),
             started: Moment::now(),
             first_revision: 0,
             recorder: None,
             faults: Vec::new(),
+            deadlines: Vec::new(),
             changes: Vec::new(),
             clients: Vec::new(),
+            calls: Vec::new(),
+            rebuilt: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -352,118 +365,23 @@ impl Scenario {
         recorder.revision().await
     }
 
-    /// Waits after a fault until another pod has taken over from `before` and answers through the Service, and
-    /// measures this. The reason of the change must be one of `reasons`.
-    pub async fn failover(
-        &mut self,
-        fault: &str,
-        before: &Active,
-        at: Moment,
-        client: Option<&Client>,
-        reasons: &[&str],
-    ) -> Result<Active> {
-        self.fails_from(at, [before.uid.clone()]);
-        let after = eventually("another pod to take over", TAKEOVER, async || {
-            let after = self.active().await?;
-            ensure!(after.uid != before.uid, "{} is still active", before.pod);
-            Ok(after)
-        });
-        let after = after.await?;
-        let promotion = self.promotion_of(&after).await?;
-        // The entry is written when the change is confirmed, which is after the label was set.
-        let reason = eventually("the change in the status' history", STARTED, async || {
-            let status = self.group().await?.status.unwrap_or_default();
-            let entry = status.history.iter().find(|entry| entry.token == after.token);
-            Ok(entry.context("it is not in there")?.reason.clone())
-        });
-        let reason = reason.await?;
-        ensure!(
-            reasons.contains(&reason.as_str()),
-            "{fault}: the reason given is {reason}, not of {reasons:?}"
-        );
-        ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
-        let mut measured = Measured {
-            fault: fault.to_owned(),
-            reason,
-            failover_ms: ms(promotion.seen.since(at)),
-            evidence_ms: promotion.evidence_ms,
-            ttl_ms: ms(self.workload.group("x")?.spec.lock.ttl.0),
-            ..Measured::default()
-        };
-        if let Some(client) = client {
-            let calls = client
-                .until(&format!("an answer of {}", after.pod), TAKEOVER, |calls| {
-                    calls.from(at).answered_by(&after.pod) > 0
-                })
-                .await?;
-            let switch = calls.switch(&before.pod, &after.pod, at).context("the new pod never answered")?;
-            measured.gap_ms = switch.gap.map(ms);
-            measured.lost = Some(switch.lost);
-            measured.stale = Some(switch.stale);
-        }
-        self.changes.push(measured);
-        // The fault may last, but this change was its consequence.
-        self.recovers(|fault| fault.uid == before.uid);
-        Ok(after)
-    }
-
-    /// Notes pods that a fault of the scenario makes fail from now on, so that the checker accepts that they are
-    /// replaced. Call it before the fault.
-    pub fn fails(&mut self, uids: impl IntoIterator<Item = String>) {
-        self.fails_from(Moment::now(), uids);
-    }
-
-    fn fails_from(&mut self, from: Moment, uids: impl IntoIterator<Item = String>) {
-        for uid in uids {
-            if !self.faults.iter().any(|fault| fault.uid == uid && fault.until.is_none()) {
-                self.faults.push(Fault { uid, from, until: None });
-            }
-        }
-    }
-
-    /// Notes that all faults were undone, and that the operator has had time to notice. Soon after this the checker no
-    /// longer accepts that a pod is replaced because of them. Without this call they last until the scenario's end.
-    pub fn all_recover(&mut self) {
-        self.recovers(|_| true);
-    }
-
-    fn recovers(&mut self, which: impl Fn(&Fault) -> bool) {
-        let now = Moment::now();
-        for fault in self.faults.iter_mut().filter(|fault| fault.until.is_none() && which(fault)) {
-            fault.until = Some(now);
-        }
-    }
-
-    /// Fails if any pod's role changed after a revision.
-    pub async fn no_role_changed(&self, after: i64) -> Result<()> {
-        let changes = role_changes(&self.objects().await?, &self.routing(), after);
-        ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
-        Ok(())
-    }
-
-    /// Deletes the active pod to check that failover works, and waits until the group is settled.
-    pub async fn still_fails_over(&mut self, after: &str) -> Result<Active> {
-        let before = self.settled(STARTED).await?;
-        let at = Moment::now();
-        self.pods().delete(&before.pod, &DeleteParams::default()).await?;
-        self.failover(&format!("deleted after {after}"), &before, at, None, &DELETED).await?;
-        self.settled(STARTED).await
-    }
-
-    async fn promotion_of(&self, active: &Active) -> Result<Promotion> {
-        let checked = check(&self.objects().await?);
-        let found =
-            checked.promotions.into_iter().rev().find(|p| p.uid == active.uid && p.token == active.token);
-        found.with_context(|| {
-            format!("the history has no promotion of {} with token {}", active.pod, active.token)
-        })
-    }
-
-    /// Ends a client and keeps its record for the report.
+    /// Ends a client and keeps its record, for the report and to be checked against the history.
     pub async fn hang_up(&mut self, client: Client) -> Result<Calls> {
+        let calls = self.hang_up_cut_off(client).await?;
+        self.calls.push(calls.clone());
+        Ok(calls)
+    }
+
+    /// The same for a client whose own network was cut: what it sees is reported and not checked.
+    pub async fn hang_up_cut_off(&mut self, client: Client) -> Result<Calls> {
         let calls = client.stop().await?;
         self.clients.push(Seen::from(&calls));
         Ok(calls)
+    }
+
+    /// Notes that the scenario has changed the Service itself since `from`: until now it may have had no endpoint.
+    pub fn rebuilt_service(&mut self, from: Moment) {
+        self.rebuilt.push((from, Moment::now()));
     }
 
     /// Adds a note to the report.
@@ -474,31 +392,5 @@ impl Scenario {
     /// The changes of holder measured so far.
     pub fn changes(&self) -> &[Measured] {
         &self.changes
-    }
-
-    /// Checks the whole history and the number of changes of holder, and reports.
-    async fn check(&mut self) -> Result<()> {
-        let history = History { faults: Some(self.faults.clone()), ..self.history().await? };
-        let checked = check(&history);
-        checked.ok_or_dump(&history, &self.dump_folder()?.join("history.jsonl"))?;
-        let (measured, others) = (self.changes.len(), &self.other_promotions);
-        let promotions: Vec<_> =
-            checked.promotions.iter().filter(|promotion| promotion.revision > self.first_revision).collect();
-        if !promotions.len().checked_sub(measured).is_some_and(|rest| others.contains(&rest)) {
-            let list: Vec<_> = promotions.iter().map(|p| (p.revision, p.token, p.pod.as_str())).collect();
-            bail!(
-                "{measured} changes of holder were measured, and beside them {others:?} promotions may be; \
-                 these were made (revision, token, pod): {list:?}"
-            );
-        }
-        self.stage.report.add(Line {
-            scenario: self.name.clone(),
-            seconds: Moment::now().since(self.started).as_secs_f64(),
-            revisions: checked.revisions,
-            changes: self.changes.clone(),
-            clients: self.clients.clone(),
-            notes: self.notes.clone(),
-        });
-        Ok(())
     }
 }

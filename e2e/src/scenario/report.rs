@@ -21,6 +21,8 @@ pub struct Measured {
     pub evidence_ms: Option<u64>,
     /// The lock's ttl.
     pub ttl_ms: u64,
+    /// The deadline of that revision, from the fault.
+    pub deadline_ms: u64,
     /// From the old pod's last answer to the new one's first, through the Service.
     pub gap_ms: Option<u64>,
     /// Calls through the Service that got no answer.

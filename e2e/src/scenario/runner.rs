@@ -1,4 +1,5 @@
-//! Runs scenarios: those that do not affect others in parallel, the rest one after the other.
+//! Runs scenarios: those that do not affect others in parallel, then a minute of quiet for their groups, the rest one
+//! after the other.
 
 use std::{rc::Rc, time::Duration};
 
@@ -6,6 +7,7 @@ use anyhow::{Result, anyhow};
 use futures::{StreamExt, future::LocalBoxFuture, stream};
 use tokio::time;
 
+use super::quiet::minute_of_quiet;
 use super::{Stage, faults_last};
 use crate::{command::progress, moment::Moment};
 
@@ -47,12 +49,17 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<String> {
     let (alone, together): (Vec<_>, Vec<_>) =
         possible.into_iter().partition(|entry| entry.needs == Needs::Everything);
     let play = |entry: Entry| play(Rc::clone(stage), entry);
+    stage.together.begin();
     let mut failed: Vec<_> = stream::iter(together)
         .map(play)
         .buffer_unordered(SIDE_BY_SIDE)
         .filter_map(async |failed| failed)
         .collect()
         .await;
+    if let Err(error) = minute_of_quiet(stage).await {
+        progress(&format!("the minute of quiet ... FAILED\n    {error:#}"));
+        failed.push(format!("the minute of quiet: {error:#}"));
+    }
     if !alone.is_empty() {
         progress("scenarios with exclusive use of the cluster, one after the other:");
     }

@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::{Operator, Report};
+use super::{Operator, Report, Together};
 use crate::{
     cluster::Cluster,
     command,
@@ -39,6 +39,8 @@ pub struct Stage {
     pub report: Report,
     /// The recording of the whole cluster, if etcd can be read. Otherwise each scenario records its namespace.
     pub recorder: Option<Recorder>,
+    /// What the scenarios leave for the checks of all of them together.
+    pub together: Together,
     /// `leadergroup-e2e`, for clients inside a node's network.
     pub program: PathBuf,
 }
@@ -56,6 +58,7 @@ impl Stage {
             operator: Operator::on(&provider).await?,
             values: None,
             report: Report::default(),
+            together: Together::default(),
             program: program.to_path_buf(),
             provider,
             kube,

@@ -19,5 +19,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         .context("as on an existing cluster")?;
     ensure!(elsewhere.values.is_none(), "the installed operator is not used");
     ensure!(elsewhere.recorder.is_none() && elsewhere.own().is_err(), "it has access to the machines");
-    Scenario::play(&elsewhere, "existing-cluster", Workload::default(), active_pod_deleted::story).await
+    let told =
+        Scenario::play(&elsewhere, "existing-cluster", Workload::default(), active_pod_deleted::story).await;
+    stage.together.add_all(&elsewhere.together);
+    told
 }

@@ -1,7 +1,7 @@
 //! A preferred node gets the role as soon as its pod is fit. When that pod crashes, the role goes elsewhere, and does
 //! not go back at once although the pod works again.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
@@ -10,6 +10,9 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 use serde_json::json;
+
+/// The `failbackDelay` of one second, which begins when the preferred pod is seen to be fit, and the usual 2 s.
+const PREFERRED: Duration = Duration::from_secs(4);
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "failback", Workload::default(), async |s| {
@@ -25,7 +28,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let at = Moment::now();
         let patch = Patch::Merge(json!({ "spec": { "election": election } }));
         s.groups().patch(&s.workload.name, &PatchParams::default(), &patch).await?;
-        let second = s.failover("preferred", &first, at, Some(&client), &["Failback"]).await?;
+        let second =
+            s.failover_within("preferred", &first, at, Some(&client), &["Failback"], Some(PREFERRED)).await?;
         ensure!(second.node == preferred, "{} is on {}", second.pod, second.node);
         let settled = s.settled(STARTED).await?;
         ensure!(settled == second, "{} followed", settled.pod);

@@ -26,6 +26,7 @@ mod managed_endpoints;
 mod node_cut_off;
 mod node_drained;
 mod node_power_off;
+mod not_ready;
 mod operator_killed;
 mod ownership;
 mod path_cut;
@@ -70,7 +71,7 @@ fn entries() -> Vec<Entry> {
         Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, headless_service, failback;
         PodFaults: fenced_writer, frozen_pod, existing_cluster, webhook;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
-            selector_matches_nothing;
+            selector_matches_nothing, not_ready;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.
         Everything: node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
@@ -119,7 +120,7 @@ async fn run(entries: Vec<Entry>) -> Result<()> {
     progress(&format!("\n{}\n(also in {})", stage.report.table(), report.display()));
     if let Some(recorder) = &stage.recorder {
         // Check the whole history once more, including the deletion of the namespaces.
-        let history = recorder.history().await?;
+        let history = stage.together.explain(recorder.history().await?);
         let checked = check(&history);
         checked.ok_or_dump(&history, &target_folder()?.join("e2e-dump/all-history.jsonl"))?;
         progress(&format!("all together: {checked}"));

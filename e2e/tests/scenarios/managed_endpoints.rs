@@ -83,6 +83,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let client = s.call_from(&node).await?;
         for (endpoints, role) in [("Selector", "active"), ("Managed", "managed")] {
             client.until("answers", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+            let edited = Moment::now();
             select(s, role).await?;
             let routing = Patch::Merge(json!({ "spec": { "routing": { "endpoints": endpoints } } }));
             s.groups().patch(&s.workload.name, &PatchParams::default(), &routing).await?;
@@ -92,6 +93,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 Ok(())
             })
             .await?;
+            // Between the two edits, the Service selects nothing and its group does not write for it.
+            s.rebuilt_service(edited);
             let at = Moment::now();
             s.request_switchover(&s.workload.name, endpoints, None).await?;
             active = s.failover(endpoints, &active, at, Some(&client), &["Switchover"]).await?;

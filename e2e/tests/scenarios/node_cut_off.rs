@@ -37,9 +37,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let reached = |calls: &leadergroup_e2e::client::Calls| calls.answered_by(&after.pod) > 20;
         beside_zombie.until("answers of the new active on the node that is back", STARTED, reached).await?;
         s.stage.operator.ready(STARTED).await?;
-        for client in [client, beside_zombie] {
-            s.hang_up(client).await?;
-        }
+        s.hang_up(client).await?;
+        s.hang_up_cut_off(beside_zombie).await?;
         Ok(())
     })
     .await

@@ -1,6 +1,6 @@
 //! The active pod's node is drained while a client calls: the pod hands over before it is evicted.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -9,6 +9,9 @@ use leadergroup_e2e::{
     moment::Moment,
     scenario::{Active, STARTED, Scenario, Stage, Workload, eventually},
 };
+
+/// `kubectl drain` starts, and reads the node, before it cordons it, which is the evidence.
+const DRAINED: Duration = Duration::from_secs(6);
 
 /// The budget that the documentation recommends, for the example's pods.
 const EXAMPLE: &str = include_str!("../../../examples/more/drain.yaml");
@@ -48,7 +51,7 @@ async fn drain(s: &mut Scenario, before: &Active) -> Result<Active> {
     let drain = async {
         stage.run_kubectl(&["drain", &before.node, &selector, "--ignore-daemonsets", "--timeout=60s"]).await
     };
-    let handed_over = s.failover("drain", before, at, Some(&client), &["NodeCordoned"]);
+    let handed_over = s.failover_within("drain", before, at, Some(&client), &["NodeCordoned"], Some(DRAINED));
     let (drained, after) = tokio::join!(drain, handed_over);
     let (drained, after) = (drained?, after?);
     ensure!(drained.contains("evicted"), "{drained}");

@@ -39,6 +39,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             "{name} gave the group away before the power-off, which took {:?}",
             Moment::now().since(at)
         );
+        // The owner dies with the pod. Its session has a ttl of 4 s and a beat a second, so another replica owns the
+        // group by the time that the pod's silence is complete: no longer deadline.
         let after = s.failover("power-off", &before, at, Some(&client), &["Silent"]).await?;
         s.stage.own()?.power_on(&before.node).await?;
         let settled = s.settled(STARTED).await?;

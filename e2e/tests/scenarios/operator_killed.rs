@@ -1,7 +1,7 @@
 //! One replica of the operator is killed, then both, then they are replaced by an upgrade: no failover, and afterwards
 //! failover works, even while the replicas end.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
@@ -11,6 +11,9 @@ use leadergroup_e2e::{
 };
 
 use crate::ownership::owner;
+
+/// No replica is there to act until the new ones have started and own the group.
+const RESTARTED: Duration = Duration::from_secs(30);
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "operator-killed", Workload::default(), async |s| {
@@ -72,7 +75,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         for name in operator.ready(STARTED).await?.keys() {
             operator.pods().delete(name, &DeleteParams::default()).await?;
         }
-        s.failover("deleted while the operator ends", &before, at, None, &DELETED).await?;
+        let fault = "deleted while the operator ends";
+        s.failover_within(fault, &before, at, None, &DELETED, Some(RESTARTED)).await?;
         operator.ready(STARTED).await?;
         s.settled(STARTED).await?;
         Ok(())

@@ -28,7 +28,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let client = s.call_from(&before.node).await?;
         let old: BTreeSet<_> = s.pods_ready().await?.into_iter().filter_map(|pod| pod.metadata.uid).collect();
         // Nobody says when it will be the last one.
-        s.fails([before.uid.clone()]);
+        s.fails_for([before.uid.clone()], &["Rollout"]);
         let template = json!({ "metadata": { "annotations": { "example.com/revision": "2" } } });
         let patch = Patch::Merge(json!({ "spec": { "template": template } }));
         s.deployments().patch(&s.workload.name, &PatchParams::default(), &patch).await?;

@@ -49,10 +49,18 @@ impl Tape {
     }
 }
 
+fn moment(seconds: u64) -> Moment {
+    Moment::default().plus(Duration::from_secs(seconds))
+}
+
+fn fault(uid: &str, reasons: &[&str], from: u64, until: Option<u64>) -> Fault {
+    let reasons = reasons.iter().map(|&reason| reason.to_owned()).collect();
+    Fault { uid: uid.to_owned(), reasons, from: moment(from), until: until.map(moment) }
+}
+
 /// Faults of these pods that last for the whole history.
 fn lasting(uids: &[&str]) -> Vec<Fault> {
-    let lasting = |uid: &&str| Fault { uid: (*uid).to_owned(), from: Moment::default(), until: None };
-    uids.iter().map(lasting).collect()
+    uids.iter().map(|uid| fault(uid, &[], 0, None)).collect()
 }
 
 /// `a` is active with token 1 and well, `what` happens to it, and `b` takes over for this reason.
@@ -185,15 +193,43 @@ fn replaced_later(what: &[Value], seconds: i64, reason: &str, faults: Vec<Fault>
 
 #[test]
 fn i5_a_fault_that_was_undone_long_ago() {
-    let moment = |seconds| Moment::default().plus(Duration::from_secs(seconds));
-    let undone =
-        |from, until| vec![Fault { uid: "a".into(), from: moment(from), until: Some(moment(until)) }];
+    let undone = |from, until| vec![fault("a", &[], from, Some(until))];
     for reason in ["Silent", "ProbeRefused", "Resumed"] {
-        assert_eq!(replaced_later(&[], 5, reason, undone(1, 10)), [], "{reason}: right after it");
+        assert_eq!(replaced_later(&[], 5, reason, undone(1, 14)), [], "{reason}: right after it");
         assert_eq!(replaced_later(&[], 600, reason, undone(1, 610)), [], "{reason}: while it lasts");
         let late = [Invariant::Evidence];
         assert_eq!(replaced_later(&[], 600, reason, undone(1, 10)), late, "{reason}: long after it");
         assert_eq!(replaced_later(&[], 5, reason, undone(600, 610)), late, "{reason}: before it");
+    }
+}
+
+#[test]
+fn i5_a_fault_explains_only_its_own_reasons() {
+    let silence: &[&str] = &["Silent", "PodNotReady"];
+    for (reasons, reason, explained) in [
+        (silence, "Silent", true),
+        (silence, "Switchover", false),
+        (silence, "ProbeRefused", false),
+        (silence, "Resumed", true),
+        (&["Switchover"], "Switchover", true),
+        (&["Switchover"], "Rollout", false),
+        (&["Switchover"], "Silent", false),
+    ] {
+        let found = replaced_later(&[], 5, reason, vec![fault("a", reasons, 1, None)]);
+        let expected: &[Invariant] = if explained { &[] } else { &[Invariant::Evidence] };
+        assert_eq!(found, expected, "{reasons:?} {reason}");
+    }
+}
+
+#[test]
+fn i5_how_long_a_fault_counts_after_its_end_depends_on_its_kind() {
+    // The change is declared at 25 s.
+    let ended = |reason, until| replaced_later(&[], 10, reason, vec![fault("a", &[reason], 1, Some(until))]);
+    let late = [Invariant::Evidence];
+    // A silence may become complete in one more ttl of 5 s. A change takes up to 2 s.
+    assert_eq!((ended("Silent", 18), ended("Silent", 17)), (vec![], late.to_vec()));
+    for reason in ["ProbeRefused", "Switchover", "NodeCordoned"] {
+        assert_eq!((ended(reason, 23), ended(reason, 22)), (vec![], late.to_vec()), "{reason}");
     }
 }
 
@@ -227,15 +263,76 @@ fn the_time_from_the_evidence_to_the_label_is_reported() {
     assert_eq!(check(&tape.history).promotions[1].evidence_ms, None);
 }
 
+/// What is wrong if `a` had to follow this deadline, which began with its fault.
+fn missed(tape: &mut Tape, from: u64, within: u64, from_evidence: u64) -> Vec<String> {
+    let (within, from_evidence) = (Duration::from_secs(within), Duration::from_secs(from_evidence));
+    tape.history.deadlines = vec![Deadline { uid: "a".into(), from: moment(from), within, from_evidence }];
+    let found = check(&tape.history).violations;
+    assert!(found.iter().all(|one| one.invariant == Invariant::Liveness), "{found:?}");
+    found.into_iter().map(|one| one.text).collect()
+}
+
+#[test]
+fn i6_a_failed_pod_is_replaced_before_its_deadline() {
+    // A revision of these histories takes a second.
+    let silent = || replaced(None, "Silent", Some(&["a"]));
+    let labelled = check(&silent().history).promotions[1].seen.since(Moment::default()).as_secs();
+    assert_eq!(missed(&mut silent(), labelled - 5, 5, 2), [""; 0]);
+    let late = missed(&mut silent(), labelled - 5, 4, 2);
+    assert_eq!(late, ["b followed 5s after the fault, not within 4s"]);
+    let labelled = labelled + 1;
+    let deleted = || replaced(Some(&deleted()), "PodDeleted", Some(&["a"]));
+    assert_eq!(missed(&mut deleted(), labelled - 5, 5, 4), [""; 0]);
+    let late = missed(&mut deleted(), labelled - 5, 5, 3);
+    assert_eq!(late, ["b followed 4s after the evidence, not within 3s"]);
+    // Nobody follows.
+    let late = missed(&mut first(), 20, 100, 100);
+    assert_eq!(late, ["it failed at 20.000, and none replaced it"]);
+    // The pod keeps its role under a larger token, which is no replacement.
+    let mut kept = first();
+    kept.change_holder(2, None, "a");
+    assert_eq!(missed(&mut kept, 15, 100, 100).len(), 1);
+}
+
+#[test]
+fn i6_the_deadline_of_each_reason() {
+    let (ttl, refused) = (Duration::from_secs(5), Duration::from_secs(2));
+    let within = |reason| Deadline::usual("a", moment(1), reason, ttl, refused).within.as_secs();
+    let reasons =
+        ["PodDeleted", "Switchover", "ProbeRefused", "Silent", "ContainerTerminated", "PodNotReady"];
+    assert_eq!(reasons.map(within), [3, 3, 4, 7, 7, 7]);
+    assert_eq!(Deadline::usual("a", moment(1), "Silent", ttl, refused).from_evidence.as_secs(), 2);
+}
+
+impl Tape {
+    /// The group's condition Ready in its last revision.
+    fn is_ready(&mut self, status: &str, reason: &str) {
+        let mut groups = self.history.changes.iter_mut().rev().filter_map(|change| match &mut change.state {
+            Some(Object::Group(group)) => Some(group),
+            _ => None,
+        });
+        groups.next().expect("a group").ready = Some((status.into(), reason.into()));
+    }
+}
+
 fn at_rest(tape: &Tape) -> Vec<Invariant> {
-    let mut found: Vec<Invariant> = not_at_rest(&tape.history).iter().map(|one| one.invariant).collect();
+    ends(tape, &[])
+}
+
+fn ends(tape: &Tape, not_ready: &[(&str, &str)]) -> Vec<Invariant> {
+    let found = not_at_rest(&tape.history, not_ready);
+    let mut found: Vec<Invariant> = found.iter().map(|one| one.invariant).collect();
     found.dedup();
     found
 }
 
 #[test]
 fn i6_and_i7_a_group_at_rest() {
-    let settled = || replaced(Some(&not_ready()), "PodNotReady", None);
+    let settled = || {
+        let mut tape = replaced(Some(&not_ready()), "PodNotReady", None);
+        tape.is_ready("True", "Active");
+        tape
+    };
     assert_eq!(at_rest(&settled()), []);
     for (role, stamp) in [("standby", "g/1"), ("active", "g/2"), ("", "g/2"), ("standby", "x/2")] {
         let mut tape = settled();
@@ -270,21 +367,73 @@ fn i6_the_slices_that_the_operator_writes_list_the_holder_at_rest() {
             tape.managed_slice_of(family, 2, pods);
         }
         let expected: &[Invariant] = if wrong { &[Invariant::Liveness] } else { &[] };
+        tape.is_ready("True", "Active");
         assert_eq!(at_rest(&tape), expected, "{pods:?}");
     }
 }
 
 #[test]
-fn i8_what_only_the_operator_writes_is_told_from_the_rest() {
+fn i6_a_group_that_is_not_ready_is_one_of_those_that_are_expected_not_to_be() {
+    let liveness = [Invariant::Liveness];
     let mut tape = replaced(Some(&not_ready()), "PodNotReady", None);
+    assert_eq!(at_rest(&tape), liveness, "it says nothing");
+    tape.is_ready("False", "NoEligiblePod");
+    assert_eq!(at_rest(&tape), liveness);
+    assert_eq!(ends(&tape, &[("web", "NoEligiblePod")]), []);
+    assert_eq!(ends(&tape, &[("web", "NoPods")]), liveness, "for another reason");
+    tape.is_ready("True", "Active");
+    assert_eq!(ends(&tape, &[("web", "NoEligiblePod")]), liveness, "it is Ready");
+    assert_eq!(ends(&tape, &[("other", "NoPods")]), liveness, "there is no such group");
+    tape.push(Kind::LeaderGroup, "web", None);
+    assert_eq!(at_rest(&tape), liveness, "there is no group");
+}
+
+impl Tape {
+    /// A revision of an object of this kind, that this manager wrote at this second.
+    fn written(&mut self, kind: Kind, name: &str, manager: &str, second: i64) -> i64 {
+        let entry = |manager: &str, second| json!({ "manager": manager, "time": at(second).to_string() });
+        let json = json!({ "metadata": {
+            "name": name, "uid": name, "creationTimestamp": at(1).to_string(),
+            "managedFields": [entry("kubelet", second), entry(manager, second)],
+            "labels": { "endpointslice.kubernetes.io/managed-by": "leadergroup.dev" },
+        }, "spec": { "selector": {} } });
+        self.push(kind, name, Some(&json))
+    }
+}
+
+#[test]
+fn i8_every_write_of_the_operator_is_seen_and_told_from_the_rest() {
+    for kind in Kind::ALL {
+        let mut tape = Tape::new();
+        tape.written(kind, "one", "leadergroup", 1);
+        let quiet = tape.history.complete_to;
+        assert_eq!(operator_writes(&tape.history, quiet), [""; 0], "{kind:?}: before");
+        tape.written(kind, "other", "kubelet", 2);
+        tape.written(kind, "other", "kubelet", 3);
+        // The operator's entry stays as it is when others write.
+        tape.history.complete_to += 1;
+        let mut change = tape.history.changes[0].clone();
+        change.revision = tape.history.complete_to;
+        tape.history.changes.push(change);
+        assert_eq!(operator_writes(&tape.history, quiet), [""; 0], "{kind:?}: of others");
+        let again = tape.written(kind, "one", "leadergroup", 4);
+        let created = tape.written(kind, "new", "leadergroup", 5);
+        let told = [
+            format!("{kind:?} ns/one at revision {again}"),
+            format!("{kind:?} ns/new at revision {created}"),
+        ];
+        assert_eq!(operator_writes(&tape.history, quiet), told);
+    }
+}
+
+#[test]
+fn i8_a_slice_that_the_operator_deletes_is_a_write() {
+    let mut tape = Tape::new();
+    tape.written(Kind::EndpointSlice, "own", "leadergroup", 1);
+    tape.written(Kind::Pod, "pod", "leadergroup", 1);
     let quiet = tape.history.complete_to;
-    tape.pod_in("c", "standby", "g/2", &not_ready());
-    tape.pod("d", None, None);
-    tape.slice("web-1", "IPv4", &[("b", ready())]);
-    assert_eq!(operator_writes(&tape.history, quiet), [""; 0], "the kubelet, a new pod, a slice");
-    let stamped = tape.pod("d", Some("standby"), Some("g/2"));
-    let status = tape.explained(2, "b", "PodNotReady");
-    let told =
-        [format!("Pod ns/d at revision {stamped}"), format!("LeaderGroup ns/web at revision {status}")];
-    assert_eq!(operator_writes(&tape.history, quiet), told);
+    tape.push(Kind::Pod, "pod", None);
+    assert_eq!(operator_writes(&tape.history, quiet), [""; 0], "pods are deleted by others");
+    tape.push(Kind::EndpointSlice, "own", None);
+    assert_eq!(operator_writes(&tape.history, quiet).len(), 1);
 }

@@ -1,0 +1,70 @@
+//! I6: an active pod that fails is replaced in time.
+//!
+//! The design promises 100 ms from the evidence to the label of the next active pod. Tests share two cores with a whole
+//! cluster, so the bounds here have slack. They find a failover that waits for a timer, a list or another attempt.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::outcome::{Invariant, Promotion, Violation};
+use crate::moment::Moment;
+
+/// From evidence to the label of the next active pod: the quorum read, the grant, the declaration, the strip and the
+/// promotion.
+pub const ACTS: Duration = Duration::from_secs(2);
+
+/// The test's own request to the API server, which is evidence when it takes effect.
+const ASKED: Duration = Duration::from_secs(1);
+
+/// How soon an active pod must be replaced after a fault of the test. While the fault begins, the API server, the
+/// database and a replica work, and a standby is eligible.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Deadline {
+    /// The UID of the pod.
+    pub uid: String,
+    /// When the fault began, on the clock of [`super::Change::seen`].
+    pub from: Moment,
+    /// The longest time from then to the label of the next active pod.
+    pub within: Duration,
+    /// The longest time from the first evidence in the API server to that label, if there is any there.
+    pub from_evidence: Duration,
+}
+
+impl Deadline {
+    /// The usual one of a change for this reason. `refused` is how long refusals must last until they are evidence.
+    pub fn usual(uid: &str, from: Moment, reason: &str, ttl: Duration, refused: Duration) -> Self {
+        let noticed = match reason {
+            "PodDeleted" | "Switchover" | "NodeCordoned" | "Rollout" | "Failback" => ASKED,
+            "ProbeRefused" => refused,
+            // The kubelet reports when it notices, but by then the pod is silent at the latest.
+            _ => ttl,
+        };
+        Self { uid: uid.to_owned(), from, within: noticed + ACTS, from_evidence: ACTS }
+    }
+}
+
+/// The deadlines that no promotion of another pod of the group met.
+pub(super) fn violations(deadlines: &[Deadline], promotions: &[Promotion]) -> Vec<Violation> {
+    deadlines.iter().filter_map(|deadline| missed(deadline, promotions)).collect()
+}
+
+fn missed(deadline: &Deadline, promotions: &[Promotion]) -> Option<Violation> {
+    let Deadline { uid, from, within, from_evidence } = deadline;
+    let term = promotions.iter().rposition(|one| one.uid == *uid && one.seen <= *from);
+    let (own, later) = term.and_then(|term| promotions[term..].split_first()).unzip();
+    let is_next = |next: &&Promotion| own.is_some_and(|own| next.group == own.group) && next.uid != *uid;
+    let next = later.unwrap_or_default().iter().find(is_next);
+    let violation = |revision, text| {
+        Some(Violation { invariant: Invariant::Liveness, revision, object: format!("Pod {uid}"), text })
+    };
+    let Some(next) = next else { return violation(0, format!("it failed at {from}, and none replaced it")) };
+    let took = next.seen.since(*from);
+    if took > *within {
+        let text = format!("{} followed {took:?} after the fault, not within {within:?}", next.pod);
+        return violation(next.revision, text);
+    }
+    let took = next.evidence_ms.map(Duration::from_millis).filter(|took| took > from_evidence)?;
+    let text = format!("{} followed {took:?} after the evidence, not within {from_evidence:?}", next.pod);
+    violation(next.revision, text)
+}

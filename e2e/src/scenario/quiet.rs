@@ -1,0 +1,88 @@
+//! I8: at rest the operator writes nothing.
+
+use std::{rc::Rc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, api::DeleteParams};
+use tokio::time::{self, Instant};
+
+use super::{STARTED, Stage, eventually, target_folder};
+use crate::history::operator_writes;
+
+/// How long the groups of the scenarios that ran side by side are watched. It finds everything that is written with a
+/// shorter period.
+const MINUTE: Duration = Duration::from_mins(1);
+/// When the minute begins after the last scenario. A minor change of a status is reported up to 10 s later.
+const REPORTED: Duration = Duration::from_secs(12);
+/// How often it is looked for writes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// I8: watches the groups of all kept namespaces for a minute, in which the operator must write nothing, and deletes
+/// the namespaces.
+pub(super) async fn minute_of_quiet(stage: &Rc<Stage>) -> Result<()> {
+    let kept = stage.together.end();
+    let Some(recorder) = stage.recorder.as_ref().filter(|_| !kept.is_empty()) else { return Ok(()) };
+    let names: Vec<&str> = kept.iter().map(String::as_str).collect();
+    time::sleep(REPORTED).await;
+    let revision = recorder.revision().await?;
+    let quiet = stays_quiet(MINUTE, async || {
+        let history = recorder.objects().await?.of_namespaces(&names);
+        let writes = operator_writes(&history, revision);
+        if !writes.is_empty() {
+            history.dump(&target_folder()?.join("e2e-dump/quiet.jsonl"))?;
+        }
+        Ok(writes)
+    });
+    let quiet = quiet.await.with_context(|| format!("a minute of quiet (I8) of the groups in {names:?}"));
+    let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+    for name in &names {
+        namespaces.delete(name, &DeleteParams::default()).await.context("deleting a namespace")?;
+    }
+    // The next scenarios are not to be measured beside this.
+    eventually("the namespaces to be gone", STARTED, async || {
+        for name in &names {
+            ensure!(namespaces.get_opt(name).await?.is_none(), "{name} is still there");
+        }
+        Ok(())
+    })
+    .await?;
+    quiet
+}
+
+/// Fails as soon as there are writes within this time.
+pub(super) async fn stays_quiet(
+    lasting: Duration,
+    mut writes: impl AsyncFnMut() -> Result<Vec<String>>,
+) -> Result<()> {
+    let end = Instant::now() + lasting;
+    loop {
+        time::sleep_until(end.min(Instant::now() + LOOK_EVERY)).await;
+        // What is written from now on is not of this time.
+        let is_over = Instant::now() >= end;
+        let found = writes().await?;
+        ensure!(found.is_empty(), "within {} s the operator wrote {found:?}", lasting.as_secs());
+        if is_over {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_writer_is_noticed_at_the_last_look_at_the_latest() {
+        assert_eq!(MINUTE, Duration::from_mins(1), "a writer every 3 s, and one every 40 s");
+        // More than one look.
+        let lasting = LOOK_EVERY + LOOK_EVERY / 2;
+        let start = Instant::now();
+        let late = async || {
+            let is_late = start.elapsed() >= lasting;
+            Ok(is_late.then(|| "LeaderGroup ns/web".to_owned()).into_iter().collect())
+        };
+        assert!(stays_quiet(lasting, late).await.is_err());
+        assert!(stays_quiet(Duration::ZERO, async || Ok(Vec::new())).await.is_ok());
+    }
+}

@@ -1,0 +1,250 @@
+//! What a client of the Service may see, judged by the pods' history: no answer of a pod that is no longer active, no
+//! refusal while a pod is active and well, and answers of each active pod.
+//!
+//! Calls that time out are not judged, because on a busy machine they say nothing.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leadergroup::api::RoutingSpec;
+
+use crate::{
+    client::Calls,
+    history::{Fault, History, Kind, Object},
+    moment::Moment,
+};
+
+/// From the label to the Service's rules on every node. kube-proxy waits for up to a second between two updates (its
+/// default `minSyncPeriod`), and the controller of the slices, kube-proxy and the kernel need their time, too.
+pub(super) const ROUTED: Duration = Duration::from_secs(3);
+/// How much later than its effects a change may reach the collector.
+const SEEN: Duration = Duration::from_secs(1);
+/// What a client says if the Service has no endpoint, or the pod's port is closed.
+const REFUSED: &str = "connection refused";
+
+/// A time during which something held for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Span {
+    pod: String,
+    uid: String,
+    from: Moment,
+    until: Moment,
+}
+
+/// The times during which pods carried the active label, and those during which they were well, too.
+#[derive(Debug, Default)]
+pub(super) struct Service {
+    active: Vec<Span>,
+    serving: Vec<Span>,
+}
+
+impl Service {
+    /// Of a history that ends now. A pod does not serve during its faults.
+    pub(super) fn read(history: &History, routing: &RoutingSpec, now: Moment) -> Self {
+        let mut service = Self::default();
+        let mut open: BTreeMap<(&str, bool), Span> = BTreeMap::new();
+        for change in history.changes.iter().filter(|change| change.id.kind == Kind::Pod) {
+            let pod = match &change.state {
+                Some(Object::Pod(pod)) => Some(pod),
+                _ => None,
+            };
+            for serves in [false, true] {
+                let holds = pod
+                    .filter(|pod| pod.is_active(routing))
+                    .filter(|pod| !serves || !(pod.deleting || pod.ended || pod.unready || pod.down));
+                let key = (change.id.name.as_str(), serves);
+                let uid = holds.map(|pod| pod.uid.as_str());
+                if let Some(span) = open.get(&key).filter(|span| uid != Some(span.uid.as_str())) {
+                    let span = Span { until: change.seen, ..span.clone() };
+                    open.remove(&key);
+                    service.end(span, serves);
+                }
+                if let Some(uid) = uid {
+                    open.entry(key).or_insert_with(|| Span {
+                        pod: change.id.name.clone(),
+                        uid: uid.to_owned(),
+                        from: change.seen,
+                        until: now,
+                    });
+                }
+            }
+        }
+        for ((_, serves), span) in open {
+            service.end(span, serves);
+        }
+        for fault in history.faults.iter().flatten() {
+            service.interrupt(fault);
+        }
+        service
+    }
+
+    fn end(&mut self, span: Span, serves: bool) {
+        if serves { self.serving.push(span) } else { self.active.push(span) }
+    }
+
+    fn interrupt(&mut self, fault: &Fault) {
+        let parts = self.serving.drain(..).flat_map(|span| {
+            let concerns = span.uid == fault.uid;
+            let end = fault.until.unwrap_or(span.until);
+            if !concerns || fault.from >= span.until || end <= span.from {
+                return vec![span];
+            }
+            let before = Span { until: fault.from, ..span.clone() };
+            let after = Span { from: end, ..span };
+            vec![before, after]
+        });
+        self.serving = parts.filter(|span| span.from < span.until).collect();
+    }
+
+    /// A time during which the scenario changed the Service itself.
+    pub(super) fn rebuilt(&mut self, from: Moment, until: Moment) {
+        for uid in self.serving.iter().map(|span| span.uid.clone()).collect::<Vec<_>>() {
+            self.interrupt(&Fault { uid, reasons: Vec::new(), from, until: Some(until) });
+        }
+    }
+
+    /// What is wrong with a client's calls, one text for each kind and pod.
+    pub(super) fn wrong(&self, calls: &Calls) -> Vec<String> {
+        let mut found = BTreeMap::new();
+        // A pod that ends while it answers may leave an answer without its name.
+        for (at, end, pod) in calls.answers().filter(|(_, _, pod)| !pod.is_empty()) {
+            let mut spans = self.active.iter().filter(|span| span.pod == pod);
+            if !spans.any(|span| span.from <= end.plus(SEEN) && at <= span.until.plus(ROUTED)) {
+                *found.entry(format!("{pod}, which was not active for {ROUTED:?}, answered")).or_insert(0) +=
+                    1;
+            }
+        }
+        for (at, end) in calls.failed(REFUSED) {
+            let settled = |span: &&Span| span.from.plus(ROUTED) <= at && end.plus(SEEN) <= span.until;
+            if let Some(span) = self.serving.iter().find(settled) {
+                *found
+                    .entry(format!("while {} was active and well, it was refused", span.pod))
+                    .or_insert(0) += 1;
+            }
+        }
+        let mut texts: Vec<String> =
+            found.into_iter().map(|(text, count)| format!("{text} {count} times")).collect();
+        texts.extend(
+            self.unheard(calls).map(|pod| format!("{pod} was active for {ROUTED:?}, and never answered")),
+        );
+        texts
+    }
+
+    /// The pods that had served for longer than the rules need, all while the client called, without an answer.
+    fn unheard(&self, calls: &Calls) -> impl Iterator<Item = &str> {
+        let first_and_last = calls.first_and_last();
+        let whole = self.serving.iter().filter(move |span| {
+            let due = span.from.plus(ROUTED);
+            due.plus(SEEN) <= span.until
+                && first_and_last.is_some_and(|(first, last)| first <= span.from && due <= last)
+        });
+        let is_unheard = |span: &&Span| {
+            let (from, due) = (span.from, span.from.plus(ROUTED));
+            let heard =
+                |(at, _, pod): (Moment, Moment, &str)| pod == span.pod && from <= at.plus(SEEN) && at <= due;
+            !calls.answers().any(heard)
+        };
+        whole.filter(is_unheard).map(|span| span.pod.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        client::Call,
+        history::{Change, ObjectId},
+    };
+
+    fn second(second: u64) -> Moment {
+        Moment::default().plus(Duration::from_secs(second))
+    }
+
+    /// Pods whose labels change at these seconds. `None`: the pod is gone.
+    fn history(changes: &[(u64, &str, Option<&str>)]) -> History {
+        let change = |(at, pod, role): &(u64, &str, Option<&str>)| {
+            let json = |role: &&str| json!({ "metadata": { "uid": pod, "labels": { "leadergroup.dev/role": role } } });
+            let state = role.as_ref().map(|role| Object::read(Kind::Pod, &json(role)).expect("a pod"));
+            let id = ObjectId { kind: Kind::Pod, namespace: "ns".into(), name: (*pod).to_owned() };
+            let (seen, revision) = (second(*at), i64::try_from(*at).expect("small"));
+            Change {
+                revision,
+                seen,
+                seen_at: Timestamp::UNIX_EPOCH,
+                id,
+                state,
+                operator: None,
+                raw: "".into(),
+            }
+        };
+        History { changes: changes.iter().map(change).collect(), ..History::default() }
+    }
+
+    /// A call in each of these seconds with this answer.
+    fn calls(parts: &[(std::ops::Range<u64>, Result<&str, &str>)]) -> Calls {
+        let call = |at, answer: Result<&str, &str>| Call {
+            at: second(at),
+            end: second(at).plus(Duration::from_millis(5)),
+            answer: answer.map(str::to_owned).map_err(str::to_owned),
+        };
+        Calls::new(parts.iter().flat_map(|(at, answer)| at.clone().map(|at| call(at, *answer))).collect())
+    }
+
+    const CHANGE: [(u64, &str, Option<&str>); 4] = [
+        (10, "a", Some("active")),
+        (10, "b", Some("standby")),
+        (30, "a", Some("standby")),
+        (31, "b", Some("active")),
+    ];
+
+    fn wrong(history: &History, parts: &[(std::ops::Range<u64>, Result<&str, &str>)]) -> Vec<String> {
+        Service::read(history, &RoutingSpec::default(), second(100)).wrong(&calls(parts))
+    }
+
+    const REFUSAL: Result<&str, &str> = Err(REFUSED);
+
+    #[test]
+    fn a_service_that_follows_the_label_is_right() {
+        let history = history(&CHANGE);
+        let seen = [(0..10, REFUSAL), (10..32, Ok("a")), (32..34, REFUSAL), (34..60, Ok("b"))];
+        assert_eq!(wrong(&history, &seen), [""; 0]);
+        let seen = [(11..29, Ok("a")), (29..30, Ok("")), (30..34, REFUSAL), (34..60, Ok("b"))];
+        assert_eq!(wrong(&history, &seen), [""; 0], "the pod ends while it answers");
+        let seen = [(11..32, Ok("a")), (32..40, Ok("b")), (40..50, Err("timeout")), (50..60, Ok("b"))];
+        assert_eq!(wrong(&history, &seen), [""; 0], "a busy machine");
+    }
+
+    #[test]
+    fn an_answer_of_a_pod_that_was_superseded() {
+        let history = history(&CHANGE);
+        let seen = [(11..34, Ok("a")), (34..60, Ok("b")), (60..62, Ok("a"))];
+        assert_eq!(wrong(&history, &seen), ["a, which was not active for 3s, answered 2 times"]);
+        assert_eq!(wrong(&history, &[(0..2, Ok("c"))]), ["c, which was not active for 3s, answered 2 times"]);
+    }
+
+    #[test]
+    fn a_refusal_while_a_pod_serves() {
+        let mut history = history(&CHANGE);
+        let seen = [(11..20, Ok("a")), (20..22, REFUSAL), (22..31, Ok("a")), (32..60, Ok("b"))];
+        assert_eq!(wrong(&history, &seen), ["while a was active and well, it was refused 2 times"]);
+        let fault = |from, until| Fault { uid: "a".into(), reasons: vec![], from: second(from), until };
+        history.faults = Some(vec![fault(19, None)]);
+        assert_eq!(wrong(&history, &seen), [""; 0], "during its fault");
+        history.faults = Some(vec![fault(12, Some(second(13)))]);
+        assert_eq!(wrong(&history, &seen).len(), 1, "long after its fault");
+        history.faults = None;
+        let mut service = Service::read(&history, &RoutingSpec::default(), second(100));
+        service.rebuilt(second(19), second(20));
+        assert_eq!(service.wrong(&calls(&seen)), [""; 0], "the scenario rebuilt the Service");
+    }
+
+    #[test]
+    fn a_pod_that_is_active_and_never_answers() {
+        let history = history(&CHANGE);
+        let seen = [(5..11, REFUSAL), (11..32, Ok("a")), (32..60, Err("timeout"))];
+        assert_eq!(wrong(&history, &seen), ["b was active for 3s, and never answered"]);
+        assert_eq!(wrong(&history, &seen[..2]), [""; 0], "the client ended before");
+    }
+}
