@@ -384,6 +384,7 @@ impl Scenario {
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         let mut measured = Measured {
             fault: fault.to_owned(),
+            token: after.token,
             reason,
             failover_ms: ms(promotion.seen.since(at)),
             evidence_ms: promotion.evidence_ms,
@@ -474,6 +475,15 @@ impl Scenario {
     /// The changes of holder measured so far.
     pub fn changes(&self) -> &[Measured] {
         &self.changes
+    }
+
+    /// Adds to the measured change with this token how long two pods served: for calls that open a
+    /// connection, and for those through kept ones.
+    pub fn two_served(&mut self, token: i64, opened: Duration, kept: Duration) {
+        for change in self.changes.iter_mut().filter(|change| change.token == token) {
+            change.overlap_ms = Some(ms(opened));
+            change.kept_overlap_ms = Some(ms(kept));
+        }
     }
 
     /// Checks the whole history and the number of changes of holder, and reports.
