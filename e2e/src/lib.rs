@@ -2,8 +2,8 @@
 //! scenarios that LeaderGroup must survive.
 //!
 //! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
-//! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`] judges
-//! what clients on all nodes saw.
+//! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`]
+//! judges what clients on all nodes saw.
 
 pub mod cgroup;
 pub mod cleanup;

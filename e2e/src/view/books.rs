@@ -147,8 +147,8 @@ impl Books {
         Ok((fencing.key.to_owned(), fencing.token))
     }
 
-    /// Runs a transaction. For the plain book the statement is a transaction of its own: with a lock on the book's row, a
-    /// pod that hangs would keep its successor from writing.
+    /// Runs a transaction. For the plain book the statement is a transaction of its own: with a lock on the book's
+    /// row, a pod that hangs would keep its successor from writing.
     async fn transaction(
         &self,
         book: Book,

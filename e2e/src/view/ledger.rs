@@ -1,7 +1,7 @@
 //! The books: whether an old holder wrote after a new one, and whether clients were told the truth.
 //!
-//! Each entry has a version that was counted up in its own transaction, while the book's row was locked. So the versions
-//! are in PostgreSQL's order of the transactions, and checks that go through them once suffice.
+//! Each entry has a version that was counted up in its own transaction, while the book's row was locked. So the
+//! versions are in PostgreSQL's order of the transactions, and checks that go through them once suffice.
 
 use std::collections::BTreeMap;
 

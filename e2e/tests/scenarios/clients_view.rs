@@ -1,6 +1,6 @@
-//! Clients on every node call and write while the role changes for one reason after the other: no two pods serve at the
-//! same moment for longer than kube-proxy takes, and what is written with the fence is right. The same without the fence
-//! is the control, in which an old holder must be seen.
+//! Clients on every node call and write while the role changes for one reason after the other: no two pods serve at
+//! the same moment for longer than kube-proxy takes, and what is written with the fence is right. The same without the
+//! fence is the control, in which an old holder must be seen.
 //!
 //! `LEADERGROUP_CLIENTS_CHANGES` is the number of changes, half of them with managed endpoints. A cycle of changes is
 //! repeated then.
