@@ -114,33 +114,11 @@ struct Answer<'a> {
 /// Computes the overlaps and finds the violations. The terms are in order, and begin before the calls.
 pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps {
     let mut out = Overlaps::default();
-    let mut answers = Vec::new();
-    for record in records {
-        out.moved(record);
-        for call in &record.calls {
-            let Some(pod) = pod_of(call) else { continue };
-            let granted = terms.partition_point(|term| term.granted <= call.end);
-            match terms[..granted].iter().rposition(|term| term.pod == pod) {
-                Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
-                None => out.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
-            }
-        }
-    }
+    let answers = out.answers(terms, records);
     out.kept = answers.iter().filter(|answer| answer.call.kept).count();
     out.opened = answers.len() - out.kept;
     let away = Away::new(terms, &answers, limits);
-    // When a call that opened a connection was first answered in a term: anywhere, and on each node.
-    let mut first: BTreeMap<usize, Moment> = BTreeMap::new();
-    let mut first_on: BTreeMap<(&str, usize), Moment> = BTreeMap::new();
-    for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer)) {
-        let end = answer.call.end;
-        for at in [
-            first.entry(answer.term).or_insert(end),
-            first_on.entry((answer.node, answer.term)).or_insert(end),
-        ] {
-            *at = end.min(*at);
-        }
-    }
+    let (first, first_on) = firsts(&answers, &away);
     let mut changes: BTreeMap<usize, Overlap> =
         first.keys().map(|term| (*term, Overlap::default())).collect();
     let later = earliest_after(&first, terms.len());
@@ -150,10 +128,7 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
         };
         let overlap = changes.entry(next).or_default();
         let late = answer.call.at.since(since);
-        let hung = limits
-            .pods
-            .iter()
-            .any(|pod| pod.name == terms[answer.term].uid && spans(pod, terms, answer.term));
+        let hung = hung(limits, terms, answer.term);
         if answer.call.kept {
             overlap.kept = overlap.kept.max(late);
         } else if hung || away.covers(answer) {
@@ -169,10 +144,8 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
         }
         let gone = terms[answer.term].gone.is_some_and(|gone| answer.call.at > gone);
         if gone && !hung && !away.covers(answer) {
-            out.violated(
-                Trouble::Gone,
-                format!("{} answered at {}, when it was gone", answer.pod, answer.call.end),
-            );
+            let text = format!("{} answered at {}, when it was gone", answer.pod, answer.call.end);
+            out.violated(Trouble::Gone, text);
         }
     }
     for (term, overlap) in changes.into_iter().filter(|(term, _)| *term > 0) {
@@ -192,6 +165,23 @@ pub(super) fn pod_of(call: &Call) -> Option<&str> {
     call.answer.as_deref().ok()?.split_whitespace().next()
 }
 
+/// When a call that opened a connection was first answered in a term: anywhere, and on each node.
+fn firsts<'a>(
+    answers: &[Answer<'a>],
+    away: &Away,
+) -> (BTreeMap<usize, Moment>, BTreeMap<(&'a str, usize), Moment>) {
+    let mut first = BTreeMap::new();
+    let mut first_on = BTreeMap::new();
+    for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer)) {
+        let end = answer.call.end;
+        let here = first_on.entry((answer.node, answer.term)).or_insert(end);
+        for at in [first.entry(answer.term).or_insert(end), here] {
+            *at = end.min(*at);
+        }
+    }
+    (first, first_on)
+}
+
 /// For each term the earliest moment of all later terms, and the term that it belongs to.
 fn earliest_after(first: &BTreeMap<usize, Moment>, terms: usize) -> Vec<Option<(Moment, usize)>> {
     let mut earliest = None;
@@ -206,6 +196,11 @@ fn earliest_after(first: &BTreeMap<usize, Moment>, terms: usize) -> Vec<Option<(
         .collect();
     after.reverse();
     after
+}
+
+/// Whether the pod of a term hung in this term.
+fn hung(limits: &Limits, terms: &[Term], term: usize) -> bool {
+    limits.pods.iter().any(|pod| pod.name == terms[term].uid && spans(pod, terms, term))
 }
 
 /// Whether an exempt time has a part of the term.
@@ -236,6 +231,23 @@ impl Overlaps {
     /// The longest overlap of calls through kept connections.
     pub fn longest_kept(&self) -> Duration {
         self.changes.iter().map(|change| change.kept).max().unwrap_or_default()
+    }
+
+    /// The answers, each with its term.
+    fn answers<'a>(&mut self, terms: &[Term], records: &'a [Record]) -> Vec<Answer<'a>> {
+        let mut answers = Vec::new();
+        for record in records {
+            self.moved(record);
+            for call in &record.calls {
+                let Some(pod) = pod_of(call) else { continue };
+                let granted = terms.partition_point(|term| term.granted <= call.end);
+                match terms[..granted].iter().rposition(|term| term.pod == pod) {
+                    Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
+                    None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
+                }
+            }
+        }
+        answers
     }
 
     fn moved(&mut self, record: &Record) {

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::books::{Book, Books, Failed};
+use crate::command::progress;
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 256;
@@ -103,7 +104,7 @@ async fn act(books: &Books, path: &str) -> (StatusCode, String) {
         Err(Failed::NotActive) => (StatusCode::SERVICE_UNAVAILABLE, "not active".to_owned()),
         Err(Failed::Stale) => (StatusCode::CONFLICT, "the token is not the current one".to_owned()),
         Err(Failed::Other(error)) => {
-            tracing::warn!("{path}: {error}");
+            progress(&format!("{path}: {error}"));
             (StatusCode::INTERNAL_SERVER_ERROR, error)
         }
     }
