@@ -2,7 +2,8 @@
 //! scenarios that LeaderGroup must survive.
 //!
 //! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
-//! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three.
+//! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`]
+//! judges what clients on all nodes saw.
 
 pub mod cgroup;
 pub mod cleanup;
@@ -30,3 +31,4 @@ pub mod scenario;
 pub mod state;
 pub mod supervisor;
 pub mod timeline;
+pub mod view;

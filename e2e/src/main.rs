@@ -21,6 +21,7 @@ use leadergroup_e2e::programs;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
 use leadergroup_e2e::timeline::{Step, page};
+use leadergroup_e2e::view::ServeArgs;
 
 /// Time limit for taking a cluster down.
 const DOWN_LIMIT: Duration = Duration::from_mins(2);
@@ -77,6 +78,9 @@ enum Action {
     /// Call a Service repeatedly, with one line of JSON per call; started by tests in a node's network.
     #[command(hide = true)]
     Call(CallArgs),
+    /// Serve and write to PostgreSQL; the program of test pods.
+    #[command(hide = true)]
+    Serve(ServeArgs),
     /// The process behind a cluster; started by `up`.
     #[command(hide = true)]
     Supervise,
@@ -156,6 +160,7 @@ async fn run(action: Action) -> Result<()> {
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
         Action::Page { run, steps } => print_page(&run, steps.as_deref()),
         Action::Call(args) => args.run().await,
+        Action::Serve(args) => args.run().await,
         Action::Demo => demo::run().await,
         Action::Supervise => supervise().await,
     }

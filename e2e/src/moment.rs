@@ -29,6 +29,12 @@ impl Moment {
     pub fn plus(self, later: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(later.as_nanos()).unwrap_or(u64::MAX)))
     }
+
+    /// The moment `earlier` before this one.
+    #[must_use]
+    pub fn minus(self, earlier: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(earlier.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 impl fmt::Display for Moment {

@@ -15,6 +15,22 @@ pub struct Call {
     pub end: Moment,
     /// The name of the pod that answered, or the error.
     pub answer: Result<String, String>,
+    /// What was called.
+    #[serde(default)]
+    pub path: String,
+    /// The number of the connection, among those of this client.
+    #[serde(default)]
+    pub connection: u64,
+    /// Whether an earlier call opened the connection. A Service routes only calls that open one.
+    #[serde(default)]
+    pub kept: bool,
+}
+
+impl Call {
+    /// A call through a connection of which nothing is known.
+    pub fn through_any(at: Moment, end: Moment, answer: Result<String, String>) -> Self {
+        Self { at, end, answer, path: String::new(), connection: 0, kept: false }
+    }
 }
 
 /// The calls of one client, ordered by start time.
@@ -56,6 +72,16 @@ impl Calls {
     /// Whether there are no calls.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The calls.
+    pub fn all(&self) -> &[Call] {
+        &self.0
+    }
+
+    /// The calls.
+    pub fn into_all(self) -> Vec<Call> {
+        self.0
     }
 
     /// The calls that started at a moment or later.
@@ -194,7 +220,8 @@ mod tests {
     }
 
     fn call(at: u64, took: u64, answer: Result<&str, &str>) -> Call {
-        Call { at: ms(at), end: ms(at + took), answer: answer.map(str::to_owned).map_err(str::to_owned) }
+        let answer = answer.map(str::to_owned).map_err(str::to_owned);
+        Call::through_any(ms(at), ms(at + took), answer)
     }
 
     #[test]

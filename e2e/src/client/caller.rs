@@ -5,13 +5,9 @@ use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::{self, MissedTickBehavior},
-};
+use tokio::time::{self, MissedTickBehavior};
 
-use super::Call;
+use super::{Call, connection::Connections};
 use crate::moment::Moment;
 
 /// Calls an address repeatedly and prints a line of JSON for each call.
@@ -25,6 +21,12 @@ pub struct CallArgs {
     /// Time limit of one call in milliseconds.
     #[arg(long, default_value_t = 250)]
     pub timeout_ms: u64,
+    /// Keep each connection for so many milliseconds and use it for more calls.
+    #[arg(long)]
+    pub keep_alive_ms: Option<u64>,
+    /// The paths to call in turn. `{}` is replaced by the number of the call.
+    #[arg(long = "path", default_value = "/")]
+    pub paths: Vec<String>,
 }
 
 impl CallArgs {
@@ -34,15 +36,18 @@ impl CallArgs {
         // After a delay there is no burst of calls, which would not keep the rate.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let timeout = Duration::from_millis(self.timeout_ms);
+        let keep = self.keep_alive_ms.map(Duration::from_millis);
+        let connections = Arc::new(Connections::new(self.target, keep));
         let closed = Arc::new(Mutex::new(None));
-        loop {
+        for (number, path) in self.paths.iter().cycle().enumerate() {
             ticks.tick().await;
             if let Some(error) = closed.lock().take() {
                 return Err(error);
             }
-            let closed = Arc::clone(&closed);
+            let (closed, connections) = (Arc::clone(&closed), Arc::clone(&connections));
+            let path = path.replace("{}", &number.to_string());
             tokio::spawn(async move {
-                let call = call(self.target, timeout).await;
+                let call = call(&connections, path, timeout).await;
                 let printed = serde_json::to_string(&call).map_err(Into::into).and_then(|line| {
                     writeln!(std::io::stdout().lock(), "{line}").context("the output is closed")
                 });
@@ -51,33 +56,32 @@ impl CallArgs {
                 }
             });
         }
+        Ok(())
     }
 }
 
-async fn call(target: SocketAddr, timeout: Duration) -> Call {
+async fn call(connections: &Connections, path: String, timeout: Duration) -> Call {
     let at = Moment::now();
-    let answer = time::timeout(timeout, get(target)).await.unwrap_or_else(|_| Err(anyhow!("timeout")));
-    Call { at, end: Moment::now(), answer: answer.map_err(|error| format!("{error:#}")) }
-}
-
-/// An HTTP GET of `/` on a new connection; the body is the pod's name.
-async fn get(target: SocketAddr) -> Result<String> {
-    let mut stream = TcpStream::connect(target).await.map_err(|error| anyhow!("{}", error.kind()))?;
-    stream.write_all(b"GET / HTTP/1.0\r\nHost: service\r\n\r\n").await?;
-    let mut answer = Vec::new();
-    stream.take(16 << 10).read_to_end(&mut answer).await?;
-    let answer = String::from_utf8(answer).context("the answer is no text")?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is cut short")?;
-    let status = head.split_whitespace().nth(1).unwrap_or_default();
-    if status != "200" {
-        bail!("status {status}");
-    }
-    Ok(body.trim().to_owned())
+    let chosen = connections.choose();
+    let (connection, kept) = (chosen.number, chosen.is_kept());
+    let answer = async {
+        let (status, body) = connections.get(chosen, &path).await?;
+        if status != "200" {
+            bail!("status {status}");
+        }
+        Ok(body)
+    };
+    let answer = time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(anyhow!("timeout")));
+    let answer = answer.map_err(|error| format!("{error:#}"));
+    Call { at, end: Moment::now(), answer, path, connection, kept }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     use super::*;
 
@@ -92,6 +96,53 @@ mod tests {
             }
         });
         address
+    }
+
+    async fn call(target: SocketAddr, timeout: Duration) -> Call {
+        super::call(&Connections::new(target, None), "/".to_owned(), timeout).await
+    }
+
+    #[tokio::test]
+    async fn a_kept_connection_is_used_until_it_is_too_old_or_the_server_closes_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let target = listener.local_addr().expect("bound");
+        // Each connection answers twice. The second answer comes in two parts.
+        tokio::spawn(async move {
+            let mut number = 0;
+            while let Ok((mut stream, _)) = listener.accept().await {
+                number += 1;
+                let _ = stream.read(&mut [0; 256]).await;
+                let answer = format!("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\n{number}");
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.read(&mut [0; 256]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n0").await;
+                let _ = stream.write_all(format!("{number}").as_bytes()).await;
+            }
+        });
+        let second = Duration::from_secs(1);
+        let mut heard = Vec::new();
+        let kept = Connections::new(target, Some(Duration::from_hours(1)));
+        for _ in 0..4 {
+            let call = super::call(&kept, "/".to_owned(), second).await;
+            heard.push((call.connection, call.kept, call.answer.unwrap_or_else(|error| error)));
+            if call.kept {
+                kept.closed().await;
+            }
+        }
+        let text = |number, kept, text: &str| (number, kept, text.to_owned());
+        let expected = [
+            text(0, false, "status 503"),
+            text(0, true, "01"),
+            text(1, false, "status 503"),
+            text(1, true, "02"),
+        ];
+        assert_eq!(heard, expected);
+        let old = Connections::new(target, Some(Duration::ZERO));
+        let calls = [
+            super::call(&old, "/".to_owned(), second).await,
+            super::call(&old, "/".to_owned(), second).await,
+        ];
+        assert_eq!(calls.map(|call| (call.connection, call.kept)), [(0, false), (1, false)]);
     }
 
     #[tokio::test]

@@ -1,12 +1,13 @@
 //! The client of a Service: records which pod answered each call, and which calls were lost.
 //!
 //! Calls are sent at a fixed rate, whatever happens to earlier calls. Each uses a new connection, because a Service
-//! routes new connections. On the project's own cluster the caller is a process in a node's network
-//! ([`Client::spawn`] with a command that enters it); elsewhere it is a pod whose log is read ([`Client::in_pod`]).
-//! [`Calls`] analyses the records.
+//! routes new connections; a caller that keeps its connections shows which pods serve on. On the project's own cluster
+//! the caller is a process in a node's network ([`Client::spawn`] with a command that enters it); elsewhere it is a pod
+//! whose log is read ([`Client::in_pod`]). [`Calls`] analyses the records.
 
 mod analysis;
 mod caller;
+mod connection;
 mod pod;
 
 use std::{process::Stdio, sync::Arc, time::Duration};

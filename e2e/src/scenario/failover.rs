@@ -71,6 +71,7 @@ impl Scenario {
         }
         let mut measured = Measured {
             fault: fault.to_owned(),
+            token: after.token,
             reason,
             failover_ms: ms(promotion.seen.since(at)),
             evidence_ms: promotion.evidence_ms,

@@ -13,6 +13,8 @@ use crate::client::Calls;
 pub struct Measured {
     /// The fault of the active pod.
     pub fault: String,
+    /// The token of the new term.
+    pub token: i64,
     /// The operator's reason for the change.
     pub reason: String,
     /// From the fault to the revision that made the other pod active.
@@ -29,6 +31,10 @@ pub struct Measured {
     pub lost: Option<usize>,
     /// Answers of the old pod after the new one's first.
     pub stale: Option<usize>,
+    /// How long both pods answered calls that opened a connection, if clients on all nodes called.
+    pub overlap_ms: Option<u64>,
+    /// How much longer the old pod answered through kept connections.
+    pub kept_overlap_ms: Option<u64>,
 }
 
 /// The record of a client that called through the Service all the time.
@@ -101,12 +107,15 @@ impl Report {
                 "gap ms",
                 "lost",
                 "stale",
+                "overlap ms",
+                "kept ms",
                 "revisions",
             ]
             .map(String::from),
         ];
         for line in lines.iter() {
             let number = |n: Option<usize>| n.map_or_else(|| "-".into(), |n| n.to_string());
+            let time = |ms: Option<u64>| ms.map_or_else(|| "-".into(), |ms| ms.to_string());
             let revisions = line.revisions.to_string();
             if line.changes.is_empty() {
                 let gaps = line.clients.iter().flat_map(|client| client.gaps_ms.iter());
@@ -117,8 +126,10 @@ impl Report {
                     String::new(),
                     String::new(),
                     String::new(),
-                    gaps.max().map_or_else(|| "-".into(), u64::to_string),
+                    time(gaps.max().copied()),
                     lost.sum::<usize>().to_string(),
+                    String::new(),
+                    String::new(),
                     String::new(),
                     revisions.clone(),
                 ]);
@@ -129,15 +140,17 @@ impl Report {
                     change.fault.clone(),
                     change.reason.clone(),
                     change.failover_ms.to_string(),
-                    change.evidence_ms.map_or_else(|| "-".into(), |ms| ms.to_string()),
-                    change.gap_ms.map_or_else(|| "-".into(), |ms| ms.to_string()),
+                    time(change.evidence_ms),
+                    time(change.gap_ms),
                     number(change.lost),
                     number(change.stale),
+                    time(change.overlap_ms),
+                    time(change.kept_overlap_ms),
                     revisions.clone(),
                 ]);
             }
         }
-        let widths: [usize; 9] =
+        let widths: [usize; 11] =
             std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
         let mut text = String::new();
         for row in &rows {
@@ -168,6 +181,7 @@ mod tests {
             reason: "Silent".into(),
             failover_ms: 5100,
             lost: Some(7),
+            overlap_ms: Some(321),
             ..Measured::default()
         };
         report.add(Line {
@@ -191,6 +205,8 @@ mod tests {
         assert_eq!(lines.len(), 4);
         let column = lines[0].find("failover").expect("the heading");
         assert!(lines[1][column..].starts_with("5100"));
+        let column = lines[0].find("overlap").expect("the heading");
+        assert!(lines[2][column..].starts_with("321"));
         assert!(lines[3].starts_with("quiet") && lines[3].contains("450"));
     }
 }

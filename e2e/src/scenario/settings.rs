@@ -1,4 +1,4 @@
-//! Settings of the random faults, from the environment.
+//! Settings of the random faults and of the clients' view, from the environment.
 
 use std::time::Duration;
 
@@ -6,13 +6,22 @@ use anyhow::{Context, Result};
 
 /// A number that the environment sets for the random faults: `LEADERGROUP_FAULTS_<name>`.
 pub fn faults_setting(name: &str) -> Result<Option<u64>> {
-    let variable = format!("LEADERGROUP_FAULTS_{name}");
-    let text = std::env::var(&variable).ok().filter(|text| !text.is_empty());
+    number(&format!("LEADERGROUP_FAULTS_{name}"))
+}
+
+/// How many changes of holder the clients' view is to see, if the environment sets it: `LEADERGROUP_CLIENTS_CHANGES`.
+pub fn clients_changes() -> Result<Option<u64>> {
+    number("LEADERGROUP_CLIENTS_CHANGES")
+}
+
+fn number(variable: &str) -> Result<Option<u64>> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty());
     text.map(|text| text.parse().with_context(|| format!("{variable}={text} is not a whole number")))
         .transpose()
 }
 
 /// How much longer than usual a scenario may take.
 pub(crate) fn faults_last() -> Duration {
-    Duration::from_mins(faults_setting("MINUTES").ok().flatten().unwrap_or(0) * 2)
+    let set = |setting: Result<Option<u64>>| setting.ok().flatten().unwrap_or(0);
+    Duration::from_mins(set(faults_setting("MINUTES")) * 2) + Duration::from_secs(set(clients_changes()) * 30)
 }

@@ -11,6 +11,7 @@ mod bad_input;
 mod bundled;
 mod chart_rolled_back;
 mod chart_upgraded;
+mod clients_view;
 mod crashing_pod;
 mod deletions;
 mod existing_cluster;
@@ -73,7 +74,7 @@ fn entries() -> Vec<Entry> {
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing, not_ready;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.
-        Everything: node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
+        Everything: clients_view, node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
             random_faults;
     }

@@ -1,0 +1,333 @@
+//! The clients of one group on every node, and the pods that they call.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path, rc::Rc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use serde_json::json;
+use tokio::process::Command;
+
+use super::{
+    books::Book,
+    ledger::{Operation, audit},
+    overlap::{Exempt, Limits, Record, Term, overlaps},
+    tables,
+    verdict::Verdict,
+};
+use crate::{
+    client::{Call, Client},
+    cluster::Cluster,
+    history::{History, Kind, check},
+    images::{Content, Image},
+    moment::Moment,
+    network,
+    scenario::{Active, PORT, STARTED, Scenario, Stage, eventually},
+};
+
+/// The image of the pods.
+const IMAGE: &str = "docker.io/leadergroup/clients-view:0.1.0";
+/// How long a client keeps a connection, as the pools of HTTP clients do. In each change some connections are open.
+const KEPT: Duration = Duration::from_secs(3);
+/// How long a change takes on its way from the first node to the last one, beside kube-proxy's `minSyncPeriod`.
+const ON_THE_WAY: Duration = Duration::from_millis(500);
+/// The kubelet may need this long to update the pods' files on a busy machine.
+const TOLD: Duration = STARTED;
+
+/// Clients that call and write to a group through its Service, from every node of our own cluster.
+///
+/// Start it when the group is served, tell it of faults, and ask for its [`Verdict`] at the end. If nodes may lose
+/// power, call [`Fleet::mended`] when they have it again.
+pub struct Fleet {
+    stage: Rc<Stage>,
+    namespace: String,
+    group: String,
+    target: String,
+    clients: Vec<Caller>,
+    /// Calls of clients that were replaced.
+    earlier: Vec<Record>,
+    nodes: Vec<Exempt>,
+    pods: Vec<Exempt>,
+}
+
+/// One client.
+struct Caller {
+    node: String,
+    role: Role,
+    client: Client,
+    /// The inode of the network that it is in. A node that boots has another one.
+    network: u64,
+}
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Role {
+    /// Whether it keeps its connections.
+    keeps: bool,
+    /// Whether it writes and reads; otherwise it asks for the pod's name.
+    writes: bool,
+}
+
+const ROLES: [Role; 4] = [
+    Role { keeps: false, writes: false },
+    Role { keeps: true, writes: false },
+    Role { keeps: false, writes: true },
+    Role { keeps: true, writes: true },
+];
+
+/// The Deployment of pods that serve and write, for a workload of this name. [`Fleet::prepare`] loads its image.
+pub fn deployment(namespace: &str, name: &str, replicas: i32) -> Result<Deployment> {
+    let labels = json!({ "app": name });
+    let tolerations = ["not-ready", "unreachable"].map(|taint| {
+        json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": 5 })
+    });
+    let token = "metadata.annotations['leadergroup.dev/fencing-token']";
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": name },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "terminationGracePeriodSeconds": 2,
+                    "automountServiceAccountToken": false,
+                    "enableServiceLinks": false,
+                    "tolerations": tolerations,
+                    "topologySpreadConstraints": [{
+                        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+                        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": labels },
+                    }],
+                    "containers": [{
+                        "name": "web",
+                        "image": IMAGE,
+                        "imagePullPolicy": "Never",
+                        "args": ["serve", "--book", book_of(namespace, name)],
+                        "env": [{ "name": "DATABASE", "value": tables::url() }],
+                        "ports": [{ "name": "http", "containerPort": 8080 }],
+                        "readinessProbe": {
+                            "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
+                        },
+                        "resources": {
+                            "requests": { "cpu": "5m", "memory": "16Mi" }, "limits": { "memory": "96Mi" },
+                        },
+                        "volumeMounts": [
+                            { "name": "leadergroup", "mountPath": "/etc/leadergroup", "readOnly": true },
+                        ],
+                    }],
+                    "volumes": [{ "name": "leadergroup", "downwardAPI": { "items": [
+                        { "path": "fencing-token", "fieldRef": { "fieldPath": token } },
+                    ] } }],
+                },
+            },
+        },
+    }))?)
+}
+
+fn book_of(namespace: &str, group: &str) -> String {
+    format!("{namespace}/{group}")
+}
+
+impl Fleet {
+    /// Loads the image of the pods on every node, and opens the books of a group. Call it before the pods are created.
+    pub async fn prepare(stage: &Stage, namespace: &str, group: &str) -> Result<()> {
+        let cluster = stage.own()?;
+        let content =
+            Content::Program { path: stage.program.clone(), installed: "/leadergroup-e2e".to_owned() };
+        cluster
+            .load_image(&Image { name: IMAGE.to_owned(), content })
+            .await
+            .context("loading the program")?;
+        tables::open(&cluster.database(), &book_of(namespace, group)).await
+    }
+
+    /// Starts the clients of a group of the scenario whose Service has the same name.
+    pub async fn start(s: &Scenario, group: &str) -> Result<Self> {
+        let service = s.services().get(group).await?;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")?;
+        let mut fleet = Self {
+            stage: Rc::clone(&s.stage),
+            namespace: s.namespace.clone(),
+            group: group.to_owned(),
+            target: format!("{address}:{PORT}"),
+            clients: Vec::new(),
+            earlier: Vec::new(),
+            nodes: Vec::new(),
+            pods: Vec::new(),
+        };
+        for node in s.stage.own()?.nodes() {
+            for role in ROLES {
+                fleet.clients.push(fleet.call(&node.name, role)?);
+            }
+        }
+        Ok(fleet)
+    }
+
+    fn call(&self, node: &str, role: Role) -> Result<Caller> {
+        let network = network_of(node)?;
+        let program = self.stage.program.to_str().context("the program's path is no text")?;
+        let mut command: Command = self.stage.own()?.command_on(node, program);
+        command.args(["call", &self.target]);
+        if role.keeps {
+            command.args(["--keep-alive-ms", &KEPT.as_millis().to_string()]);
+        }
+        if role.writes {
+            // A client that follows another one must not use its numbers.
+            let writer = format!("{node}-{}-{network}", if role.keeps { "kept" } else { "new" });
+            command.args(["--every-ms", "100", "--timeout-ms", "2000"]);
+            for book in [Book::Fenced, Book::Plain] {
+                command.args([
+                    "--path",
+                    &format!("/write/{book}/{writer}/{{}}"),
+                    "--path",
+                    &format!("/read/{book}"),
+                ]);
+            }
+        } else {
+            command.args(["--every-ms", "20"]);
+        }
+        let client = Client::spawn(&format!("{} on {node}, {role:?}", self.group), command)?;
+        Ok(Caller { node: node.to_owned(), role, client, network })
+    }
+
+    /// Waits until every client that asks for the pod's name reaches the active pod, and the pod has written to both
+    /// books in its term. Clients on nodes that are away are not waited for.
+    pub async fn reaches(&self, active: &Active) -> Result<()> {
+        let own = format!("{} {} ", active.pod, active.token);
+        eventually("every client to reach the active pod", TOLD, async || {
+            let mut wrote = BTreeMap::from([(Book::Fenced, false), (Book::Plain, false)]);
+            for caller in self.clients.iter().filter(|caller| !self.is_away(&caller.node)) {
+                if caller.role.writes {
+                    for call in caller.client.latest(200).all() {
+                        let answer = call.answer.as_deref().unwrap_or_default();
+                        for (book, wrote) in &mut wrote {
+                            *wrote |=
+                                answer.starts_with(&own) && call.path.starts_with(&format!("/write/{book}/"));
+                        }
+                    }
+                } else {
+                    let last = caller.client.latest(1);
+                    let reached = last.answered_by(&active.pod) > 0;
+                    ensure!(reached, "on {}: {last}; {} is active", caller.node, active.pod);
+                }
+            }
+            ensure!(wrote.values().all(|wrote| *wrote), "{} has written: {wrote:?}", active.pod);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Notes that a pod hangs or is cut off from now on. Call it before the fault.
+    pub fn pod_hangs(&mut self, uid: &str) {
+        begin(&mut self.pods, uid);
+    }
+
+    /// Notes that a node does not hear of changes from now on. Call it before the fault.
+    pub fn node_is_away(&mut self, node: &str) {
+        begin(&mut self.nodes, node);
+    }
+
+    /// Notes that all faults were undone, and starts the clients of nodes that had no power again.
+    pub async fn mended(&mut self) -> Result<()> {
+        let now = Moment::now();
+        for exempt in self.nodes.iter_mut().chain(&mut self.pods).filter(|exempt| exempt.until.is_none()) {
+            exempt.until = Some(now);
+        }
+        for index in 0..self.clients.len() {
+            let Caller { node, role, network, .. } = &self.clients[index];
+            if network_of(node)? != *network {
+                let next = self.call(node, *role)?;
+                let last = std::mem::replace(&mut self.clients[index], next);
+                self.earlier.push(Record { node: last.node, calls: last.client.stop().await?.into_all() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the clients and judges their records. The history must go up to now. Give it only when PostgreSQL and the
+    /// API server work.
+    pub async fn verdict(self, history: &History) -> Result<Verdict> {
+        let terms = terms(history, &self.namespace, &self.group)?;
+        let cluster = self.stage.own()?;
+        let mut records = self.earlier;
+        let mut silent = Vec::new();
+        for Caller { node, role, client, .. } in self.clients {
+            let calls = client.stop().await?;
+            if calls.answers().next().is_none() {
+                silent.push(format!("{node}, {role:?}"));
+            }
+            records.push(Record { node, calls: calls.into_all() });
+        }
+        let limits = Limits { overlap: period(cluster) + ON_THE_WAY, nodes: self.nodes, pods: self.pods };
+        let all = || records.iter().flat_map(|record| &record.calls);
+        let book = book_of(&self.namespace, &self.group);
+        let audit = async |of: Book| -> Result<_> {
+            let entries = tables::entries(&cluster.database(), &book, of.is_fenced()).await?;
+            let operations: Vec<Operation> =
+                all().filter_map(|call| Operation::of(call, &of.to_string())).collect();
+            Ok(audit(&entries, &operations))
+        };
+        Ok(Verdict {
+            served: overlaps(&terms, &records, &limits),
+            fenced: audit(Book::Fenced).await?,
+            control: audit(Book::Plain).await?,
+            silent,
+            refused: all().filter(|call| is_refused(call)).count(),
+        })
+    }
+
+    fn is_away(&self, node: &str) -> bool {
+        self.nodes.iter().any(|exempt| exempt.name == node && exempt.until.is_none())
+    }
+}
+
+fn begin(all: &mut Vec<Exempt>, name: &str) {
+    if !all.iter().any(|exempt| exempt.name == name && exempt.until.is_none()) {
+        all.push(Exempt { name: name.to_owned(), from: Moment::now(), until: None });
+    }
+}
+
+fn is_refused(call: &Call) -> bool {
+    call.answer.as_ref().is_err_and(|error| error == "status 409")
+}
+
+/// kube-proxy's `minSyncPeriod`.
+fn period(cluster: &Cluster) -> Duration {
+    cluster.state.config.proxy_min_sync_period
+}
+
+/// The inode of a node's network.
+fn network_of(node: &str) -> Result<u64> {
+    let path = Path::new("/run/netns").join(network::namespace(node));
+    Ok(fs::metadata(&path).with_context(|| format!("{node} has no network"))?.ino())
+}
+
+/// The terms of a group in which a pod was active.
+fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
+    let granted = history.terms.as_ref().context("the lock's terms are not recorded")?;
+    let key = format!("/{namespace}/{group}");
+    let promotions = check(history).promotions.into_iter().filter(|promotion| promotion.key.ends_with(&key));
+    let term = |promotion: crate::history::Promotion| {
+        let change = history.changes.iter().find(|change| change.revision == promotion.revision)?;
+        let row = granted.iter().find(|row| {
+            (&row.key, row.token, &row.owner) == (&promotion.key, promotion.token, &promotion.uid)
+        })?;
+        let before = change.seen_at.duration_since(row.granted_at);
+        let before = Duration::try_from(before).unwrap_or_default();
+        let gone = history.changes.iter().find(|change| {
+            change.id.kind == Kind::Pod
+                && change.id.namespace == namespace
+                && change.id.name == promotion.pod
+                && change.state.is_none()
+        });
+        Some(Term {
+            token: promotion.token,
+            pod: promotion.pod,
+            uid: promotion.uid,
+            granted: change.seen.minus(before),
+            gone: gone.map(|change| change.seen),
+        })
+    };
+    let terms: Option<Vec<Term>> = promotions.map(term).collect();
+    terms.context("a promotion without a term")
+}

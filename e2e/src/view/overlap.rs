@@ -1,0 +1,296 @@
+//! The time in which two pods served, computed from the intervals of calls.
+//!
+//! A pod served a call at some moment between its start and its end. So the old pod certainly served later than the new
+//! one if a call that it answered started after a call that the new one answered had ended. What is in between is the
+//! overlap; it is never more than the true one. A Service routes only calls that open a connection, so calls through
+//! kept connections are measured by themselves.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+
+use crate::{client::Call, moment::Moment};
+
+/// A cut-off node must have caught up after this time.
+const CATCH_UP: Duration = Duration::from_mins(1);
+
+/// A term of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Its token.
+    pub token: i64,
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// When the lock granted it. The pod is routed to later.
+    pub granted: Moment,
+    /// When the pod was gone from the API server, if it is.
+    pub gone: Option<Moment>,
+}
+
+/// The record of one client.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The node that it called from.
+    pub node: String,
+    /// Its calls, in any order.
+    pub calls: Vec<Call>,
+}
+
+/// A time in which something is not promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exempt {
+    /// A node, or a pod's UID.
+    pub name: String,
+    /// From when.
+    pub from: Moment,
+    /// Until when; `None`: until the end.
+    pub until: Option<Moment>,
+}
+
+/// What is allowed.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// The longest overlap of calls that open a connection.
+    pub overlap: Duration,
+    /// Nodes whose kube-proxy does not hear of changes. Their clients are left out until they reach the present holder
+    /// again.
+    pub nodes: Vec<Exempt>,
+    /// Pods that hang or are cut off, by UID. When such a pod comes back, a connection from a port that was used before
+    /// may follow the former one to it, and it may outlive its object.
+    pub pods: Vec<Exempt>,
+}
+
+/// What clients noticed of one change of holder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Overlap {
+    /// The token of the new term.
+    pub token: i64,
+    /// The overlap of calls that open a connection.
+    pub opened: Duration,
+    /// The overlap of calls through kept connections.
+    pub kept: Duration,
+    /// Late answers of the old pod that are exempt.
+    pub exempt: usize,
+}
+
+/// A kind of violation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Trouble {
+    /// A pod answered that had never held the role.
+    NeverActive,
+    /// Two pods served for longer than the limit.
+    TooLong,
+    /// On one node a new connection led to the old pod after one had led to the new pod.
+    WentBack,
+    /// A pod answered after it was gone.
+    Gone,
+    /// Two pods answered through one connection.
+    Moved,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Overlaps {
+    /// The changes of holder in which a new pod answered, by token.
+    pub changes: Vec<Overlap>,
+    /// Answers through new connections.
+    pub opened: usize,
+    /// Answers through kept connections.
+    pub kept: usize,
+    /// The violations.
+    pub violations: Vec<(Trouble, String)>,
+}
+
+/// An answer, and the index of the term in which it was given.
+struct Answer<'a> {
+    node: &'a str,
+    call: &'a Call,
+    pod: &'a str,
+    term: usize,
+}
+
+/// Computes the overlaps and finds the violations. The terms are in order, and begin before the calls.
+pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps {
+    let mut out = Overlaps::default();
+    let answers = out.answers(terms, records);
+    out.kept = answers.iter().filter(|answer| answer.call.kept).count();
+    out.opened = answers.len() - out.kept;
+    let away = Away::new(terms, &answers, limits);
+    let (first, first_on) = firsts(&answers, &away);
+    let mut changes: BTreeMap<usize, Overlap> =
+        first.keys().map(|term| (*term, Overlap::default())).collect();
+    let later = earliest_after(&first, terms.len());
+    for answer in &answers {
+        let Some((since, next)) = later[answer.term].filter(|(since, _)| answer.call.at > *since) else {
+            continue;
+        };
+        let overlap = changes.entry(next).or_default();
+        let late = answer.call.at.since(since);
+        let hung = hung(limits, terms, answer.term);
+        if answer.call.kept {
+            overlap.kept = overlap.kept.max(late);
+        } else if hung || away.covers(answer) {
+            overlap.exempt += 1;
+        } else {
+            overlap.opened = overlap.opened.max(late);
+            let here = first_on.range((answer.node, answer.term + 1)..(answer.node, usize::MAX));
+            if here.map(|(_, at)| *at).min().is_some_and(|at| answer.call.at > at) {
+                let Answer { node, pod, call, .. } = answer;
+                let text = format!("on {node} a connection at {} led to {pod} again", call.at);
+                out.violated(Trouble::WentBack, text);
+            }
+        }
+        let gone = terms[answer.term].gone.is_some_and(|gone| answer.call.at > gone);
+        if gone && !hung && !away.covers(answer) {
+            let text = format!("{} answered at {}, when it was gone", answer.pod, answer.call.end);
+            out.violated(Trouble::Gone, text);
+        }
+    }
+    for (term, overlap) in changes.into_iter().filter(|(term, _)| *term > 0) {
+        let overlap = Overlap { token: terms[term].token, ..overlap };
+        if overlap.opened > limits.overlap {
+            let Overlap { token, opened, .. } = overlap;
+            let text = format!("token {token}: {opened:?}, and {:?} is allowed", limits.overlap);
+            out.violated(Trouble::TooLong, text);
+        }
+        out.changes.push(overlap);
+    }
+    out
+}
+
+/// The pod that answered: the first word of the answer.
+pub(super) fn pod_of(call: &Call) -> Option<&str> {
+    call.answer.as_deref().ok()?.split_whitespace().next()
+}
+
+/// When a call that opened a connection was first answered in a term: anywhere, and on each node.
+fn firsts<'a>(
+    answers: &[Answer<'a>],
+    away: &Away,
+) -> (BTreeMap<usize, Moment>, BTreeMap<(&'a str, usize), Moment>) {
+    let mut first = BTreeMap::new();
+    let mut first_on = BTreeMap::new();
+    for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer)) {
+        let end = answer.call.end;
+        let here = first_on.entry((answer.node, answer.term)).or_insert(end);
+        for at in [first.entry(answer.term).or_insert(end), here] {
+            *at = end.min(*at);
+        }
+    }
+    (first, first_on)
+}
+
+/// For each term the earliest moment of all later terms, and the term that it belongs to.
+fn earliest_after(first: &BTreeMap<usize, Moment>, terms: usize) -> Vec<Option<(Moment, usize)>> {
+    let mut earliest = None;
+    let mut after: Vec<_> = (0..terms)
+        .rev()
+        .map(|term| {
+            let before = earliest;
+            let own = first.get(&term).map(|at| (*at, term));
+            earliest = [own, earliest].into_iter().flatten().min();
+            before
+        })
+        .collect();
+    after.reverse();
+    after
+}
+
+/// Whether the pod of a term hung in this term.
+fn hung(limits: &Limits, terms: &[Term], term: usize) -> bool {
+    limits.pods.iter().any(|pod| pod.name == terms[term].uid && spans(pod, terms, term))
+}
+
+/// Whether an exempt time has a part of the term.
+fn spans(exempt: &Exempt, terms: &[Term], term: usize) -> bool {
+    let ended = terms.get(term + 1).map(|next| next.granted);
+    ended.is_none_or(|ended| exempt.from <= ended)
+        && exempt.until.is_none_or(|until| until >= terms[term].granted)
+}
+
+impl Overlaps {
+    fn violated(&mut self, trouble: Trouble, text: String) {
+        self.violations.push((trouble, text));
+    }
+
+    /// The kinds of the violations.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        let mut kinds: Vec<Trouble> = self.violations.iter().map(|(trouble, _)| *trouble).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    /// The longest overlap of calls that open a connection.
+    pub fn longest(&self) -> Duration {
+        self.changes.iter().map(|change| change.opened).max().unwrap_or_default()
+    }
+
+    /// The longest overlap of calls through kept connections.
+    pub fn longest_kept(&self) -> Duration {
+        self.changes.iter().map(|change| change.kept).max().unwrap_or_default()
+    }
+
+    /// The answers, each with its term.
+    fn answers<'a>(&mut self, terms: &[Term], records: &'a [Record]) -> Vec<Answer<'a>> {
+        let mut answers = Vec::new();
+        for record in records {
+            self.moved(record);
+            for call in &record.calls {
+                let Some(pod) = pod_of(call) else { continue };
+                let granted = terms.partition_point(|term| term.granted <= call.end);
+                match terms[..granted].iter().rposition(|term| term.pod == pod) {
+                    Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
+                    None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
+                }
+            }
+        }
+        answers
+    }
+
+    fn moved(&mut self, record: &Record) {
+        let mut pods: BTreeMap<u64, &str> = BTreeMap::new();
+        for call in &record.calls {
+            let Some(pod) = pod_of(call) else { continue };
+            let before = *pods.entry(call.connection).or_insert(pod);
+            if before != pod {
+                let text = format!("{before} and {pod} answered through connection {}", call.connection);
+                self.violated(Trouble::Moved, text);
+            }
+        }
+    }
+}
+
+/// The times in which clients are exempt, by node.
+struct Away(Vec<Exempt>);
+
+impl Away {
+    /// A node that is back has caught up when a new connection first leads to the holder of that moment.
+    fn new(terms: &[Term], answers: &[Answer<'_>], limits: &Limits) -> Self {
+        let caught_up = |exempt: &Exempt| {
+            let until = exempt.until?;
+            let holds = |answer: &&Answer<'_>| {
+                !terms.get(answer.term + 1).is_some_and(|next| next.granted <= answer.call.at)
+            };
+            let back =
+                answers.iter().filter(|it| it.node == exempt.name && !it.call.kept && it.call.at >= until);
+            let latest = until.plus(CATCH_UP);
+            Some(back.filter(holds).map(|answer| answer.call.at).min().map_or(latest, |at| at.min(latest)))
+        };
+        Self(limits.nodes.iter().map(|it| Exempt { until: caught_up(it), ..it.clone() }).collect())
+    }
+
+    fn covers(&self, answer: &Answer<'_>) -> bool {
+        self.0.iter().any(|away| {
+            away.name == answer.node
+                && away.from <= answer.call.end
+                && away.until.is_none_or(|until| answer.call.at < until)
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "overlap_tests.rs"]
+mod tests;
