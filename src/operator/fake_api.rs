@@ -7,7 +7,7 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{CALL_TIMEOUT, executor::Context};
+use super::{CALL_TIMEOUT, executor::Context, keys::KeyRule};
 use crate::{routing::Router, telemetry::Metrics};
 use leadergroup_lock::{DatabaseConfig, Store};
 
@@ -42,6 +42,7 @@ impl FakeApi {
         });
         let context = Context {
             manages_endpoints: false,
+            keys: KeyRule { cluster: "cluster".to_owned(), namespaced: false },
             router: Router::new(Client::new(service, "shop"), CALL_TIMEOUT),
             store: store.expect("the URL is one"),
             metrics: Arc::new(Metrics::new()),

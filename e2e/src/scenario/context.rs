@@ -393,13 +393,4 @@ impl Scenario {
     pub fn changes(&self) -> &[Measured] {
         &self.changes
     }
-
-    /// Adds to the measured change with this token how long two pods served: for calls that open a
-    /// connection, and for those through kept ones.
-    pub fn two_served(&mut self, token: i64, opened: Duration, kept: Duration) {
-        for change in self.changes.iter_mut().filter(|change| change.token == token) {
-            change.overlap_ms = Some(ms(opened));
-            change.kept_overlap_ms = Some(ms(kept));
-        }
-    }
 }

@@ -184,10 +184,9 @@ mod tests {
 
     /// A call in each of these seconds with this answer.
     fn calls(parts: &[(std::ops::Range<u64>, Result<&str, &str>)]) -> Calls {
-        let call = |at, answer: Result<&str, &str>| Call {
-            at: second(at),
-            end: second(at).plus(Duration::from_millis(5)),
-            answer: answer.map(str::to_owned).map_err(str::to_owned),
+        let call = |at, answer: Result<&str, &str>| {
+            let (at, answer) = (second(at), answer.map(str::to_owned).map_err(str::to_owned));
+            Call::through_any(at, at.plus(Duration::from_millis(5)), answer)
         };
         Calls::new(parts.iter().flat_map(|(at, answer)| at.clone().map(|at| call(at, *answer))).collect())
     }

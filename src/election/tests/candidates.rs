@@ -115,7 +115,7 @@ fn a_holder_that_recovers_while_a_dry_run_has_no_answer_keeps_the_role() {
     (preferred.priority, preferred.stamp, preferred.stamped_by_us) = (1, None, false);
     for recovers in [true, false] {
         let mut case = Case::stable(world.clone());
-        assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("b") });
+        assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("b"), from: None });
         let mut now = world.clone();
         if recovers {
             now.members[0].standing = Standing::Eligible;

@@ -192,7 +192,7 @@ fn of_hyper(error: &hyper::Error) -> ProbeOutcome {
         if let Some(error) = cause.downcast_ref::<io::Error>() {
             return match of_io(error) {
                 // It is none of the system, but one of the decoder: the other side has sent something invalid.
-                ProbeOutcome::Void if error.raw_os_error().is_none() => {
+                ProbeOutcome::Void(_) if error.raw_os_error().is_none() => {
                     ProbeOutcome::Refused(ProbeFailure::Protocol)
                 }
                 outcome => outcome,
