@@ -1346,7 +1346,7 @@ fn a_deletion_leaves_labels_that_cannot_be_written_if_the_api_server_lets_the_fi
             }
             // The API server does not answer at all: the labels are tried again, and in between there are pauses.
             Some(Effect::Unfinalize) => {
-                unfinalizes.push((case.now - NOW, clears));
+                unfinalizes.push((case.now.saturating_sub(NOW), clears));
                 case.answer(Outcome::Failed);
             }
             other => panic!("{other:?}"),

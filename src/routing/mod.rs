@@ -158,7 +158,7 @@ impl Router {
             Err(_) => {
                 let late = on_late();
                 let after = if late.is_some() { PATIENCE.max(self.call_timeout) } else { self.call_timeout };
-                (timeout(after - soon, call).await, after)
+                (timeout(after.saturating_sub(soon), call).await, after)
             }
         };
         match answer {

@@ -19,7 +19,7 @@ use crate::webhook_server::{Answer, Scope, Webhook};
 const TIMEOUT_SECONDS: u32 = 5;
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
-    let failing = Scenario::play(stage, "webhook", Workload::default(), async |s| {
+    let failing = Box::pin(Scenario::play(stage, "webhook", Workload::default(), async |s| {
         let first = s.elect().await?;
         next_pod_fails(s, &first).await?;
         let active = s.settled(STARTED).await?;
@@ -28,8 +28,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         next_pod_hangs(s, &active).await?;
         let active = s.settled(STARTED).await?;
         active_pod_fails(s, &active).await
-    });
-    let bystander = Scenario::play(stage, "webhook-bystander", Workload::default(), async |s| {
+    }));
+    let bystander = Box::pin(Scenario::play(stage, "webhook-bystander", Workload::default(), async |s| {
         let mut active = s.elect().await?;
         for round in 1..=4 {
             let at = Moment::now();
@@ -39,7 +39,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             active = s.settled(STARTED).await?;
         }
         Ok(())
-    });
+    }));
     let (failing, bystander) = futures::join!(failing, bystander);
     failing.and(bystander)
 }

@@ -80,7 +80,7 @@ fn a_planned_change_that_the_api_server_refuses_costs_nobody_the_label() {
         let mut case = Case::trying(world);
         case.answer(refused());
         let tried: Vec<_> = case.asked.iter().map(|(_, effect)| effect.clone()).collect();
-        assert_eq!(tried, Vec::from_iter(next.then(|| dry_run("c"))));
+        assert_eq!(tried, next.then(|| dry_run("c")).into_iter().collect::<Vec<_>>());
         assert_eq!(case.group.holder(), Some(&pod("a")));
     }
     let mut case = Case::trying(requested(Some("b")));
