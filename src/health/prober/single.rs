@@ -112,7 +112,10 @@ impl One {
             Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
             first => first,
         };
-        self.turns.sent();
+        // What is found out of turn may have no meaning, so such a probe stands for no other.
+        if self.occasion == Occasion::Turn {
+            self.turns.sent();
+        }
         self.tell(sent_at, ProbeStep::Sent).await?;
         let (shared, target, keep) = (self.shared.clone(), self.target.clone(), self.keep);
         let accepted = Arc::new(AtomicBool::new(false));

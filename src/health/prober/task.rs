@@ -58,7 +58,7 @@ struct Task {
     ticks: Interval,
     /// The least number of turns from one probe to the next while the first one waits.
     stride: u32,
-    /// The turns since the last probe, with its own.
+    /// How many turns there were since the last probe in its turn.
     turns: u32,
     seq: u64,
     /// The sequence number after that of the last probe in its turn.
