@@ -69,7 +69,7 @@ async fn a_pod_of_two_groups_becomes_active_for_neither_and_the_active_one_of_ea
     pods.delete("own", &DeleteParams::default().grace_period(0)).await.unwrap();
     until("old", "Active", ("False", "SelectedByOtherGroup")).await;
     later(client.clone(), NODE, 6).await;
-    assert_eq!(active(&pods).await, [of_young.clone()]);
+    assert_eq!(active(&pods).await, [of_young.as_str()]);
     // The younger one does not fail over to it either.
     pods.delete(of_young, &DeleteParams::default().grace_period(0)).await.unwrap();
     until("young", "Active", ("False", "SelectedByOtherGroup")).await;
