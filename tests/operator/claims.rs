@@ -67,6 +67,9 @@ async fn a_new_group_whose_writes_hang_does_not_delay_the_claims_of_others() {
     let metrics = operator.get("/metrics");
     assert!(!metrics.contains(failed), "it had to wait for the first one: {metrics}");
     eventually("a failure of the first", async || operator.get("/metrics").contains(failed)).await;
+    // A row is created only for a group that a quorum read has found, with the finalizer on it.
+    let rows = "select count(*) from leadergroup.lock where key like '%/a'";
+    assert_eq!(database.number(rows).await, 0, "the watch's cache may show a group that is gone");
     webhooks.delete(&namespace, &DeleteParams::default()).await.unwrap();
     let both = "select count(*) from leadergroup.lock where session is not null";
     eventually("an owner of both", async || database.number(both).await == 2).await;

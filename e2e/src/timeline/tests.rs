@@ -28,6 +28,7 @@ impl Story {
             seen_at: Timestamp::UNIX_EPOCH,
             id,
             state,
+            operator: None,
             raw,
         });
     }
