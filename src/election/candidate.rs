@@ -136,8 +136,11 @@ impl Group {
     /// Handles the answer to a dry run. Before a change everything is weighed again, because the holder may have
     /// recovered in the meantime.
     pub(super) fn tried(&mut self, change: Change, outcome: Outcome, now: Duration, effects: &mut Effects) {
-        if let Outcome::Refused(message) = outcome {
-            return self.promotion_refused(change, message, now, effects);
+        match outcome {
+            Outcome::Accepted => {}
+            Outcome::Refused(message) => return self.promotion_refused(change, message, now, effects),
+            Outcome::HolderRefused(message) => return self.holder_refused(&change, message, now),
+            _ => return self.untried(change, now, effects),
         }
         if self.is_finished() {
             // No token was used, so a lost label can be put back at once.

@@ -148,13 +148,7 @@ impl Group {
     /// Handles the outcome of a step of a change of holder.
     fn handle_step(&mut self, phase: Phase, outcome: Outcome, now: Duration, effects: &mut Effects) {
         match (phase, outcome) {
-            (Phase::Trying(change), outcome @ (Outcome::Accepted | Outcome::Refused(_))) => {
-                self.tried(change, outcome, now, effects);
-            }
-            (Phase::Trying(change), Outcome::HolderRefused(message)) => {
-                self.holder_refused(&change, message, now);
-            }
-            (Phase::Trying(change), _) => self.untried(change, now, effects),
+            (Phase::Trying(change), outcome) => self.tried(change, outcome, now, effects),
             (Phase::Promoting(change), Outcome::Refused(message)) => {
                 self.unused.nothing_written();
                 self.promotion_refused(change, message, now, effects);

@@ -65,10 +65,13 @@ impl Urgency {
     }
 }
 
+type Turn = (Lane, Urgency, u64);
+type InNamespace<T> = (Option<Arc<str>>, T);
+
 /// Tasks that wait for a place.
 pub(super) struct Queue<T> {
     /// By lane and urgency, then in the order in which they came, each with its namespace.
-    waiting: BTreeMap<(Lane, Urgency, u64), (Option<Arc<str>>, T)>,
+    waiting: BTreeMap<Turn, InNamespace<T>>,
     came: u64,
     steps: Count,
     routine: Count,
@@ -161,8 +164,13 @@ impl<T> Queue<T> {
             let namespace = self.namespaces.entry(name).or_default();
             (namespace.tasks.clone(), Arc::downgrade(&namespace.late.0))
         });
-        let (late, given_way) = (self.late.clone(), self.given_way.clone());
-        Some((task, Place { lane: Mutex::new(taken), namespace, late, given_way }))
+        let place = Place {
+            lane: Mutex::new(taken),
+            namespace,
+            late: self.late.clone(),
+            given_way: self.given_way.clone(),
+        };
+        Some((task, place))
     }
 
     /// Tells when a task has given way to others.

@@ -153,13 +153,12 @@ impl Router {
     ) -> Result<T, RoutingError> {
         let mut call = pin!(call);
         let soon = GIVE_WAY.min(self.call_timeout);
-        let (answer, after) = match timeout(soon, &mut call).await {
-            Ok(answer) => (Ok(answer), soon),
-            Err(_) => {
-                let late = on_late();
-                let after = if late.is_some() { PATIENCE.max(self.call_timeout) } else { self.call_timeout };
-                (timeout(after.saturating_sub(soon), call).await, after)
-            }
+        let (answer, after) = if let Ok(answer) = timeout(soon, &mut call).await {
+            (Ok(answer), soon)
+        } else {
+            let late = on_late();
+            let after = if late.is_some() { PATIENCE.max(self.call_timeout) } else { self.call_timeout };
+            (timeout(after.saturating_sub(soon), call).await, after)
         };
         match answer {
             Ok(answer) => answer.map_err(|source| RoutingError::from_api(what, source)),
