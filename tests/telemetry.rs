@@ -98,6 +98,34 @@ fn each_metric_says_what_happened() {
     }
 }
 
+#[test]
+fn each_outcome_of_a_write_has_a_word_of_its_own() {
+    let metrics = Metrics::new();
+    let of_writes = [
+        (ApiOutcome::Done, "done"),
+        (ApiOutcome::Conflict, "conflict"),
+        (ApiOutcome::Refused, "refused"),
+        (ApiOutcome::Failed, "failed"),
+    ];
+    let of_lock =
+        [(LockOutcome::Done, "done"), (LockOutcome::Refused, "refused"), (LockOutcome::Failed, "failed")];
+    for (outcome, word) in of_writes {
+        metrics.api_write(word, outcome);
+    }
+    for (outcome, word) in of_lock {
+        metrics.lock_operation(word, outcome);
+    }
+    let seen = samples(&metrics.encode().unwrap());
+    for (_, word) in of_writes {
+        let series = format!("leadergroup_api_writes_total{{kind=\"{word}\",outcome=\"{word}\"}}");
+        assert_eq!(seen.get(&series), Some(&1.0), "{series}");
+    }
+    for (_, word) in of_lock {
+        let series = format!("leadergroup_lock_operations_total{{operation=\"{word}\",outcome=\"{word}\"}}");
+        assert_eq!(seen.get(&series), Some(&1.0), "{series}");
+    }
+}
+
 /// The page in the older text format, the only one that promtool reads: the type and help of a counter and of an info
 /// belong to the name of its sample there, and there are neither units nor an end mark.
 fn as_text_format(page: &str) -> String {
