@@ -83,6 +83,20 @@ pub struct Line {
 #[derive(Debug, Default)]
 pub struct Report(Mutex<Vec<Line>>);
 
+const HEADINGS: [&str; 11] = [
+    "scenario",
+    "fault",
+    "reason",
+    "failover ms",
+    "evidence ms",
+    "gap ms",
+    "lost",
+    "stale",
+    "overlap ms",
+    "kept ms",
+    "revisions",
+];
+
 /// Whole milliseconds.
 pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -97,22 +111,7 @@ impl Report {
     /// The table.
     pub fn table(&self) -> String {
         let lines = self.0.lock();
-        let mut rows = vec![
-            [
-                "scenario",
-                "fault",
-                "reason",
-                "failover ms",
-                "evidence ms",
-                "gap ms",
-                "lost",
-                "stale",
-                "overlap ms",
-                "kept ms",
-                "revisions",
-            ]
-            .map(String::from),
-        ];
+        let mut rows = vec![HEADINGS.map(String::from)];
         for line in lines.iter() {
             let number = |n: Option<usize>| n.map_or_else(|| "-".into(), |n| n.to_string());
             let time = |ms: Option<u64>| ms.map_or_else(|| "-".into(), |ms| ms.to_string());
@@ -150,7 +149,7 @@ impl Report {
                 ]);
             }
         }
-        let widths: [usize; 11] =
+        let widths: [usize; HEADINGS.len()] =
             std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
         let mut text = String::new();
         for row in &rows {

@@ -184,7 +184,7 @@ impl Books {
 
 impl From<sqlx::Error> for Failed {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code());
+        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
         if code.as_deref() == Some(STALE) { Self::Stale } else { Self::Other(error.to_string()) }
     }
 }

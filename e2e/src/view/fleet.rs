@@ -1,6 +1,14 @@
 //! The clients of one group on every node, and the pods that they call.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path, rc::Rc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufWriter, Write as _},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    rc::Rc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -21,7 +29,7 @@ use crate::{
     images::{Content, Image},
     moment::Moment,
     network,
-    scenario::{Active, PORT, STARTED, Scenario, Stage, eventually},
+    scenario::{Active, PORT, STARTED, Scenario, Stage, eventually, target_folder},
 };
 
 /// The image of the pods.
@@ -267,13 +275,18 @@ impl Fleet {
                 all().filter_map(|call| Operation::of(call, &of.to_string())).collect();
             Ok(audit(&entries, &operations))
         };
-        Ok(Verdict {
-            served: overlaps(&terms, &records, &limits),
+        let served = overlaps(&terms, &records, &limits);
+        let verdict = Verdict {
+            served,
             fenced: audit(Book::Fenced).await?,
             control: audit(Book::Plain).await?,
             silent,
             refused: all().filter(|call| is_refused(call)).count(),
-        })
+        };
+        if verdict.ensure().is_err() {
+            dump(&self.namespace, &terms, &records).context("writing the record")?;
+        }
+        Ok(verdict)
     }
 
     fn is_away(&self, node: &str) -> bool {
@@ -300,6 +313,22 @@ fn period(cluster: &Cluster) -> Duration {
 fn network_of(node: &str) -> Result<u64> {
     let path = Path::new("/run/netns").join(network::namespace(node));
     Ok(fs::metadata(&path).with_context(|| format!("{node} has no network"))?.ino())
+}
+
+/// Writes the terms and the calls to a file, for the search after a violation.
+fn dump(namespace: &str, terms: &[Term], records: &[Record]) -> Result<()> {
+    let folder = target_folder()?.join("e2e-dump").join(namespace);
+    fs::create_dir_all(&folder)?;
+    let mut file = BufWriter::new(fs::File::create(folder.join("calls.txt"))?);
+    for term in terms {
+        writeln!(file, "{term:?}")?;
+    }
+    for Record { node, calls } in records {
+        for call in calls {
+            writeln!(file, "{node} {}", serde_json::to_string(call)?)?;
+        }
+    }
+    Ok(file.flush()?)
 }
 
 /// The terms of a group in which a pod was active.

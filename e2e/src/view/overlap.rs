@@ -71,8 +71,8 @@ pub struct Overlap {
     pub opened: Duration,
     /// The overlap of calls through kept connections.
     pub kept: Duration,
-    /// Late answers of the old pod that are exempt.
-    pub exempt: usize,
+    /// How late the last exempt answer of the old pod was.
+    pub exempt: Duration,
 }
 
 /// A kind of violation.
@@ -111,6 +111,9 @@ struct Answer<'a> {
     term: usize,
 }
 
+/// When something first happened.
+type FirstOf<K> = BTreeMap<K, Moment>;
+
 /// Computes the overlaps and finds the violations. The terms are in order, and begin before the calls.
 pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps {
     let mut out = Overlaps::default();
@@ -129,10 +132,10 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
         let overlap = changes.entry(next).or_default();
         let late = answer.call.at.since(since);
         let hung = hung(limits, terms, answer.term);
-        if answer.call.kept {
+        if hung || away.covers(answer) {
+            overlap.exempt = overlap.exempt.max(late);
+        } else if answer.call.kept {
             overlap.kept = overlap.kept.max(late);
-        } else if hung || away.covers(answer) {
-            overlap.exempt += 1;
         } else {
             overlap.opened = overlap.opened.max(late);
             let here = first_on.range((answer.node, answer.term + 1)..(answer.node, usize::MAX));
@@ -166,10 +169,7 @@ pub(super) fn pod_of(call: &Call) -> Option<&str> {
 }
 
 /// When a call that opened a connection was first answered in a term: anywhere, and on each node.
-fn firsts<'a>(
-    answers: &[Answer<'a>],
-    away: &Away,
-) -> (BTreeMap<usize, Moment>, BTreeMap<(&'a str, usize), Moment>) {
+fn firsts<'a>(answers: &[Answer<'a>], away: &Away) -> (FirstOf<usize>, FirstOf<(&'a str, usize)>) {
     let mut first = BTreeMap::new();
     let mut first_on = BTreeMap::new();
     for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer)) {
@@ -183,7 +183,7 @@ fn firsts<'a>(
 }
 
 /// For each term the earliest moment of all later terms, and the term that it belongs to.
-fn earliest_after(first: &BTreeMap<usize, Moment>, terms: usize) -> Vec<Option<(Moment, usize)>> {
+fn earliest_after(first: &FirstOf<usize>, terms: usize) -> Vec<Option<(Moment, usize)>> {
     let mut earliest = None;
     let mut after: Vec<_> = (0..terms)
         .rev()
@@ -250,6 +250,11 @@ impl Overlaps {
         answers
     }
 
+    /// How late the last exempt answer of an old pod was.
+    pub fn longest_exempt(&self) -> Duration {
+        self.changes.iter().map(|change| change.exempt).max().unwrap_or_default()
+    }
+
     fn moved(&mut self, record: &Record) {
         let mut pods: BTreeMap<u64, &str> = BTreeMap::new();
         for call in &record.calls {
@@ -272,7 +277,7 @@ impl Away {
         let caught_up = |exempt: &Exempt| {
             let until = exempt.until?;
             let holds = |answer: &&Answer<'_>| {
-                !terms.get(answer.term + 1).is_some_and(|next| next.granted <= answer.call.at)
+                terms.get(answer.term + 1).is_none_or(|next| next.granted > answer.call.at)
             };
             let back =
                 answers.iter().filter(|it| it.node == exempt.name && !it.call.kept && it.call.at >= until);
