@@ -152,25 +152,7 @@ fn accepted(view: View) -> Finding {
 fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
     use ConditionType::Active;
     if let Some(member) = labelled_holder(view) {
-        let name = &member.pod.name;
-        let token = view.group.election().declared().token;
-        return match member.standing {
-            Standing::Failing(reason) => {
-                let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
-                finding(Active, false, reason, format!("{name} is active but unwell{others}"))
-            }
-            Standing::Silent => {
-                finding(Active, false, Reason::Silent, format!("{name} is active but silent"))
-            }
-            Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
-            _ if view.group.record().object.spec.paused => finding(
-                Active,
-                true,
-                Reason::Paused,
-                format!("{name} is active with token {token}; elections are paused"),
-            ),
-            _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
-        };
+        return activity_of(view, member, eligible);
     }
     if view.group.record().object.spec.paused {
         return finding(Active, false, Reason::Paused, "no pod is active; spec.paused prevents an election");
@@ -211,6 +193,27 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, format!("{kept}{text}")),
         Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
         None => finding(Active, false, Reason::Changing, "a change of holder is under way"),
+    }
+}
+
+/// The condition while this pod is labelled active.
+fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
+    use ConditionType::Active;
+    let (name, token) = (&holder.pod.name, view.group.election().declared().token);
+    match holder.standing {
+        Standing::Failing(reason) => {
+            let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
+            finding(Active, false, reason, format!("{name} is active but unwell{others}"))
+        }
+        Standing::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
+        Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
+        _ if view.group.record().object.spec.paused => finding(
+            Active,
+            true,
+            Reason::Paused,
+            format!("{name} is active with token {token}; elections are paused"),
+        ),
+        _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
     }
 }
 
