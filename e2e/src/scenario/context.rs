@@ -110,7 +110,13 @@ impl Scenario {
             .delete(&scenario.namespace, &DeleteParams::default())
             .await
             .context("deleting the namespace")?;
-        Ok(())
+        // Otherwise the faults of the next scenario, such as a cordoned node, would reach this group, and nothing would
+        // explain that it follows them.
+        eventually("the namespace to be gone", STARTED, async || {
+            ensure!(namespaces.get_opt(&scenario.namespace).await?.is_none(), "it is still there");
+            Ok(())
+        })
+        .await
     }
 
     /// A scenario for objects that are created elsewhere, in an existing namespace.
