@@ -125,7 +125,7 @@ async fn a_webhook_that_fails_for_the_next_pod_costs_nobody_the_label_and_stops_
     webhook.set(Answer::Fail);
     stage.switch_over(&others[0]).await;
     eventually("a refusal", async || {
-        assert_eq!(stage.active().await, [first.clone()]);
+        assert_eq!(stage.active().await, std::slice::from_ref(&first));
         stage.status().await["switchover"]["result"] == "Refused"
     })
     .await;
@@ -154,7 +154,7 @@ async fn a_planned_change_does_not_begin_if_the_webhook_of_the_active_pod_fails(
     // It fails. No other pod becomes active before it has lost the label, and the condition says so.
     report(&stage.pods, &first, "False").await;
     eventually("the condition", async || {
-        assert_eq!(stage.active().await, [first.clone()]);
+        assert_eq!(stage.active().await, std::slice::from_ref(&first));
         let (status, reason, message) = condition(&stage.groups, "web", "Active").await;
         let says = message.contains(&format!("{first} keeps the active label"));
         status == "False" && reason == "WriteRefused" && says && message.contains("pods.webhook.test")
