@@ -1,5 +1,5 @@
-//! The failover of the database to a copy that lacks the last commits, as an asynchronous standby does, and the clock of
-//! the server.
+//! The failover of the database to a copy that lacks the last commits, as an asynchronous standby does, and the clock
+//! of the server.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,9 @@
 //! Records everything, with the collectors that are possible on this cluster.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use kube::Client;
@@ -16,6 +19,7 @@ pub struct Recorder {
     terms: Option<TermCollector>,
     /// Terms that were read from other databases.
     more_terms: Mutex<Vec<Term>>,
+    clocks_differ: AtomicBool,
 }
 
 enum Objects {
@@ -30,6 +34,7 @@ impl Recorder {
             objects: Objects::Etcd(EtcdCollector::start(etcd)),
             terms: Some(TermCollector::start(database_url)),
             more_terms: Mutex::default(),
+            clocks_differ: AtomicBool::default(),
         }
     }
 
@@ -38,12 +43,17 @@ impl Recorder {
     pub async fn of_api(client: Client, namespace: &str, database_url: Option<&str>) -> Result<Self> {
         let objects = Objects::Api(Box::new(ApiCollector::start(client, namespace).await?));
         let terms = database_url.map(TermCollector::start);
-        Ok(Self { objects, terms, more_terms: Mutex::default() })
+        Ok(Self { objects, terms, more_terms: Mutex::default(), clocks_differ: AtomicBool::default() })
     }
 
     /// Adds terms that another database recorded, for groups whose lock was there.
     pub fn add_terms(&self, terms: Vec<Term>) {
         self.more_terms.lock().extend(terms);
+    }
+
+    /// Notes that the database's clock is set: its times cannot be compared with others.
+    pub fn clocks_differ(&self) {
+        self.clocks_differ.store(true, Ordering::Relaxed);
     }
 
     /// Waits until everything up to now has been recorded, and returns the revision.
@@ -67,6 +77,7 @@ impl Recorder {
             terms.extend_from_slice(&self.more_terms.lock());
             history.terms = Some(terms);
         }
+        history.one_clock &= !self.clocks_differ.load(Ordering::Relaxed);
         Ok(history)
     }
 

@@ -23,9 +23,9 @@ use super::{
     verdict::Verdict,
 };
 use crate::{
-    client::{Call, Client},
+    client::{Call, Calls, Client},
     cluster::Cluster,
-    history::{History, Kind, check},
+    history::{GroupView, History, Kind, Object, Promotion, check},
     images::{Content, Image},
     moment::Moment,
     network,
@@ -55,6 +55,8 @@ pub struct Fleet {
     earlier: Vec<Record>,
     nodes: Vec<Exempt>,
     pods: Vec<Exempt>,
+    /// Until when the books are judged, if commits were lost.
+    books_until: Option<Moment>,
 }
 
 /// One client.
@@ -162,6 +164,7 @@ impl Fleet {
             earlier: Vec::new(),
             nodes: Vec::new(),
             pods: Vec::new(),
+            books_until: None,
         };
         for node in s.stage.own()?.nodes() {
             for role in ROLES {
@@ -235,6 +238,18 @@ impl Fleet {
         begin(&mut self.nodes, node);
     }
 
+    /// Notes that PostgreSQL loses commits from now on. The books are judged up to here only: what was committed in
+    /// them may be lost, too, while a pod remembers it. Call it before the fault.
+    pub fn loses_commits(&mut self) {
+        self.books_until.get_or_insert_with(Moment::now);
+    }
+
+    /// The calls so far of the clients that ask for the pod's name through new connections.
+    pub fn calls(&self) -> Vec<Calls> {
+        let asks = |caller: &&Caller| !caller.role.keeps && !caller.role.writes;
+        self.clients.iter().filter(asks).map(|caller| caller.client.calls()).collect()
+    }
+
     /// Notes that all faults were undone, and starts the clients of nodes that had no power again.
     pub async fn mended(&mut self) -> Result<()> {
         let now = Moment::now();
@@ -271,8 +286,9 @@ impl Fleet {
         let book = book_of(&self.namespace, &self.group);
         let audit = async |of: Book| -> Result<_> {
             let entries = tables::entries(&cluster.database(), &book, of.is_fenced()).await?;
+            let counts = |call: &&Call| self.books_until.is_none_or(|until| call.end < until);
             let operations: Vec<Operation> =
-                all().filter_map(|call| Operation::of(call, &of.to_string())).collect();
+                all().filter(counts).filter_map(|call| Operation::of(call, &of.to_string())).collect();
             Ok(audit(&entries, &operations))
         };
         let served = overlaps(&terms, &records, &limits);
@@ -331,18 +347,20 @@ fn dump(namespace: &str, terms: &[Term], records: &[Record]) -> Result<()> {
     Ok(file.flush()?)
 }
 
-/// The terms of a group in which a pod was active.
+/// The terms of a group in which a pod was active. Their times are those of the API server's history: the database's
+/// clock may be wrong.
 fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
-    let granted = history.terms.as_ref().context("the lock's terms are not recorded")?;
     let key = format!("/{namespace}/{group}");
     let promotions = check(history).promotions.into_iter().filter(|promotion| promotion.key.ends_with(&key));
-    let term = |promotion: crate::history::Promotion| {
-        let change = history.changes.iter().find(|change| change.revision == promotion.revision)?;
-        let row = granted.iter().find(|row| {
-            (&row.key, row.token, &row.owner) == (&promotion.key, promotion.token, &promotion.uid)
-        })?;
-        let before = change.seen_at.duration_since(row.granted_at);
-        let before = Duration::try_from(before).unwrap_or_default();
+    let term = |promotion: Promotion| {
+        let declares = |view: &GroupView| {
+            let holder = view.declaration.holder.as_ref().map(|holder| &holder.uid);
+            view.declaration.token == promotion.token && holder == Some(&promotion.uid)
+        };
+        let declared = history
+            .changes
+            .iter()
+            .find(|change| matches!(&change.state, Some(Object::Group(view)) if declares(view)))?;
         let gone = history.changes.iter().find(|change| {
             change.id.kind == Kind::Pod
                 && change.id.namespace == namespace
@@ -353,10 +371,10 @@ fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
             token: promotion.token,
             pod: promotion.pod,
             uid: promotion.uid,
-            granted: change.seen.minus(before),
+            declared: declared.seen,
             gone: gone.map(|change| change.seen),
         })
     };
     let terms: Option<Vec<Term>> = promotions.map(term).collect();
-    terms.context("a promotion without a term")
+    terms.context("a promotion that was not declared")
 }

@@ -23,8 +23,8 @@ pub struct Term {
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
-    /// When the lock granted it. The pod is routed to later.
-    pub granted: Moment,
+    /// When the status declared it. The pod is routed to later.
+    pub declared: Moment,
     /// When the pod was gone from the API server, if it is.
     pub gone: Option<Moment>,
 }
@@ -205,9 +205,9 @@ fn hung(limits: &Limits, terms: &[Term], term: usize) -> bool {
 
 /// Whether an exempt time has a part of the term.
 fn spans(exempt: &Exempt, terms: &[Term], term: usize) -> bool {
-    let ended = terms.get(term + 1).map(|next| next.granted);
+    let ended = terms.get(term + 1).map(|next| next.declared);
     ended.is_none_or(|ended| exempt.from <= ended)
-        && exempt.until.is_none_or(|until| until >= terms[term].granted)
+        && exempt.until.is_none_or(|until| until >= terms[term].declared)
 }
 
 impl Overlaps {
@@ -240,8 +240,8 @@ impl Overlaps {
             self.moved(record);
             for call in &record.calls {
                 let Some(pod) = pod_of(call) else { continue };
-                let granted = terms.partition_point(|term| term.granted <= call.end);
-                match terms[..granted].iter().rposition(|term| term.pod == pod) {
+                let declared = terms.partition_point(|term| term.declared <= call.end);
+                match terms[..declared].iter().rposition(|term| term.pod == pod) {
                     Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
                     None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
                 }
@@ -277,7 +277,7 @@ impl Away {
         let caught_up = |exempt: &Exempt| {
             let until = exempt.until?;
             let holds = |answer: &&Answer<'_>| {
-                terms.get(answer.term + 1).is_none_or(|next| next.granted > answer.call.at)
+                terms.get(answer.term + 1).is_none_or(|next| next.declared > answer.call.at)
             };
             let back =
                 answers.iter().filter(|it| it.node == exempt.name && !it.call.kept && it.call.at >= until);

@@ -99,6 +99,7 @@ impl Injector {
 
     async fn step_clock(&self, s: &Scenario, random: &mut Random) -> Result<()> {
         let offset = random.pick(&CLOCK_STEPS).context("no step")?;
+        s.stage.recorder.as_ref().context("nothing records")?.clocks_differ();
         self.clock.set(offset)?;
         let database = s.stage.own()?.database();
         eventually("the database's clock to be set", ANSWERED_WITHIN, async || {

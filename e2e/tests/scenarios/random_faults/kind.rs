@@ -91,6 +91,16 @@ impl Kind {
         )
     }
 
+    /// The reasons for which a pod may be replaced because of it, as far as the API server does not show them.
+    pub(super) fn reasons(self) -> &'static [&'static str] {
+        match (self, self.concerns()) {
+            (Self::NodeCordoned, _) => &["NodeCordoned"],
+            (Self::PodFrozen | Self::PodPaused, _) => &["Silent"],
+            (_, Concerns::Group) => &["Switchover"],
+            _ => &["Silent", "ProbeRefused"],
+        }
+    }
+
     /// Whether a fault of this kind can take place while `first` lasts.
     fn is_possible_during(self, first: Self) -> bool {
         let is_of_a_server = matches!(first.concerns(), Concerns::Database | Concerns::ApiServer);
@@ -141,12 +151,12 @@ pub(super) struct Plan {
 }
 
 impl Targets {
-    /// Chooses a fault, and what it concerns. Nothing that `during` disturbs is chosen: a frozen node cannot be cut off
-    /// in a way that anybody would notice, and a pod on a node without power cannot be killed.
-    pub(super) fn choose(&self, random: &mut Random, during: Option<&Plan>) -> Option<Plan> {
+    /// Chooses a fault of one of these kinds, and what it concerns. Nothing that `during` disturbs is chosen: it would
+    /// make no difference to cut off a frozen node, and a pod on a node without power cannot be killed.
+    pub(super) fn choose(&self, kinds: &[Kind], random: &mut Random, during: Option<&Plan>) -> Option<Plan> {
         let busy: BTreeSet<&String> = during.iter().flat_map(|plan| &plan.nodes).collect();
         let free = |node: &String| !busy.contains(node);
-        let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
+        let mut kinds: Vec<Kind> = kinds.to_vec();
         kinds.retain(|kind| during.is_none_or(|first| kind.is_possible_during(first.kind)));
         while !kinds.is_empty() {
             let kind = kinds.swap_remove(random.below(kinds.len()));
@@ -209,6 +219,14 @@ impl Plan {
             // By the time of the request another pod may be active.
             (_, Concerns::Group, Some(pod)) => those(&|other| other.group == pod.group),
             _ => Vec::new(),
+        }
+    }
+
+    /// The nodes on which a client may be routed by outdated rules.
+    pub(super) fn outdated<'a>(&'a self, targets: &'a Targets) -> &'a [String] {
+        match self.kind.concerns() {
+            Concerns::ApiServer => &targets.nodes,
+            _ => &self.nodes,
         }
     }
 

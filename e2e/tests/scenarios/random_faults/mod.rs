@@ -11,7 +11,7 @@ mod kind;
 
 use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use leadergroup_e2e::{
@@ -19,15 +19,18 @@ use leadergroup_e2e::{
     moment::Moment,
     scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting, target_folder},
     timeline::{Injected, Timeline},
+    view::{Fleet, deployment},
 };
 use tokio::time::sleep;
 
 use self::{
     inject::Injector,
-    kind::{Plan, Replica, Target, Targets},
+    kind::{Kind, Plan, Replica, Target, Targets},
 };
 use crate::ownership::node_of;
 
+/// In this part of a run no commits are lost: what applications have committed would be lost with them.
+const BOOKS_ARE_JUDGED: f64 = 0.75;
 /// A round takes up to half a minute, so there are some in a minute.
 const LEAST_ROUNDS: usize = 1;
 
@@ -67,23 +70,34 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         managed: group % 2 == 1,
         ..Workload::default()
     };
-    Scenario::play(stage, "random-faults", workload(0), async |s| {
+    let namespace = "e2e-random-faults";
+    let workload = |group: u64| -> Result<Workload> {
+        let usual = workload(group);
+        let deployment =
+            watched(group).then(|| deployment(namespace, &usual.name, usual.replicas)).transpose()?;
+        Ok(Workload { deployment: deployment.map(Box::new), ..usual })
+    };
+    for group in (0..groups).filter(|group| watched(*group)) {
+        Fleet::prepare(stage, namespace, &workload(group)?.name).await?;
+    }
+    Scenario::play(stage, "random-faults", workload(0)?, async |s| {
         s.other_promotions = 0..=usize::MAX;
         for group in 1..groups {
-            s.deployments().create(&PostParams::default(), &workload(group).deployment()?).await?;
-            s.services().create(&PostParams::default(), &workload(group).service()?).await?;
+            s.deployments().create(&PostParams::default(), &workload(group)?.deployment()?).await?;
+            s.services().create(&PostParams::default(), &workload(group)?.service()?).await?;
         }
         for group in 0..groups {
-            let workload = workload(group);
+            let workload = workload(group)?;
             s.groups().create(&PostParams::default(), &workload.group(&workload.name)?).await?;
         }
         served(s, groups).await.context("before any fault")?;
-        let mut run =
-            Run { random: Random::new(seed), injector: Injector::new(s).await?, groups, faults: Vec::new() };
+        let mut run = Run::new(s, seed, groups).await?;
         let (start, mut rounds, mut longest) = (Moment::now(), 0, Duration::ZERO);
         let told = async {
             while Moment::now().since(start) < lasts {
                 rounds += 1;
+                // From then on the clients' books are not judged.
+                run.may_lose_commits = Moment::now().since(start) > lasts.mul_f64(BOOKS_ARE_JUDGED);
                 let served = run.round(s).await.with_context(|| format!("seed {seed}, round {rounds}"))?;
                 longest = longest.max(served);
             }
@@ -97,8 +111,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         );
         progress(&text);
         s.note(text.clone());
-        show(s, (start, Moment::now()), run.faults, text, told.as_ref().err()).await?;
-        told
+        run.end(s, (start, Moment::now()), text, told).await
     })
     .await
 }
@@ -110,20 +123,51 @@ struct Run {
     groups: u64,
     /// The faults so far.
     faults: Vec<Injected>,
+    /// The clients of the groups that have some, by the group's name.
+    fleets: BTreeMap<String, Fleet>,
+    may_lose_commits: bool,
+}
+
+/// Whether clients on all nodes call and write to this group: one by selector, and one with managed endpoints.
+fn watched(group: u64) -> bool {
+    group < 2
 }
 
 impl Run {
+    async fn new(s: &Scenario, seed: u64, groups: u64) -> Result<Self> {
+        let injector = Injector::new(s).await?;
+        let mut fleets = BTreeMap::new();
+        for name in (0..groups).filter(|group| watched(*group)).map(|group| format!("g{group}")) {
+            fleets.insert(name.clone(), Fleet::start(s, &name).await?);
+        }
+        let random = Random::new(seed);
+        Ok(Self { random, injector, groups, faults: Vec::new(), fleets, may_lose_commits: false })
+    }
+
+    /// Tells the clients what to expect of a fault.
+    fn warn(&mut self, plan: &Plan, targets: &Targets, pods: &[String]) {
+        for fleet in self.fleets.values_mut() {
+            plan.outdated(targets).iter().for_each(|node| fleet.node_is_away(node));
+            pods.iter().for_each(|pod| fleet.pod_hangs(pod));
+            if plan.kind == Kind::DatabaseFailedOver {
+                fleet.loses_commits();
+            }
+        }
+    }
+
     /// Two faults, for some seconds each. Returns how long it took after they were mended until all groups were served.
     async fn round(&mut self, s: &mut Scenario) -> Result<Duration> {
         let targets = targets(s).await?;
         let began = self.faults.len();
         let mut first: Option<Plan> = None;
         for _ in 0..2 {
-            let plan =
-                targets.choose(&mut self.random, first.as_ref()).context("there is nothing to disturb")?;
+            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(|kind| self.may(*kind)).collect();
+            let plan = targets.choose(&kinds, &mut self.random, first.as_ref());
+            let plan = plan.context("there is nothing to disturb")?;
             progress(&format!("  {:?} {}", plan.kind, plan.target()));
             let pods = plan.failing(&targets);
-            s.fails(pods.clone());
+            s.fails_for(pods.clone(), plan.kind.reasons());
+            self.warn(&plan, &targets, &pods);
             let now = Moment::now();
             let kind = format!("{:?}", plan.kind);
             self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
@@ -141,29 +185,51 @@ impl Run {
         served(s, self.groups).await?;
         let took = Moment::now().since(mended);
         s.stage.operator.ready(STARTED).await?;
+        for fleet in self.fleets.values_mut() {
+            fleet.mended().await?;
+        }
         // Only now: what the API server said of a group while it was served may be from before the faults.
         s.all_recover();
         Ok(took)
     }
 }
 
-/// Writes the page about the run.
-async fn show(
-    s: &Scenario,
-    during: (Moment, Moment),
-    faults: Vec<Injected>,
-    note: String,
-    error: Option<&Error>,
-) -> Result<()> {
-    let history = s.objects().await?;
-    let mut run = Timeline::of(&history, during, faults, &BTreeMap::new());
-    run.title.push_str("Random faults");
-    run.found.extend(error.map(|error| format!("{error:#}")));
-    run.notes.push(note);
-    let file = target_folder()?.join("random-faults.json");
-    fs::write(&file, serde_json::to_vec(&run)?).with_context(|| format!("writing {}", file.display()))?;
-    progress(&format!("`leadergroup-e2e page {}` makes a page of this run", file.display()));
-    Ok(())
+impl Run {
+    fn may(&self, kind: Kind) -> bool {
+        self.may_lose_commits || kind != Kind::DatabaseFailedOver
+    }
+
+    /// Judges what the clients saw, and writes down the run for its page.
+    async fn end(
+        self,
+        s: &mut Scenario,
+        during: (Moment, Moment),
+        note: String,
+        told: Result<()>,
+    ) -> Result<()> {
+        let calls = self.fleets.iter().map(|(group, fleet)| (group.clone(), fleet.calls())).collect();
+        let mut run = Timeline::of(&s.objects().await?, during, self.faults, &calls);
+        run.title.push_str("Random faults");
+        run.notes.push(note);
+        let mut verdicts = Ok(());
+        if told.is_ok() {
+            let history = s.history().await?;
+            for (group, fleet) in self.fleets {
+                let verdict = fleet.verdict(&history).await?;
+                let text = format!("{group}: {verdict}");
+                progress(&format!("  {text}"));
+                s.note(text.clone());
+                run.notes.push(text);
+                verdicts = verdicts.and(verdict.ensure().with_context(|| group));
+            }
+        }
+        let told = told.and(verdicts);
+        run.found.extend(told.as_ref().err().map(|error| format!("{error:#}")));
+        let file = target_folder()?.join("random-faults.json");
+        fs::write(&file, serde_json::to_vec(&run)?).with_context(|| format!("writing {}", file.display()))?;
+        progress(&format!("`leadergroup-e2e page {}` makes a page of this run", file.display()));
+        told
+    }
 }
 
 async fn targets(s: &Scenario) -> Result<Targets> {
