@@ -353,14 +353,14 @@ fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
     let key = format!("/{namespace}/{group}");
     let promotions = check(history).promotions.into_iter().filter(|promotion| promotion.key.ends_with(&key));
     let term = |promotion: Promotion| {
-        let declares = |view: &GroupView| {
+        let is_of = |view: &GroupView| {
             let holder = view.declaration.holder.as_ref().map(|holder| &holder.uid);
             view.declaration.token == promotion.token && holder == Some(&promotion.uid)
         };
         let declared = history
             .changes
             .iter()
-            .find(|change| matches!(&change.state, Some(Object::Group(view)) if declares(view)))?;
+            .find(|change| matches!(&change.state, Some(Object::Group(view)) if is_of(view)))?;
         let gone = history.changes.iter().find(|change| {
             change.id.kind == Kind::Pod
                 && change.id.namespace == namespace

@@ -147,8 +147,12 @@ impl Run {
     /// Tells the clients what to expect of a fault.
     fn warn(&mut self, plan: &Plan, targets: &Targets, pods: &[String]) {
         for fleet in self.fleets.values_mut() {
-            plan.outdated(targets).iter().for_each(|node| fleet.node_is_away(node));
-            pods.iter().for_each(|pod| fleet.pod_hangs(pod));
+            for node in plan.outdated(targets) {
+                fleet.node_is_away(node);
+            }
+            for pod in pods {
+                fleet.pod_hangs(pod);
+            }
             if plan.kind == Kind::DatabaseFailedOver {
                 fleet.loses_commits();
             }
