@@ -154,9 +154,10 @@ impl Replica {
         }
     }
 
-    /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused or
-    /// contested, no pod is chosen except in the middle of a change. A holder that has not ended is not replaced before
-    /// the lock delay is over. `read`: a read has just shown its end, which the watch may not have shown yet.
+    /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused, no
+    /// pod is chosen except in the middle of a change; while it is contested, only one that is active already. A holder
+    /// that has not ended is not replaced before the lock delay is over. `read`: a read has just shown its end, which
+    /// the watch may not have shown yet.
     fn judge(&mut self, effect: &Effect, read: bool, now: Duration) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
         if self.asked.replace(grant.id) == Some(grant.id) {
@@ -164,7 +165,9 @@ impl Replica {
         }
         let (row, declared) = (entry.machine.row(), entry.machine.declared());
         let settled = row.holder.is_none() || (row.confirmed && row.token == declared.token);
-        let held = entry.object.paused || entry.object.contested;
+        let member = entry.machine.member(&grant.holder.uid);
+        let keeps_it = member.is_some_and(|member| member.role == Role::Active);
+        let held = entry.object.paused || (entry.object.contested && !keeps_it);
         if held && settled && grant.reason != Reason::LostCommits {
             self.violation =
                 Some(format!("granted to {} while paused or contested: {row:?}", grant.holder.uid));
@@ -212,8 +215,10 @@ impl Replica {
         let chosen = member.is_some_and(|member| {
             member.standing == Standing::Eligible
                 || (member.role == Role::Active
-                    && (matches!(member.standing, Standing::Unproven | Standing::HeardElsewhere)
-                        || grant.reason == Reason::LostCommits))
+                    && (matches!(
+                        member.standing,
+                        Standing::Contested | Standing::Unproven | Standing::HeardElsewhere
+                    ) || grant.reason == Reason::LostCommits))
         });
         if !chosen {
             self.violation =
