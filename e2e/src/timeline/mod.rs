@@ -1,5 +1,5 @@
 //! What happened to each group of a run, and when: who was active, what was wrong with pods, who answered the clients,
-//! and which faults the test caused. [`Timeline::of`] reads it from a history; [`page`] shows it to a person.
+//! and which faults the test caused. [`Timeline::of`] reads it from a history; [`page()`] shows it to a person.
 
 mod page;
 mod read;
