@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: new seeds of the simulation, a shard of the planted faults and of the generated ones, and random faults
-# on the cluster. Every step runs, also after one that failed. Ends with one page about all of them.
+# The long tests: new seeds of the simulation, a shard of the planted faults and of the generated changes, new cases of
+# the property tests, and random faults on the cluster. All steps run even if one fails. Ends with one page about them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make nightly}"
@@ -29,11 +29,17 @@ step() {
 echo "night $night: shard $shard"
 step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((night * 1000000)) \
   LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
-step "planted faults" env SHARD="$shard" scripts/mutants.py
+step "planted faults" scripts/mutants.py --shard "$shard"
+step "generated changes of the election" nice -n 5 scripts/cargo-mutants.sh run election --shard $((night % 96))/96
+step "untrusted input" env CASES="${CASES:-20000}" SEED="$night" make fuzz
+# The page must not show the run of an earlier night.
+run=$CARGO_TARGET_DIR/random-faults.json
+rm -f "$run"
 step "random faults" env LEADERGROUP_FAULTS_MINUTES="${MINUTES:-60}" LEADERGROUP_FAULTS_GROUPS="${FAULT_GROUPS:-20}" \
   LEADERGROUP_FAULTS_SEED="$night" cargo test --workspace --test scenarios -- random_faults
 
 page=$folder/index.html
-"$CARGO_TARGET_DIR/debug/leadergroup-e2e" page --steps "$folder/steps.tsv" "$CARGO_TARGET_DIR/random-faults.json" >"$page"
+[[ -e "$run" ]] || run=
+"$CARGO_TARGET_DIR/debug/leadergroup-e2e" page --steps "$folder/steps.tsv" ${run:+"$run"} >"$page"
 printf '\nthe page: %s\n' "$page"
 exit "$failed"

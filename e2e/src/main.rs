@@ -20,7 +20,7 @@ use leadergroup_e2e::machine::wait_until;
 use leadergroup_e2e::programs;
 use leadergroup_e2e::state::{self, Lock, socket};
 use leadergroup_e2e::supervisor::{self, Answer, Request};
-use leadergroup_e2e::timeline::{Step, page};
+use leadergroup_e2e::timeline::{Step, Timeline, page};
 use leadergroup_e2e::view::ServeArgs;
 
 /// Time limit for taking a cluster down.
@@ -68,8 +68,8 @@ enum Action {
     Fault(Fault),
     /// Make a page of a recorded run, such as that of `make random-faults`, and print it.
     Page {
-        /// The recorded run.
-        run: PathBuf,
+        /// The recorded run. Without it the page has the steps only.
+        run: Option<PathBuf>,
         /// Other steps of the same run: a line each, with the fields name, passed or failed, seconds, and a remark,
         /// separated by tabs.
         #[arg(long)]
@@ -158,7 +158,7 @@ async fn run(action: Action) -> Result<()> {
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
-        Action::Page { run, steps } => print_page(&run, steps.as_deref()),
+        Action::Page { run, steps } => print_page(run.as_deref(), steps.as_deref()),
         Action::Call(args) => args.run().await,
         Action::Serve(args) => args.run().await,
         Action::Demo => demo::run().await,
@@ -179,10 +179,14 @@ fn print_environment(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-fn print_page(run: &Path, steps: Option<&Path>) -> Result<()> {
-    let text = fs::read(run).with_context(|| format!("cannot read {}", run.display()))?;
-    let run =
-        serde_json::from_slice(&text).with_context(|| format!("{} is no recorded run", run.display()))?;
+fn print_page(run: Option<&Path>, steps: Option<&Path>) -> Result<()> {
+    let run: Timeline = match run {
+        Some(run) => {
+            let text = fs::read(run).with_context(|| format!("cannot read {}", run.display()))?;
+            serde_json::from_slice(&text).with_context(|| format!("{} is no recorded run", run.display()))?
+        }
+        None => Timeline { title: "There is no recorded run".to_owned(), ..Timeline::default() },
+    };
     let steps = match steps {
         Some(file) => Step::read(file).with_context(|| format!("cannot read {}", file.display()))?,
         None => Vec::new(),

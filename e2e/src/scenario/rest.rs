@@ -51,7 +51,7 @@ impl Scenario {
         checked.ok_or_dump(&history, &dump)?;
         // Clocks of other machines cannot be compared.
         if self.stage.recorder.is_some() {
-            let mut service = Service::read(&history, &self.routing(), Moment::now());
+            let mut service = Service::read(&history, &self.workload.name, &self.routing(), Moment::now());
             self.rebuilt.iter().for_each(|(from, until)| service.rebuilt(*from, *until));
             let wrong: Vec<String> = self.calls.iter().flat_map(|calls| service.wrong(calls)).collect();
             if !wrong.is_empty() {

@@ -30,7 +30,7 @@ struct Span {
     until: Moment,
 }
 
-/// The times during which pods carried the active label, and those during which they were well, too.
+/// The times during which the Service's pods carried the active label, and those during which they were well, too.
 #[derive(Debug, Default)]
 pub(super) struct Service {
     active: Vec<Span>,
@@ -38,8 +38,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Of a history that ends now. A pod does not serve during its faults.
-    pub(super) fn read(history: &History, routing: &RoutingSpec, now: Moment) -> Self {
+    /// The pods with this label `app`, of a history that ends now. A pod does not serve during its faults.
+    pub(super) fn read(history: &History, app: &str, routing: &RoutingSpec, now: Moment) -> Self {
         let mut service = Self::default();
         let mut open: BTreeMap<(&str, bool), Span> = BTreeMap::new();
         for change in history.changes.iter().filter(|change| change.id.kind == Kind::Pod) {
@@ -50,6 +50,7 @@ impl Service {
             for serves in [false, true] {
                 let holds = pod
                     .filter(|pod| pod.is_active(routing))
+                    .filter(|pod| pod.labels.get("app").is_some_and(|label| label == app))
                     .filter(|pod| !serves || !(pod.deleting || pod.ended || pod.unready || pod.down));
                 let key = (change.id.name.as_str(), serves);
                 let uid = holds.map(|pod| pod.uid.as_str());
@@ -165,7 +166,9 @@ mod tests {
     /// Pods whose labels change at these seconds. `None`: the pod is gone.
     fn history(changes: &[(u64, &str, Option<&str>)]) -> History {
         let change = |(at, pod, role): &(u64, &str, Option<&str>)| {
-            let json = |role: &&str| json!({ "metadata": { "uid": pod, "labels": { "leadergroup.dev/role": role } } });
+            let app = if pod.starts_with("other") { "other" } else { "web" };
+            let labels = |role: &&str| json!({ "app": app, "leadergroup.dev/role": role });
+            let json = |role: &&str| json!({ "metadata": { "uid": pod, "labels": labels(role) } });
             let state = role.as_ref().map(|role| Object::read(Kind::Pod, &json(role)).expect("a pod"));
             let id = ObjectId { kind: Kind::Pod, namespace: "ns".into(), name: (*pod).to_owned() };
             let (seen, revision) = (second(*at), i64::try_from(*at).expect("small"));
@@ -199,10 +202,18 @@ mod tests {
     ];
 
     fn wrong(history: &History, parts: &[(std::ops::Range<u64>, Result<&str, &str>)]) -> Vec<String> {
-        Service::read(history, &RoutingSpec::default(), second(100)).wrong(&calls(parts))
+        Service::read(history, "web", &RoutingSpec::default(), second(100)).wrong(&calls(parts))
     }
 
     const REFUSAL: Result<&str, &str> = Err(REFUSED);
+
+    #[test]
+    fn pods_of_other_groups_are_not_expected_to_answer() {
+        let history = history(&[(10, "a", Some("active")), (10, "other-a", Some("active")), (30, "a", None)]);
+        let seen = [(0..10, REFUSAL), (10..30, Ok("a")), (30..60, REFUSAL)];
+        assert_eq!(wrong(&history, &seen), [""; 0]);
+        assert_eq!(wrong(&history, &[(10..29, Ok("a")), (29..30, Ok("other-a"))]).len(), 1, "nor may they");
+    }
 
     #[test]
     fn a_service_that_follows_the_label_is_right() {
@@ -234,7 +245,7 @@ mod tests {
         history.faults = Some(vec![fault(12, Some(second(13)))]);
         assert_eq!(wrong(&history, &seen).len(), 1, "long after its fault");
         history.faults = None;
-        let mut service = Service::read(&history, &RoutingSpec::default(), second(100));
+        let mut service = Service::read(&history, "web", &RoutingSpec::default(), second(100));
         service.rebuilt(second(19), second(20));
         assert_eq!(service.wrong(&calls(&seen)), [""; 0], "the scenario rebuilt the Service");
     }

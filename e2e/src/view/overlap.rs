@@ -126,13 +126,17 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
         first.keys().map(|term| (*term, Overlap::default())).collect();
     let later = earliest_after(&first, terms.len());
     for answer in &answers {
+        let is_exempt = hung(limits, terms, answer.term) || away.covers(answer);
+        if terms[answer.term].gone.is_some_and(|gone| answer.call.at > gone) && !is_exempt {
+            let text = format!("{} answered at {}, when it was gone", answer.pod, answer.call.end);
+            out.violated(Trouble::Gone, text);
+        }
         let Some((since, next)) = later[answer.term].filter(|(since, _)| answer.call.at > *since) else {
             continue;
         };
         let overlap = changes.entry(next).or_default();
         let late = answer.call.at.since(since);
-        let hung = hung(limits, terms, answer.term);
-        if hung || away.covers(answer) {
+        if is_exempt {
             overlap.exempt = overlap.exempt.max(late);
         } else if answer.call.kept {
             overlap.kept = overlap.kept.max(late);
@@ -144,11 +148,6 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
                 let text = format!("on {node} a connection at {} led to {pod} again", call.at);
                 out.violated(Trouble::WentBack, text);
             }
-        }
-        let gone = terms[answer.term].gone.is_some_and(|gone| answer.call.at > gone);
-        if gone && !hung && !away.covers(answer) {
-            let text = format!("{} answered at {}, when it was gone", answer.pod, answer.call.end);
-            out.violated(Trouble::Gone, text);
         }
     }
     for (term, overlap) in changes.into_iter().filter(|(term, _)| *term > 0) {

@@ -132,6 +132,8 @@ fn a_pod_that_is_gone_must_not_answer_not_even_through_a_kept_connection() {
     assert_eq!(overlaps(&terms, &late, &limits()).troubles(), [Trouble::Gone]);
     let lost = Limits { pods: vec![exempt("uid-a", 80, None)], ..limits() };
     assert_eq!(overlaps(&terms, &late, &lost).troubles(), [], "its node was lost, and its object deleted");
+    let alone = [on("one", vec![new(90, "a"), new(301, "a")])];
+    assert_eq!(overlaps(&terms[..1], &alone, &limits()).troubles(), [Trouble::Gone], "it has no successor");
 }
 
 #[test]

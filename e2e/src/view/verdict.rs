@@ -39,10 +39,10 @@ impl Verdict {
         Ok(())
     }
 
-    /// Whether the control shows that the writers would have noticed an old holder. If it does not, the fenced book
-    /// proves nothing: it would have been right without the fence.
+    /// Whether the control shows a write of an old holder. If it does not, the fenced book proves nothing: it would
+    /// have been right without the fence.
     pub fn is_proof(&self) -> bool {
-        self.control.violations() > 0
+        !self.control.fallen.is_empty()
     }
 }
 

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
 use leadergroup_e2e::{
     clock::WallClock,
-    cluster::Cluster,
     history::TermCollector,
     network::{CONTROL, DATABASE},
     scenario::{STARTED, Scenario, eventually},
@@ -29,8 +28,6 @@ const CLOCK_STEPS: [i64; 4] = [-3_600, -30, 30, 3_600];
 /// Causes the faults of a run, and remembers what must be undone.
 pub(super) struct Injector {
     clock: WallClock,
-    /// The UIDs of pods whose processes are stopped.
-    stopped: Vec<String>,
     upgrades: u32,
 }
 
@@ -38,7 +35,7 @@ impl Injector {
     /// Gives the database a clock of its own.
     pub(super) async fn new(s: &Scenario) -> Result<Self> {
         let clock = s.stage.own()?.database().restart_with_clock().await?;
-        Ok(Self { clock, stopped: Vec::new(), upgrades: 0 })
+        Ok(Self { clock, upgrades: 0 })
     }
 
     /// Causes a fault.
@@ -65,7 +62,7 @@ impl Injector {
             Kind::NodeCordoned => in_time(s.cordon(node()?, true)).await?,
             Kind::ProxyPaused => cluster.pause_proxy(node()?).await?,
             Kind::PodFrozen => drop(cluster.freeze_pod(&pod()?.uid).await?),
-            Kind::PodPaused => self.stop(cluster, &pod()?.uid)?,
+            Kind::PodPaused => drop(cluster.pause(&pod()?.uid)?),
             Kind::PodKilled => drop(cluster.kill_pod(&pod()?.uid)?),
             Kind::PodDeleted => delete_pod(&s.pods(), &pod()?.name, delete).await?,
             Kind::PodDeletedByForce => delete_pod(&s.pods(), &pod()?.name, delete.grace_period(0)).await?,
@@ -80,7 +77,7 @@ impl Injector {
             Kind::ApiServerPaused => server.pause().await?,
             Kind::EtcdKilled => server.kill_etcd().await?,
             Kind::ReplicaKilled => drop(cluster.kill_pod(&replica()?.uid)?),
-            Kind::ReplicaPaused => self.stop(cluster, &replica()?.uid)?,
+            Kind::ReplicaPaused => drop(cluster.pause(&replica()?.uid)?),
             Kind::ReplicaDeleted => delete_pod(&s.stage.operator.pods(), &replica()?.name, delete).await?,
             Kind::OperatorUpgraded => self.upgrade(s).await?,
             Kind::SwitchoverRequested => {
@@ -88,12 +85,6 @@ impl Injector {
                 in_time(s.request_switchover(&pod()?.group, &request, None)).await?;
             }
         }
-        Ok(())
-    }
-
-    fn stop(&mut self, cluster: &Cluster, uid: &str) -> Result<()> {
-        cluster.pause(uid)?;
-        self.stopped.push(uid.to_owned());
         Ok(())
     }
 
@@ -119,19 +110,8 @@ impl Injector {
     }
 
     /// Undoes everything, and waits until the cluster is whole again.
-    pub(super) async fn undo(&mut self, s: &Scenario, nodes: &[String]) -> Result<()> {
+    pub(super) async fn undo(&self, s: &Scenario, nodes: &[String]) -> Result<()> {
         let cluster = s.stage.own()?;
-        for uid in self.stopped.drain(..) {
-            // A pod that no longer exists needs nothing.
-            if let Err(error) = cluster.resume(&uid) {
-                tracing::debug!("{error:#}");
-            }
-        }
-        for resumed in [cluster.api_server().resume().await, cluster.database().resume()] {
-            if let Err(error) = resumed {
-                tracing::debug!("{error:#}");
-            }
-        }
         self.clock.set(0)?;
         cluster.heal(STARTED).await.context("mending everything")?;
         for node in nodes {

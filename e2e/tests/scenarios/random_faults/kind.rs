@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Random;
 
 macro_rules! kinds {
-    ($($kind:ident: $concerns:ident),+ $(,)?) => {
+    ($($kind:ident: $concerns:ident $breaks:ident $reasons:expr),+ $(,)?) => {
         /// A kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(super) enum Kind {
@@ -20,6 +20,21 @@ macro_rules! kinds {
             pub(super) fn concerns(self) -> Concerns {
                 match self {
                     $(Self::$kind => Concerns::$concerns),+
+                }
+            }
+
+            /// What of it does not work meanwhile, as far as clients and pods are concerned.
+            fn breaks(self) -> Breaks {
+                match self {
+                    $(Self::$kind => Breaks::$breaks),+
+                }
+            }
+
+            /// The reasons for which its pods may be replaced, as far as the API server does not show them. None: the
+            /// pods are well.
+            pub(super) fn reasons(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$kind => $reasons),+
                 }
             }
         }
@@ -40,40 +55,57 @@ pub(super) enum Concerns {
     Group,
 }
 
+/// What does not work during a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Breaks {
+    /// Nothing that a client or a pod would notice.
+    Nothing,
+    /// The rules of its nodes may be outdated.
+    Rules,
+    /// Its pods hang, or cannot be reached, and come back later.
+    Pods,
+    /// Both.
+    PodsAndRules,
+}
+
+const PROBED: &[&str] = &["Silent", "ProbeRefused"];
+const SILENT: &[&str] = &["Silent"];
+const WELL: &[&str] = &[];
+
 kinds! {
-    NodePowerOff: Node,
-    NodeCutOff: Node,
-    NodeFrozen: Node,
-    NodeFromApiServer: Node,
-    NodeToApiServer: Node,
-    ApiServerToNode: Node,
-    NodeFromDatabase: Node,
-    NodeToDatabase: Node,
-    DatabaseToNode: Node,
-    NodeFromNode: TwoNodes,
-    NodeToNode: TwoNodes,
-    NodeCordoned: Node,
-    ProxyPaused: Node,
-    PodFrozen: Pod,
-    PodPaused: Pod,
-    PodKilled: Pod,
-    PodDeleted: Pod,
-    PodDeletedByForce: Pod,
-    DatabaseStopped: Database,
-    DatabaseKilled: Database,
-    DatabasePaused: Database,
-    DatabaseRestarted: Database,
-    DatabaseFailedOver: Database,
-    DatabaseClockStepped: Database,
-    ApiServerStopped: ApiServer,
-    ApiServerKilled: ApiServer,
-    ApiServerPaused: ApiServer,
-    EtcdKilled: ApiServer,
-    ReplicaKilled: Replica,
-    ReplicaPaused: Replica,
-    ReplicaDeleted: Replica,
-    OperatorUpgraded: Operator,
-    SwitchoverRequested: Group,
+    NodePowerOff: Node PodsAndRules PROBED,
+    NodeCutOff: Node PodsAndRules PROBED,
+    NodeFrozen: Node PodsAndRules PROBED,
+    NodeFromApiServer: Node Rules WELL,
+    NodeToApiServer: Node Rules WELL,
+    ApiServerToNode: Node Rules WELL,
+    NodeFromDatabase: Node Nothing WELL,
+    NodeToDatabase: Node Nothing WELL,
+    DatabaseToNode: Node Nothing WELL,
+    NodeFromNode: TwoNodes Pods PROBED,
+    NodeToNode: TwoNodes Pods PROBED,
+    NodeCordoned: Node Nothing &["NodeCordoned"],
+    ProxyPaused: Node Rules WELL,
+    PodFrozen: Pod Pods SILENT,
+    PodPaused: Pod Pods SILENT,
+    PodKilled: Pod Nothing PROBED,
+    PodDeleted: Pod Nothing PROBED,
+    PodDeletedByForce: Pod Pods PROBED,
+    DatabaseStopped: Database Nothing WELL,
+    DatabaseKilled: Database Nothing WELL,
+    DatabasePaused: Database Nothing WELL,
+    DatabaseRestarted: Database Nothing WELL,
+    DatabaseFailedOver: Database Nothing WELL,
+    DatabaseClockStepped: Database Nothing WELL,
+    ApiServerStopped: ApiServer Rules WELL,
+    ApiServerKilled: ApiServer Rules WELL,
+    ApiServerPaused: ApiServer Rules WELL,
+    EtcdKilled: ApiServer Rules WELL,
+    ReplicaKilled: Replica Nothing WELL,
+    ReplicaPaused: Replica Nothing WELL,
+    ReplicaDeleted: Replica Nothing WELL,
+    OperatorUpgraded: Operator Nothing WELL,
+    SwitchoverRequested: Group Nothing &["Switchover"],
 }
 
 impl Kind {
@@ -89,16 +121,6 @@ impl Kind {
                 | K::OperatorUpgraded
                 | K::SwitchoverRequested
         )
-    }
-
-    /// The reasons for which a pod may be replaced because of it, as far as the API server does not show them.
-    pub(super) fn reasons(self) -> &'static [&'static str] {
-        match (self, self.concerns()) {
-            (Self::NodeCordoned, _) => &["NodeCordoned"],
-            (Self::PodFrozen | Self::PodPaused, _) => &["Silent"],
-            (_, Concerns::Group) => &["Switchover"],
-            _ => &["Silent", "ProbeRefused"],
-        }
     }
 
     /// Whether a fault of this kind can take place while `first` lasts.
@@ -206,26 +228,32 @@ impl Targets {
 }
 
 impl Plan {
-    /// The UIDs of the pods that it makes fail, or that may be replaced because of it.
+    /// The UIDs of the pods that may be replaced because of it.
     pub(super) fn failing(&self, targets: &Targets) -> Vec<String> {
         let those = |concerned: &dyn Fn(&Target) -> bool| -> Vec<String> {
             targets.pods.iter().filter(|pod| concerned(pod)).map(|pod| pod.uid.clone()).collect()
         };
-        match (self.kind, self.kind.concerns(), &self.pod) {
-            // The rules of clients are outdated; nothing is wrong with a pod.
-            (Kind::ProxyPaused, ..) => Vec::new(),
-            (_, Concerns::Node | Concerns::TwoNodes, _) => those(&|pod| self.nodes.contains(&pod.node)),
-            (_, Concerns::Pod, Some(pod)) => vec![pod.uid.clone()],
+        match (self.kind.concerns(), &self.pod) {
+            _ if self.kind.reasons().is_empty() => Vec::new(),
+            (Concerns::Node | Concerns::TwoNodes, _) => those(&|pod| self.nodes.contains(&pod.node)),
+            (Concerns::Pod, Some(pod)) => vec![pod.uid.clone()],
             // By the time of the request another pod may be active.
-            (_, Concerns::Group, Some(pod)) => those(&|other| other.group == pod.group),
+            (Concerns::Group, Some(pod)) => those(&|other| other.group == pod.group),
             _ => Vec::new(),
         }
     }
 
-    /// The nodes on which a client may be routed by outdated rules.
+    /// The UIDs of the pods that hang, or cannot be reached, and may come back later.
+    pub(super) fn hanging(&self, targets: &Targets) -> Vec<String> {
+        let hang = matches!(self.kind.breaks(), Breaks::Pods | Breaks::PodsAndRules);
+        if hang { self.failing(targets) } else { Vec::new() }
+    }
+
+    /// The nodes whose clients may be routed by outdated rules.
     pub(super) fn outdated<'a>(&'a self, targets: &'a Targets) -> &'a [String] {
-        match self.kind.concerns() {
-            Concerns::ApiServer => &targets.nodes,
+        match (self.kind.breaks(), self.kind.concerns()) {
+            (Breaks::Nothing | Breaks::Pods, _) => &[],
+            (_, Concerns::ApiServer) => &targets.nodes,
             _ => &self.nodes,
         }
     }

@@ -29,11 +29,9 @@ use self::{
 };
 use crate::ownership::node_of;
 
+const NAMESPACE: &str = "e2e-random-faults";
 /// In this part of a run no commits are lost: what applications have committed would be lost with them.
 const BOOKS_ARE_JUDGED: f64 = 0.75;
-/// A round takes up to half a minute, so there are some in a minute.
-const LEAST_ROUNDS: usize = 1;
-
 /// The bound for all groups together, on a machine of two cores that also starts nodes again.
 const SERVED_WITHIN: Duration = Duration::from_mins(1);
 
@@ -63,22 +61,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let groups = faults_setting("GROUPS")?.unwrap_or(5);
     let lasts = Duration::from_mins(faults_setting("MINUTES")?.unwrap_or(1));
     progress(&format!("random faults: seed {seed}, {groups} groups, {} minutes", lasts.as_secs() / 60));
-    // Every second group has its endpoints written by the operator.
-    let workload = |group: u64| Workload {
-        name: format!("g{group}"),
-        replicas: 2,
-        managed: group % 2 == 1,
-        ..Workload::default()
-    };
-    let namespace = "e2e-random-faults";
-    let workload = |group: u64| -> Result<Workload> {
-        let usual = workload(group);
-        let deployment =
-            watched(group).then(|| deployment(namespace, &usual.name, usual.replicas)).transpose()?;
-        Ok(Workload { deployment: deployment.map(Box::new), ..usual })
-    };
     for group in (0..groups).filter(|group| watched(*group)) {
-        Fleet::prepare(stage, namespace, &workload(group)?.name).await?;
+        Fleet::prepare(stage, NAMESPACE, &workload(group)?.name).await?;
     }
     Scenario::play(stage, "random-faults", workload(0)?, async |s| {
         s.other_promotions = 0..=usize::MAX;
@@ -101,7 +85,6 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 let served = run.round(s).await.with_context(|| format!("seed {seed}, round {rounds}"))?;
                 longest = longest.max(served);
             }
-            ensure!(rounds >= LEAST_ROUNDS, "there were only {rounds} rounds");
             anyhow::Ok(())
         };
         let told = told.await;
@@ -114,6 +97,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         run.end(s, (start, Moment::now()), text, told).await
     })
     .await
+}
+
+/// A group's workload. The operator writes the endpoints of every second group.
+fn workload(group: u64) -> Result<Workload> {
+    let usual =
+        Workload { name: format!("g{group}"), replicas: 2, managed: group % 2 == 1, ..Workload::default() };
+    let serving = || deployment(NAMESPACE, &usual.name, usual.replicas).map(Box::new);
+    Ok(Workload { deployment: watched(group).then(serving).transpose()?, ..usual })
 }
 
 /// The state of a run.
@@ -145,13 +136,13 @@ impl Run {
     }
 
     /// Tells the clients what to expect of a fault.
-    fn warn(&mut self, plan: &Plan, targets: &Targets, pods: &[String]) {
+    fn warn(&mut self, plan: &Plan, targets: &Targets) {
         for fleet in self.fleets.values_mut() {
             for node in plan.outdated(targets) {
                 fleet.node_is_away(node);
             }
-            for pod in pods {
-                fleet.pod_hangs(pod);
+            for pod in plan.hanging(targets) {
+                fleet.pod_hangs(&pod);
             }
             if plan.kind == Kind::DatabaseFailedOver {
                 fleet.loses_commits();
@@ -159,46 +150,6 @@ impl Run {
         }
     }
 
-    /// Two faults, for some seconds each. Returns how long it took after they were mended until all groups were served.
-    async fn round(&mut self, s: &mut Scenario) -> Result<Duration> {
-        let targets = targets(s).await?;
-        let began = self.faults.len();
-        let mut first: Option<Plan> = None;
-        for _ in 0..2 {
-            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(|kind| self.may(*kind)).collect();
-            let plan = targets.choose(&kinds, &mut self.random, first.as_ref());
-            let plan = plan.context("there is nothing to disturb")?;
-            progress(&format!("  {:?} {}", plan.kind, plan.target()));
-            let pods = plan.failing(&targets);
-            s.fails_for(pods.clone(), plan.kind.reasons());
-            self.warn(&plan, &targets, &pods);
-            let now = Moment::now();
-            let kind = format!("{:?}", plan.kind);
-            self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
-            let caused = self.injector.begin(s, &plan, &mut self.random).await;
-            caused.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
-            let pause = 1_000 + self.random.below(9_000);
-            sleep(Duration::from_millis(u64::try_from(pause)?)).await;
-            first.get_or_insert(plan);
-        }
-        self.injector.undo(s, &targets.nodes).await?;
-        let mended = Moment::now();
-        for fault in self.faults.iter_mut().skip(began) {
-            fault.until = mended;
-        }
-        served(s, self.groups).await?;
-        let took = Moment::now().since(mended);
-        s.stage.operator.ready(STARTED).await?;
-        for fleet in self.fleets.values_mut() {
-            fleet.mended().await?;
-        }
-        // Only now: what the API server said of a group while it was served may be from before the faults.
-        s.all_recover();
-        Ok(took)
-    }
-}
-
-impl Run {
     fn may(&self, kind: Kind) -> bool {
         self.may_lose_commits || kind != Kind::DatabaseFailedOver
     }
@@ -233,6 +184,44 @@ impl Run {
         fs::write(&file, serde_json::to_vec(&run)?).with_context(|| format!("writing {}", file.display()))?;
         progress(&format!("`leadergroup-e2e page {}` makes a page of this run", file.display()));
         told
+    }
+
+    /// Two faults, for some seconds each. Returns how long it took after they were mended until all groups were served.
+    async fn round(&mut self, s: &mut Scenario) -> Result<Duration> {
+        let targets = targets(s).await?;
+        let began = self.faults.len();
+        let mut first: Option<Plan> = None;
+        for _ in 0..2 {
+            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(|kind| self.may(*kind)).collect();
+            let plan = targets.choose(&kinds, &mut self.random, first.as_ref());
+            let plan = plan.context("there is nothing to disturb")?;
+            progress(&format!("  {:?} {}", plan.kind, plan.target()));
+            let pods = plan.failing(&targets);
+            s.fails_for(pods.clone(), plan.kind.reasons());
+            self.warn(&plan, &targets);
+            let now = Moment::now();
+            let kind = format!("{:?}", plan.kind);
+            self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
+            let caused = self.injector.begin(s, &plan, &mut self.random).await;
+            caused.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
+            let pause = 1_000 + self.random.below(9_000);
+            sleep(Duration::from_millis(u64::try_from(pause)?)).await;
+            first.get_or_insert(plan);
+        }
+        self.injector.undo(s, &targets.nodes).await?;
+        let mended = Moment::now();
+        for fault in self.faults.iter_mut().skip(began) {
+            fault.until = mended;
+        }
+        served(s, self.groups).await?;
+        let took = Moment::now().since(mended);
+        s.stage.operator.ready(STARTED).await?;
+        for fleet in self.fleets.values_mut() {
+            fleet.mended().await?;
+        }
+        // Only now: what the API server said of a group while it was served may be from before the faults.
+        s.all_recover();
+        Ok(took)
     }
 }
 
