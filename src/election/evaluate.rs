@@ -171,6 +171,7 @@ impl Group {
     pub(super) fn refresh(&mut self, world: World) {
         self.world = world;
         self.refusals.refresh(&self.world.members);
+        self.refusals.set_served(self.has_healthy_active());
         self.lapses.refresh(&self.world);
         let against = self.row.holder.as_ref().is_some_and(|holder| self.is_certain(holder));
         if let Phase::Verifying { certain, .. } = &mut self.phase {

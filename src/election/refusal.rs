@@ -1,7 +1,8 @@
 //! What the API server refused to write, and when to try again.
 //!
 //! An admission policy, a webhook or a quota may refuse to change a pod. Such a pod must not hold its group up: the
-//! election passes it over, and the pauses between attempts grow.
+//! election passes it over, and the pauses between attempts grow. While no pod is active they stay short: the webhook may
+//! work again at any time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,9 +22,17 @@ pub struct Refused {
     pub message: String,
     /// The pod as it was then: version, role and stamp.
     seen: (String, Role, Option<i64>),
-    /// When to try again, and the pause that ends then.
-    until: Duration,
+    /// When it was refused; none if the pod has changed since, so that it is tried again at once.
+    at: Option<Duration>,
+    /// For how long it is not tried again.
     pause: Duration,
+}
+
+impl Refused {
+    /// When to try again, if no pause is longer than `longest`.
+    fn due(&self, longest: Duration) -> Duration {
+        self.at.map_or(Duration::ZERO, |at| at + self.pause.min(longest))
+    }
 }
 
 /// The refused writes by the pod's UID.
@@ -31,6 +40,8 @@ pub struct Refused {
 pub(super) struct Refusals {
     /// The time of the present step.
     now: Duration,
+    /// The longest pause for candidates at present.
+    longest: Duration,
     /// Of the active role.
     promotions: BTreeMap<String, Refused>,
     /// Of the standby role and its stamp.
@@ -41,6 +52,11 @@ impl Refusals {
     /// A step begins.
     pub(super) fn set_time(&mut self, now: Duration) {
         self.now = now;
+    }
+
+    /// Whether a pod is active, and nothing is known against it.
+    pub(super) fn set_served(&mut self, served: bool) {
+        self.longest = if served { LONGEST_PAUSE } else { FIRST_PAUSE };
     }
 
     /// A promotion, or the dry run of one, was refused.
@@ -68,17 +84,18 @@ impl Refusals {
 
     /// Whether the pod is passed over as a candidate for now.
     pub(super) fn bars(&self, uid: &str) -> bool {
-        [&self.promotions, &self.stamps].iter().any(|refused| self.waits(refused, uid))
+        let mut refused = [&self.promotions, &self.stamps].into_iter().filter_map(|refused| refused.get(uid));
+        refused.any(|entry| self.now < entry.due(self.longest))
     }
 
     /// Whether the pod is not stamped for now.
     pub(super) fn bars_stamp(&self, uid: &str) -> bool {
-        self.waits(&self.stamps, uid)
+        self.stamps.get(uid).is_some_and(|entry| self.now < entry.due(LONGEST_PAUSE))
     }
 
     /// Whether a promotion of the pod was refused, and the pause after it is over.
     pub(super) fn promotion_is_due(&self, uid: &str) -> bool {
-        self.promotions.get(uid).is_some_and(|entry| self.now >= entry.until)
+        self.promotions.get(uid).is_some_and(|entry| self.now >= entry.due(self.longest))
     }
 
     /// Whether a write to the pod was refused, and none has been accepted since.
@@ -93,11 +110,8 @@ impl Refusals {
     /// When the next pause ends.
     pub(super) fn wake(&self) -> Option<Duration> {
         let all = self.promotions.values().chain(self.stamps.values());
-        all.map(|entry| entry.until).filter(|until| *until > self.now).min()
-    }
-
-    fn waits(&self, refused: &BTreeMap<String, Refused>, uid: &str) -> bool {
-        refused.get(uid).is_some_and(|entry| self.now < entry.until)
+        let due = all.flat_map(|entry| [entry.due(self.longest), entry.due(LONGEST_PAUSE)]);
+        due.filter(|due| *due > self.now).min()
     }
 }
 
@@ -112,7 +126,7 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
         }
         // A change of role or stamp is our own.
         if now.0 != entry.seen.0 && (now.1, now.2) == (entry.seen.1, entry.seen.2) {
-            (entry.until, entry.pause) = (Duration::ZERO, Duration::ZERO);
+            (entry.at, entry.pause) = (None, Duration::ZERO);
         }
         entry.seen = now;
         true
@@ -122,7 +136,7 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
 fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, message: String, now: Duration) {
     let before = refused.get(&member.pod.uid).map_or(Duration::ZERO, |entry| entry.pause);
     let pause = (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-    let entry = Refused { message, seen: seen(member), until: now + pause, pause };
+    let entry = Refused { message, seen: seen(member), at: Some(now), pause };
     refused.insert(member.pod.uid.clone(), entry);
 }
 

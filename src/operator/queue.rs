@@ -20,7 +20,9 @@ const RESERVED: usize = 2;
 /// How many writes may wait for webhooks without a place. With those that have one they are fewer than the API server
 /// allows on one connection.
 const LATE_WRITES: usize = 64;
-/// How many tasks of a namespace may be under way while one of its writes waits for a webhook.
+/// How many of these may be of one namespace and lane.
+const LATE_WRITES_OF_A_NAMESPACE: usize = 16;
+/// How many tasks of a namespace and lane may be under way while one of their writes waits for a webhook.
 const PLACES_BESIDE_LATE_WRITES: usize = 8;
 
 /// In which order tasks are started, the most urgent first.
@@ -45,7 +47,7 @@ pub(super) enum Urgency {
 }
 
 /// Tasks that take each other's places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lane {
     AtOnce,
     Steps,
@@ -76,8 +78,8 @@ pub(super) struct Queue<T> {
     steps: Count,
     routine: Count,
     reports: Count,
-    /// The namespaces with tasks under way.
-    namespaces: HashMap<Arc<str>, Namespace>,
+    /// The namespaces with tasks under way, by lane: stamps that hang must not hold up failovers.
+    namespaces: HashMap<(Arc<str>, Lane), Namespace>,
     late: Arc<Semaphore>,
     given_way: Arc<Notify>,
 }
@@ -93,7 +95,7 @@ impl Count {
     }
 }
 
-/// What is under way in a namespace.
+/// What is under way in a namespace and lane.
 #[derive(Default)]
 struct Namespace {
     tasks: Count,
@@ -118,11 +120,16 @@ pub(super) struct Late {
 impl Place {
     /// Leaves the place to others, because a write of this task waits for a webhook. None if too many writes do.
     ///
-    /// So webhooks that hang delay the groups that they concern, and nobody else. While one hangs, most other tasks of
-    /// its namespace wait: they may hang as well, and each would take a place from others for a second.
+    /// So webhooks that hang delay the groups that they concern, and no others. While one hangs, most other tasks of its
+    /// namespace and lane wait: they may hang as well, and each would take a place from others for a second.
     pub(super) fn give_way(&self) -> Option<Late> {
-        let permit = self.late.clone().try_acquire_owned().ok()?;
         let in_namespace = self.namespace.as_ref().and_then(|(_, late)| late.upgrade());
+        // One is the queue's own, and one is this one.
+        let others = in_namespace.as_ref().map_or(0, |late| Arc::strong_count(late).saturating_sub(2));
+        if others >= LATE_WRITES_OF_A_NAMESPACE {
+            return None;
+        }
+        let permit = self.late.clone().try_acquire_owned().ok()?;
         drop(self.lane.lock().take());
         self.given_way.notify_one();
         Some(Late { _permit: permit, _in_namespace: in_namespace })
@@ -161,7 +168,7 @@ impl<T> Queue<T> {
             Lane::Reports => Some(self.reports.clone()),
         };
         let namespace = namespace.map(|name| {
-            let namespace = self.namespaces.entry(name).or_default();
+            let namespace = self.namespaces.entry((name, lane)).or_default();
             (namespace.tasks.clone(), Arc::downgrade(&namespace.late.0))
         });
         let place = Place {
@@ -178,9 +185,10 @@ impl<T> Queue<T> {
         self.given_way.clone()
     }
 
-    /// Whether the tasks of this namespace that wait are to go on waiting.
-    fn is_held_up(&self, namespace: Option<&Arc<str>>) -> bool {
-        namespace.and_then(|name| self.namespaces.get(name)).is_some_and(|namespace| {
+    /// Whether the tasks of this namespace and lane that wait are to go on waiting.
+    fn is_held_up(&self, namespace: Option<&Arc<str>>, lane: Lane) -> bool {
+        let found = namespace.and_then(|name| self.namespaces.get(&(name.clone(), lane)));
+        found.filter(|_| lane != Lane::AtOnce).is_some_and(|namespace| {
             namespace.late.taken() > 0 && namespace.tasks.taken() >= PLACES_BESIDE_LATE_WRITES
         })
     }
@@ -194,7 +202,7 @@ impl<T> Queue<T> {
     /// The task of a lane that is started next.
     fn first(&self, lane: Lane) -> Option<(Lane, Urgency, u64)> {
         let of_lane = self.waiting.range((lane, Urgency::AtOnce, 0)..).take_while(|(key, _)| key.0 == lane);
-        let mut ready = of_lane.filter(|(_, (namespace, _))| !self.is_held_up(namespace.as_ref()));
+        let mut ready = of_lane.filter(|(_, (namespace, _))| !self.is_held_up(namespace.as_ref(), lane));
         ready.next().map(|(key, _)| *key)
     }
 
@@ -292,7 +300,7 @@ mod tests {
         queue.put(Urgency::Failover, Some("shop"), Urgency::Failover);
         assert!(queue.take().is_none());
         let late: Vec<_> = first.iter().map(|(_, place)| place.give_way()).collect();
-        assert!(late.iter().all(Option::is_some));
+        assert_eq!(late.iter().flatten().count(), LATE_WRITES_OF_A_NAMESPACE, "the others end sooner");
         let shop = take_all(&mut queue);
         assert_eq!(
             (shop.len(), queue.has_room(Urgency::Failover)),
@@ -307,6 +315,23 @@ mod tests {
         assert_eq!(few.len(), PLACES_BESIDE_LATE_WRITES - 1);
         drop(late);
         assert!(take_all(&mut queue).len() > PLACES_BESIDE_LATE_WRITES, "none hangs");
+    }
+
+    #[test]
+    fn stamps_that_wait_for_a_webhook_hold_up_no_failover_of_their_namespace() {
+        let mut queue = Queue::new();
+        for _ in 0..2 * PLACES_BESIDE_LATE_WRITES {
+            queue.put(Urgency::Stamp, Some("shop"), Urgency::Stamp);
+        }
+        let stamps = take_all(&mut queue);
+        let late: Vec<_> = stamps.iter().map(|(_, place)| place.give_way()).collect();
+        for urgency in [Urgency::AtOnce, Urgency::Finish, Urgency::Stamp] {
+            queue.put(urgency, Some("shop"), urgency);
+        }
+        let taken = take_all(&mut queue);
+        let counts = [Urgency::AtOnce, Urgency::Finish, Urgency::Stamp].map(|it| count(&taken, it));
+        assert_eq!(counts, [1, 1, 0]);
+        drop(late);
     }
 
     #[test]

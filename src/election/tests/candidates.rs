@@ -1,6 +1,7 @@
 //! Candidates that cannot become active: the API server refuses to change them, or the evidence has changed.
 
 use super::*;
+use crate::election::refusal::Refusals;
 
 fn refused() -> Outcome {
     Outcome::Refused("denied by a policy (HTTP 403)".to_owned())
@@ -36,7 +37,7 @@ fn a_refused_promotion_passes_over_to_the_next_candidate_at_once() {
 }
 
 #[test]
-fn a_refused_candidate_is_tried_again_after_growing_pauses_by_a_dry_run() {
+fn a_refused_candidate_is_tried_again_soon_by_a_dry_run_while_no_pod_is_active() {
     let mut world = with(Standing::Silent);
     world.members.truncate(2);
     let mut case = Case::stable(world);
@@ -46,10 +47,11 @@ fn a_refused_candidate_is_tried_again_after_growing_pauses_by_a_dry_run() {
     left.declared = case.group.declared().clone();
     case.meanwhile(left);
     case.answer(refused());
-    for pause in [5, 10, 20, 40, 60, 60] {
+    let pause = Duration::from_secs(5);
+    for _ in 0..6 {
         assert!(case.asked.is_empty(), "{:?}", case.asked);
-        assert_eq!(case.group.wake(), Some(case.now + Duration::from_secs(pause)));
-        case.now += Duration::from_secs(pause);
+        assert_eq!(case.group.wake(), Some(case.now + pause));
+        case.now += pause;
         case.step(Event::Tick);
         assert_eq!(case.effect(), Effect::Try { token: 7, pod: pod("b"), from: None });
         case.answer(refused());
@@ -61,6 +63,28 @@ fn a_refused_candidate_is_tried_again_after_growing_pauses_by_a_dry_run() {
     assert!(matches!(case.effect(), Effect::Try { .. }));
     case.answer(Outcome::Accepted);
     assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
+}
+
+#[test]
+fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
+    let (mut refusals, b) = (Refusals::default(), member("b", Role::Standby, Standing::Eligible));
+    let mut now = Duration::ZERO;
+    for pause in [5, 10, 20, 40, 60, 60].map(Duration::from_secs) {
+        refusals.set_time(now);
+        refusals.set_served(true);
+        refusals.promotion(&b, "denied".to_owned());
+        assert_eq!(refusals.wake(), Some(now + pause));
+        refusals.set_time(now + pause - Duration::from_millis(1));
+        assert!(refusals.bars(&b.pod.uid), "for {pause:?}");
+        now += pause;
+        refusals.set_time(now);
+        assert!(!refusals.bars(&b.pod.uid) && refusals.promotion_is_due(&b.pod.uid));
+    }
+    refusals.promotion(&b, "denied".to_owned());
+    // The active pod fails: the webhook may work again by now.
+    refusals.set_time(now + Duration::from_secs(5));
+    refusals.set_served(false);
+    assert!(!refusals.bars(&b.pod.uid));
 }
 
 #[test]

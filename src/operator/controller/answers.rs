@@ -102,10 +102,15 @@ impl Controller {
             Ok(Answer::Unsettled(claimed)) => {
                 group.claims.settle();
                 let record = group.record().clone();
-                return self.executor.start(Urgency::Routine, move |context| async move {
-                    let answer = settle(&context.store, &context.router, session, &record, claimed).await;
-                    Message::Settled { session, answer: Box::new(answer) }
-                });
+                // It may have to add the finalizer.
+                return self.executor.start_in(
+                    &name.namespace,
+                    Urgency::Routine,
+                    move |context| async move {
+                        let answer = settle(&context.store, &context.router, session, &record, claimed).await;
+                        Message::Settled { session, answer: Box::new(answer) }
+                    },
+                );
             }
             answer => answer,
         };
