@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: new seeds of the simulation, a shard of the planted faults and of the generated ones, and random faults
-# on the cluster. Every step runs, also after one that failed. Ends with one page about all of them.
+# The long tests: new seeds of the simulation, a shard of the planted faults and of the generated ones, and random
+# faults on the cluster. All steps run even if one fails. Ends with one page about all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make nightly}"
