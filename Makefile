@@ -34,11 +34,11 @@ mutants: build-cluster ## Plant faults in a copy of the sources and see that tes
 	source scripts/no-cluster.sh; scripts/mutants.py $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
 .PHONY: mutants-generated
-mutants-generated: ## Change a room's decisions in all small ways and see that fast tests notice each: ROOM=election SHARD=0/8 DIFF=<file>
+mutants-generated: ## Make small generated changes to a room's decision code and see that fast tests notice each: ROOM=election SHARD=0/8 DIFF=<file>
 	scripts/cargo-mutants.sh run $(or $(ROOM),election) $(if $(SHARD),--shard $(SHARD)) $(if $(DIFF),--in-diff $(abspath $(DIFF)))
 
 .PHONY: fuzz
-fuzz: ## Feed the decoders what others may send, for longer than the tests do: CASES=100000 SEED=<number>
+fuzz: ## Feed the decoders untrusted input, for longer than the tests do: CASES=100000 SEED=<number>
 	PROPTEST_CASES=$(or $(CASES),100000) PROPTEST_RNG_SEED=$(or $(SEED),$$RANDOM) \
 	  cargo test --workspace --lib --test health -- fuzz:: hostile::
 

@@ -1,4 +1,4 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | env | demo`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | demo | env | fault | page`.
 
 use std::fs;
 use std::io::Write as _;

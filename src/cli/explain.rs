@@ -122,7 +122,7 @@ fn owner_words(session: &SessionInfo) -> String {
 fn verdict_words(standing: Standing) -> String {
     match standing {
         Standing::Eligible => "eligible".to_owned(),
-        Standing::Contested => "selected by another group, too".to_owned(),
+        Standing::Contested => "also selected by another group".to_owned(),
         Standing::Unproven => "unknown".to_owned(),
         Standing::HeardElsewhere => "heard by another replica".to_owned(),
         Standing::Failing(reason) => format!("failing: {reason}"),
@@ -184,9 +184,9 @@ fn step_words(step: &Effect) -> String {
         Effect::Read => "read the lock's row and the group".to_owned(),
         Effect::Verify(pod) => format!("read {} again, to confirm the evidence", pod.name),
         Effect::Try { pod, from, .. } => {
-            let strip = from.iter().map(|from| format!("the active label be taken off {} and ", from.name));
+            let strip = from.iter().map(|from| format!("{} may lose the active label and ", from.name));
             let strip = strip.collect::<String>();
-            format!("ask the API server whether it lets {strip}{} be labelled active (a dry run)", pod.name)
+            format!("ask the API server whether {strip}{} may be labelled active (a dry run)", pod.name)
         }
         Effect::Grant(grant) => {
             let token = grant.expected.max(grant.floor) + 1;

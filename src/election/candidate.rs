@@ -12,7 +12,8 @@ use super::{
 use crate::api::{PodRef, Reason, Role};
 
 /// What is reported of a pod whose promotion failed again and again.
-const UNANSWERED: &str = "the API server gave no definite answer to several writes that would make it active";
+const UNANSWERED: &str =
+    "the API server gave no conclusive answer to several attempts to make this pod active";
 
 impl Group {
     /// The best pod to take over from `former`.

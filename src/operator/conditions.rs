@@ -186,7 +186,7 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
     // The holder is not labelled.
     let mut labelled = view.group.election().strays("").map(|member| member.pod.name.as_str());
     let kept = labelled.next().map_or_else(String::new, |name| {
-        format!("{name} keeps the active label, and no other pod may become active before it has lost it: ")
+        format!("{name} still has the active label; no other pod becomes active until it is removed: ")
     });
     match &view.group.trouble {
         Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, format!("{kept}{text}")),

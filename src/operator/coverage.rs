@@ -97,23 +97,25 @@ impl fmt::Display for ProbeCoverage {
 fn remedy(cause: VoidCause, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match cause {
         VoidCause::Crowded => f.write_str(
-            "thousands of pods, most likely of other groups, do not answer their probes and take all places for them; \
+            "thousands of pods, probably in other groups, do not answer their probes and take all places for them; \
              delete those groups or repair their pods, or run more replicas of the operator",
         ),
         VoidCause::Descriptors => f.write_str(
-            "it has no free file descriptor; raise the limit of open files (RLIMIT_NOFILE) of the operator's container",
+            "the operator has no free file descriptor; raise the limit of open files (RLIMIT_NOFILE) of its container",
         ),
         VoidCause::System(Some(number)) => {
             let error = io::Error::from_raw_os_error(number);
             write!(
                 f,
-                "its system refuses to send them: {error}; check on the operator's node the address family of the pods, \
-                 free ports and memory, and rules for outgoing connections"
+                "the operating system refuses to send the probes: {error}; check on the operator's node the address \
+                 family of the pods, free ports and memory, and rules for outgoing connections"
             )
         }
-        VoidCause::System(None) => f.write_str("they fail before they are sent; its log and metrics may say why"),
+        VoidCause::System(None) => {
+            f.write_str("the probes fail before they are sent; the operator's log and metrics may say why")
+        }
         VoidCause::Stalled | VoidCause::OutOfTurn => f.write_str(
-            "its process does not run in time to receive the answers; give the operator more CPU, or move it to a node \
+            "the operator's process does not run in time to receive the answers; give it more CPU, or move it to a node \
              with less load",
         ),
     }

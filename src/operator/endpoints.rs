@@ -267,9 +267,10 @@ fn failed(change: &SliceChange, error: &RoutingError) -> EndpointsProblem {
     let (seen, wanted) =
         (change.seen.as_ref().and_then(routed_to), change.wanted.as_ref().and_then(routed_to));
     let left = seen.filter(|seen| wanted.as_ref().is_none_or(|wanted| wanted.uid != seen.uid));
-    let left = left.map_or_else(String::new, |pod| format!(", which still routes to {},", pod.name));
+    let left = left.map_or_else(String::new, |pod| format!(", which still routes to {}", pod.name));
     let reason = if error.is_refusal() { Reason::WriteRefused } else { Reason::Changing };
-    EndpointsProblem::new(reason, format!("EndpointSlice {}{left} is tried again: {error}", change.name()))
+    let message = format!("could not write EndpointSlice {}{left}; will retry: {error}", change.name());
+    EndpointsProblem::new(reason, message)
 }
 
 /// Makes one change.

@@ -142,9 +142,10 @@ impl Router {
 
     /// A write that waits for its answer for as long as the API server may wait for webhooks.
     ///
-    /// To stop waiting would cancel the write, so behind a webhook that hangs none would ever succeed, although the API
-    /// server would store it once the webhook's time is up, or say that it was not stored. It may take so long because
-    /// every write is bound to what was read: to a version, or to the previous declaration. A late one finds another.
+    /// Ending the request early would cancel the write, so no write would succeed behind a webhook that hangs, although
+    /// the API server would store it once the webhook's time is up, or say that it was not stored. It may take so long
+    /// because every write is bound to what was read: to a version, or to the previous declaration. A late one finds
+    /// another.
     async fn wait<T>(
         &self,
         what: &'static str,

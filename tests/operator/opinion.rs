@@ -201,7 +201,14 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
     })
     .await;
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
-    let (first, active_pod, before) = (owner().await.expect("an owner"), active(&pods).await, token().await);
+    // A group that moves has no owner for a moment.
+    let mut first = None;
+    eventually("an owner", async || {
+        first = owner().await;
+        first.is_some()
+    })
+    .await;
+    let (first, active_pod, before) = (first.expect("just seen"), active(&pods).await, token().await);
     replicas[first].allow_descriptors(false);
     eventually("the other replica to own the group", async || owner().await == Some(1 - first)).await;
     assert_eq!((active(&pods).await, token().await), (active_pod, before));

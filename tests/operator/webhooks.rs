@@ -156,7 +156,7 @@ async fn a_planned_change_does_not_begin_if_the_webhook_of_the_active_pod_fails(
     eventually("the condition", async || {
         assert_eq!(stage.active().await, std::slice::from_ref(&first));
         let (status, reason, message) = condition(&stage.groups, "web", "Active").await;
-        let says = message.contains(&format!("{first} keeps the active label"));
+        let says = message.contains(&format!("{first} still has the active label"));
         status == "False" && reason == "WriteRefused" && says && message.contains("pods.webhook.test")
     })
     .await;

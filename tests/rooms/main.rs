@@ -1,5 +1,5 @@
-//! The structure of the code: which room may use which, no circles between the files of a room, and the length of
-//! files.
+//! The structure of the code: which room may use which, no circles between the files of a room, the length of files,
+//! and whether the documents show the rooms and files that are there.
 //!
 //! A room is a folder below `src`. [`ROOMS`] says what each may use; `docs/design.md` shows the same table to people,
 //! and a test compares the two. The rules keep the data flowing one way: watch, probe or timer, then the election's
@@ -237,6 +237,57 @@ fn the_design_document_shows_the_same_rules() {
     let rules: BTreeMap<&str, BTreeSet<&str>> =
         ROOMS.iter().map(|room| (room.name, room.rooms.iter().copied().collect())).collect();
     assert_eq!(documented, rules, "docs/design.md, \"The rooms of the code\"");
+}
+
+/// The rooms whose files `docs/architecture.md` names.
+const CORE: &[&str] = &["src/election/", "src/health/", "src/operator/", "src/routing/"];
+
+/// The files that tables of a document name in their first column. The line before a table begins with its folder, such
+/// as "`src/election` — the decision:".
+fn named_files(document: &str) -> BTreeSet<String> {
+    let mut folder = None;
+    let mut named = BTreeSet::new();
+    for line in document.lines() {
+        if line.starts_with('#') {
+            folder = None;
+        } else if line.starts_with("`src/") {
+            folder = line.split('`').nth(1);
+        } else if let Some(folder) = folder
+            && let Some(row) = line.strip_prefix("| `")
+        {
+            let names = row.split('|').next().unwrap_or_default();
+            named.extend(names.split('`').step_by(2).map(|name| format!("{folder}/{name}")));
+        }
+    }
+    named
+}
+
+#[test]
+fn the_architecture_document_names_each_file_of_the_core() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let named = named_files(&fs::read_to_string(root.join("docs/architecture.md")).unwrap());
+    let sources = read("src");
+    let files = sources.files().filter(|file| CORE.iter().any(|room| file.path.starts_with(room)));
+    let missing = files.filter(|file| !named.contains(&file.path));
+    let missing = missing.map(|file| format!("docs/architecture.md does not name {}", file.path));
+    let gone = named.iter().filter(|path| !root.join(path).is_file());
+    let gone = gone.map(|path| format!("docs/architecture.md names {path}, which is not there"));
+    assert_none(&missing.chain(gone).collect::<Vec<_>>());
+}
+
+#[test]
+fn only_the_first_column_below_a_folder_names_files() {
+    let document = [
+        "| `z.rs` | before any folder |",
+        "`src/api` — types:",
+        "| file | what for |",
+        "|---|---|",
+        "| `a.rs`, `b.rs` | like `c.rs` |",
+        "# Terms",
+        "| `d.rs` | none |",
+    ];
+    let named = named_files(&document.join("\n"));
+    assert_eq!(named.iter().collect::<Vec<_>>(), ["src/api/a.rs", "src/api/b.rs"]);
 }
 
 /// Sources planted for a test: a path below `src` and a text.

@@ -37,7 +37,7 @@ pub fn check(history: &History) -> Checked {
 /// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
 const NO_ROLE: &str = "managed";
 
-/// So long after an edit of a Service's selector, Kubernetes and the operator have written its slices anew.
+/// After this time Kubernetes and the operator have rewritten the slices of a Service whose selector was edited.
 const SELECTOR_IS_FOLLOWED: Duration = Duration::from_secs(5);
 
 type Name = (String, String);

@@ -2,7 +2,7 @@
 //!
 //! The API server's history shows what Kubernetes reports of a pod. What only the operator's probes see, the test must
 //! have caused itself ([`History::faults`]). Both count while they last, and then for as long as a change of holder may
-//! honestly be late: [`ACTS`], and where the evidence is silence also the ttl.
+//! be late: [`ACTS`], and where the evidence is silence also the ttl.
 
 use std::{collections::BTreeMap, time::Duration};
 

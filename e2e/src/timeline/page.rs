@@ -77,7 +77,7 @@ pub fn page(run: &Timeline, steps: &[Step]) -> String {
     summary(&mut html, run);
     html.push_str(
         "<h2>Time lines</h2><p>Faults above; then for each group: the faults of its pods (grey), who carried the active \
-         label (thick; white: nobody), what Kubernetes reported of its pods (ticks), and who answered each client (thin; \
+         label (thick; white: none), what Kubernetes reported of its pods (ticks), and who answered each client (thin; \
          red: no answer). A colour is a pod. Point at something to read it.</p>\
          <p>Width: <input id=zoom type=range min=1200 max=40000 value=1600 step=200></p><div class=lines>",
     );

@@ -1,7 +1,8 @@
 //! Two books in PostgreSQL, as a pod writes them: one whose transactions begin with the fence, and one without it.
 //!
-//! The pod keeps in memory what it knows of a book in its term, as a program does that works alone. Only with the fence
-//! this is right: after the next grant, no transaction of the old holder commits, be it a write or a read.
+//! The pod keeps in memory what it knows of a book in its term, as a program that expects no other writer does. Only
+//! with the fence this is right: after the next grant, no transaction of the old holder commits, be it a write or a
+//! read.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The books: whether an old holder wrote after a new one, and whether clients were told the truth.
+//! The books: whether an old holder wrote after a new one, and whether acknowledgements and reads match the books.
 //!
 //! Each entry has a version that was counted up in its own transaction, while the book's row was locked. So the
 //! versions are in PostgreSQL's order of the transactions, and checks that go through them once suffice.

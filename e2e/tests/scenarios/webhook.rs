@@ -111,7 +111,7 @@ async fn active_pod_fails(s: &mut Scenario, active: &Active) -> Result<()> {
     s.order(&active.pod, "crash").await?;
     eventually("the condition to name the pod", STARTED, async || {
         let (status, _, message) = s.condition(&s.workload.name, "Active").await?;
-        let says = message.contains(&format!("{} keeps the active label", active.pod));
+        let says = message.contains(&format!("{} still has the active label", active.pod));
         ensure!(status == "False" && says, "Active is {status}: {message}");
         Ok(())
     })

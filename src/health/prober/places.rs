@@ -1,9 +1,9 @@
 //! The places for connections. All targets share them, and none may take those that the others need.
 //!
-//! A pod that hangs keeps its places until its probes time out, and whoever may create pods may create pods that hang.
-//! So the probes of pods that answer do not compete with those of pods that do not; half of the places of the latter
-//! are for targets that have no other probe waiting; and half of the places for late answers are for holders that have
-//! no other.
+//! A pod that hangs keeps its places until its probes time out, and any user who can create pods can create pods that
+//! hang. So the probes of pods that answer do not compete with those of pods that do not; half of the places of the
+//! latter are for targets that have no other probe waiting; and half of the places for late answers are for holders
+//! that have no other.
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,7 +2,7 @@
 //!
 //! Only a few probes of one target wait at a time, however long its timeout. A turn at which no further one is sent
 //! counts like a probe all the same: the pod has been asked, this process listens, and nothing has come. If the probe
-//! that stands for the turn is not answered, neither was the turn. If it is answered, the turn says nothing.
+//! that stands for the turn is not answered, neither was the turn. If it is answered, the skipped turn is not counted.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -1,7 +1,11 @@
 //! Random faults, two at a time, over several groups: of nodes, networks, pods, PostgreSQL, the API server and the
-//! operator; cordoned nodes and requested switchovers are among them. After each pair everything is mended, and all
+//! operator. Among them are stopped kube-proxies, the database's clock (with the package faketime) and its failover to
+//! a copy that lacks commits, cordoned nodes and requested switchovers. After each pair everything is mended, and all
 //! groups must be served again. The history checker then finds out whether an invariant was broken at any revision.
 //! A fault that does not take place fails the run.
+//!
+//! Clients on all nodes call and write to the groups `g0` and `g1`. Their books are judged until the database loses
+//! commits, which happens only in the last quarter of a run.
 //!
 //! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
 //! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
