@@ -1,8 +1,8 @@
 //! What the API server refused to write, and when to try again.
 //!
 //! An admission policy, a webhook or a quota may refuse to change a pod. Such a pod must not hold its group up: the
-//! election passes it over, and the pauses between attempts grow. While no pod is active they stay short: the webhook may
-//! work again at any time.
+//! election passes it over, and the pauses between attempts grow. While no pod is active they stay short: the webhook
+//! may work again at any time.
 
 use std::{collections::BTreeMap, time::Duration};
 

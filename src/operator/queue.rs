@@ -120,8 +120,8 @@ pub(super) struct Late {
 impl Place {
     /// Leaves the place to others, because a write of this task waits for a webhook. None if too many writes do.
     ///
-    /// So webhooks that hang delay the groups that they concern, and no others. While one hangs, most other tasks of its
-    /// namespace and lane wait: they may hang as well, and each would take a place from others for a second.
+    /// So webhooks that hang delay the groups that they concern, and no others. While one hangs, most other tasks of
+    /// its namespace and lane wait: they may hang as well, and each would take a place from others for a second.
     pub(super) fn give_way(&self) -> Option<Late> {
         let in_namespace = self.namespace.as_ref().and_then(|(_, late)| late.upgrade());
         // One is the queue's own, and one is this one.

@@ -4,10 +4,14 @@
 use std::{
     net::{IpAddr, SocketAddr},
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Pod};
 use kube::{
     Api, Client,
@@ -58,52 +62,69 @@ pub struct Webhook {
     client: Client,
     namespace: String,
     answer: watch::Sender<Answer>,
+    asked: Arc<AtomicUsize>,
     server: AbortHandle,
 }
 
 impl Webhook {
     /// Starts a server on this address, which the API server must reach, and has it asked about all updates of these
     /// pods. Waits until that is so for `probe`, which is one of them. From then on it lets all changes pass.
-    pub async fn start(client: Client, address: IpAddr, scope: &Scope<'_>, probe: &str) -> Self {
-        let (certificate, key) = certificate(address);
+    pub async fn start(client: Client, address: IpAddr, scope: &Scope<'_>, probe: &str) -> Result<Self> {
+        let (certificate, key) = certificate(address)?;
         let (answer, answers) = watch::channel(Answer::Deny(403));
-        let listener = TcpListener::bind((address, 0)).await.unwrap();
-        let url = format!("https://{}/", listener.local_addr().unwrap());
-        let server = tokio::spawn(listen(listener, acceptor(&certificate, &key), answers)).abort_handle();
-        let this = Self { client, namespace: scope.namespace.to_owned(), answer, server };
-        let configuration = configuration(scope, &url, &certificate);
-        Api::all(this.client.clone()).create(&PostParams::default(), &configuration).await.unwrap();
-        this.until(probe, |passes| !passes).await;
+        let asked = Arc::default();
+        let listener = TcpListener::bind((address, 0)).await?;
+        let url = format!("https://{}/", listener.local_addr()?);
+        let server = listen(listener, acceptor(&certificate, &key)?, answers, Arc::clone(&asked));
+        let server = tokio::spawn(server).abort_handle();
+        let this = Self { client, namespace: scope.namespace.to_owned(), answer, asked, server };
+        let configuration = configuration(scope, &url, &certificate)?;
+        let configurations = Api::all(this.client.clone());
+        configurations
+            .create(&PostParams::default(), &configuration)
+            .await
+            .context("creating the webhook")?;
+        this.until(probe, |passes| !passes).await?;
         this.set(Answer::Allow);
-        this
+        Ok(this)
     }
 
     /// From now on it answers this. Calls that hang are answered, too.
     pub fn set(&self, answer: Answer) {
+        self.asked.store(0, Ordering::SeqCst);
         self.answer.send_replace(answer);
     }
 
+    /// How many calls have come since the answer was set.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
     /// Removes it, and waits until `probe` can be changed again.
-    pub async fn lift(self, probe: &str) {
+    pub async fn lift(self, probe: &str) -> Result<()> {
         let configurations: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
         self.set(Answer::Deny(403));
-        configurations.delete(&self.namespace, &DeleteParams::default()).await.unwrap();
-        self.until(probe, |passes| passes).await;
+        configurations
+            .delete(&self.namespace, &DeleteParams::default())
+            .await
+            .context("deleting the webhook")?;
+        self.until(probe, |passes| passes).await
     }
 
     /// A configuration takes effect a moment after it was written.
-    async fn until(&self, pod: &str, wanted: impl Fn(bool) -> bool) {
+    async fn until(&self, pod: &str, wanted: impl Fn(bool) -> bool) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
         let change = Patch::Merge(json!({ "metadata": { "annotations": { "example.com/probe": "1" } } }));
         let start = Instant::now();
         while !wanted(pods.patch(pod, &params, &change).await.is_ok()) {
-            assert!(
+            ensure!(
                 start.elapsed() < DEADLINE,
                 "the webhook is not in force, or still is, after {DEADLINE:?}"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        Ok(())
     }
 }
 
@@ -113,7 +134,7 @@ impl Drop for Webhook {
     }
 }
 
-fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> ValidatingWebhookConfiguration {
+fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> Result<ValidatingWebhookConfiguration> {
     let configuration = json!({
         "metadata": { "name": scope.namespace },
         "webhooks": [{
@@ -130,14 +151,14 @@ fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> Validating
             "admissionReviewVersions": ["v1"]
         }]
     });
-    serde_json::from_value(configuration).unwrap()
+    Ok(serde_json::from_value(configuration)?)
 }
 
 /// A certificate for this address that is its own authority, and its key.
-fn certificate(address: IpAddr) -> (Vec<u8>, Vec<u8>) {
-    let folder = tempfile::tempdir().unwrap();
+fn certificate(address: IpAddr) -> Result<(Vec<u8>, Vec<u8>)> {
+    let folder = tempfile::tempdir()?;
     let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n").unwrap();
+    std::fs::write(path("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
     let output = Command::new("openssl")
         .args([
             "req",
@@ -159,28 +180,33 @@ fn certificate(address: IpAddr) -> (Vec<u8>, Vec<u8>) {
         .arg("-out")
         .arg(path("certificate"))
         .output()
-        .expect("the tests need the program openssl: install the package of that name");
-    assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
-    (std::fs::read(path("certificate")).unwrap(), std::fs::read(path("key")).unwrap())
+        .context("the tests need the program openssl: install the package of that name")?;
+    ensure!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
+    Ok((std::fs::read(path("certificate"))?, std::fs::read(path("key"))?))
 }
 
-fn acceptor(certificate: &[u8], key: &[u8]) -> TlsAcceptor {
-    let chain = vec![CertificateDer::from_pem_slice(certificate).unwrap()];
-    let key = PrivateKeyDer::from_pem_slice(key).unwrap();
+fn acceptor(certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor> {
+    let chain = vec![CertificateDer::from_pem_slice(certificate)?];
+    let key = PrivateKeyDer::from_pem_slice(key)?;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key).unwrap()))
+    let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+    Ok(TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key)?)))
 }
 
-async fn listen(listener: TcpListener, acceptor: TlsAcceptor, answers: watch::Receiver<Answer>) {
+async fn listen(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    answers: watch::Receiver<Answer>,
+    asked: Arc<AtomicUsize>,
+) {
     // Ends the calls under way with the server.
     let mut calls = tokio::task::JoinSet::new();
     loop {
         let accepted: std::io::Result<(TcpStream, SocketAddr)> = listener.accept().await;
         let Ok((stream, _)) = accepted else { continue };
-        let (acceptor, answers) = (acceptor.clone(), answers.clone());
+        let (acceptor, answers, asked) = (acceptor.clone(), answers.clone(), Arc::clone(&asked));
         // A call that ends early is the other side's business.
-        calls.spawn(async move { drop(reply(stream, acceptor, answers).await) });
+        calls.spawn(async move { drop(reply(stream, acceptor, answers, &asked).await) });
         while calls.try_join_next().is_some() {}
     }
 }
@@ -190,6 +216,7 @@ async fn reply(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     mut answers: watch::Receiver<Answer>,
+    asked: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(acceptor.accept(stream).await?);
     let (mut line, mut length) = (String::new(), 0);
@@ -202,6 +229,7 @@ async fn reply(
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
     let review: Value = serde_json::from_slice(&body)?;
+    asked.fetch_add(1, Ordering::SeqCst);
     let waited = answers.wait_for(|answer| *answer != Answer::Hang).await.map(|answer| *answer);
     let Ok(answer) = waited else { return Ok(()) };
     let mut response = json!({ "uid": review["request"]["uid"], "allowed": answer == Answer::Allow });

@@ -90,7 +90,7 @@ impl Stage {
         probe: &str,
     ) -> Webhook {
         let scope = Scope { namespace: &self.namespace, pods, failure_policy, timeout_seconds };
-        Webhook::start(self.client.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST), &scope, probe).await
+        Webhook::start(self.client.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST), &scope, probe).await.unwrap()
     }
 
     async fn switch_over(&self, to: &str) {
@@ -135,7 +135,7 @@ async fn a_webhook_that_fails_for_the_next_pod_costs_nobody_the_label_and_stops_
 
     report(&stage.pods, &first, "False").await;
     stage.becomes_active(&others[1..]).await;
-    webhook.lift(&others[0]).await;
+    webhook.lift(&others[0]).await.unwrap();
     stage.end().await;
 }
 
@@ -160,7 +160,7 @@ async fn a_planned_change_does_not_begin_if_the_webhook_of_the_active_pod_fails(
         status == "False" && reason == "WriteRefused" && says && message.contains("pods.webhook.test")
     })
     .await;
-    webhook.lift(&first).await;
+    webhook.lift(&first).await.unwrap();
     stage.becomes_active(&others).await;
     stage.end().await;
 }
@@ -174,7 +174,7 @@ async fn a_webhook_that_hangs_delays_a_failover_by_its_own_time_limit() {
     webhook.set(Answer::Hang);
     report(&stage.pods, &first, "False").await;
     stage.becomes_active(&others).await;
-    webhook.lift(&first).await;
+    webhook.lift(&first).await.unwrap();
     report(&stage.pods, &first, "True").await;
     stage.at_rest().await;
 
@@ -184,7 +184,7 @@ async fn a_webhook_that_hangs_delays_a_failover_by_its_own_time_limit() {
     webhook.set(Answer::Hang);
     report(&stage.pods, &first, "False").await;
     stage.becomes_active(&others[1..]).await;
-    webhook.lift(&others[0]).await;
+    webhook.lift(&others[0]).await.unwrap();
     stage.end().await;
 }
 
@@ -197,7 +197,7 @@ async fn a_webhook_that_fails_or_hangs_does_not_keep_a_deleted_group() {
         webhook.set(answer);
         stage.groups.delete("web", &DeleteParams::default()).await.unwrap();
         eventually("the end", async || stage.groups.get_opt("web").await.unwrap().is_none()).await;
-        webhook.lift(&first).await;
+        webhook.lift(&first).await.unwrap();
         stage.end().await;
     }
 }

@@ -42,7 +42,7 @@ mod switchover;
 mod trouble;
 mod two_groups;
 mod webhook;
-#[allow(clippy::unwrap_used, unreachable_pub, reason = "a module of the integration tests")]
+#[allow(unreachable_pub, reason = "a module of the integration tests")]
 #[path = "../../../tests/apiserver/webhook.rs"]
 mod webhook_server;
 

@@ -74,7 +74,7 @@ fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
         refusals.set_served(true);
         refusals.promotion(&b, "denied".to_owned());
         assert_eq!(refusals.wake(), Some(now + pause));
-        refusals.set_time(now + pause - Duration::from_millis(1));
+        refusals.set_time(now + pause.mul_f64(0.99));
         assert!(refusals.bars(&b.pod.uid), "for {pause:?}");
         now += pause;
         refusals.set_time(now);

@@ -125,9 +125,11 @@ fn urgency(election: &election::Group, ticket: Ticket, effect: &Effect) -> Urgen
         }
         // A stamp that fences a term off is a step of a change of holder.
         Effect::Stamp { .. } | Effect::Try { .. } if election.is_stamping(ticket) => Urgency::Stamp,
-        // Nothing is urgent before a planned change, and behind a webhook that hangs a dry run takes its full time limit.
-        Effect::Try { from: Some(_), .. } => Urgency::Routine,
-        Effect::Clear { .. } | Effect::Unfinalize | Effect::Finished(_) => Urgency::Routine,
+        // A dry run before a planned change is not urgent. Behind a webhook that hangs it takes its full time limit.
+        Effect::Try { from: Some(_), .. }
+        | Effect::Clear { .. }
+        | Effect::Unfinalize
+        | Effect::Finished(_) => Urgency::Routine,
         _ if election.fails_repeatedly() => Urgency::Routine,
         Effect::Read if election.has_healthy_active() => Urgency::Routine,
         _ if election.is_past_declaration() => Urgency::Finish,
