@@ -1,6 +1,7 @@
 //! An active pod that its group's owner does not hear, but another replica does.
 
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     time::{Duration, Instant},
 };
@@ -202,13 +203,14 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
     .await;
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
     // A group that moves has no owner for a moment.
-    let mut first = None;
+    let first = Cell::new(None);
     eventually("an owner", async || {
-        first = owner().await;
-        first.is_some()
+        first.set(owner().await);
+        first.get().is_some()
     })
     .await;
-    let (first, active_pod, before) = (first.expect("just seen"), active(&pods).await, token().await);
+    let first = first.get().expect("just seen");
+    let (active_pod, before) = (active(&pods).await, token().await);
     replicas[first].allow_descriptors(false);
     eventually("the other replica to own the group", async || owner().await == Some(1 - first)).await;
     assert_eq!((active(&pods).await, token().await), (active_pod, before));

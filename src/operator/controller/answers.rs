@@ -82,6 +82,17 @@ impl Controller {
         self.index.group(name).is_some_and(|group| *group.record().uid == *uid)
     }
 
+    /// Settles a claim that needs a read, and perhaps the finalizer.
+    fn settle(&mut self, name: &GroupName, session: SessionId, claimed: Box<Claimed>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        group.claims.settle();
+        let record = group.record().clone();
+        self.executor.start_in(&name.namespace, Urgency::Routine, move |context| async move {
+            let answer = settle(&context.store, &context.router, session, &record, claimed).await;
+            Message::Settled { session, answer: Box::new(answer) }
+        });
+    }
+
     /// A claim was answered.
     pub(super) fn claimed(&mut self, session: SessionId, answered: Answered, now: Duration) {
         let Answered { name, uid, answer, object } = answered;
@@ -99,19 +110,7 @@ impl Controller {
         let answer = match answer {
             _ if !current => return group.claims.abandon(),
             Ok(Answer::Unsettled(_)) if draining => return group.claims.abandon(),
-            Ok(Answer::Unsettled(claimed)) => {
-                group.claims.settle();
-                let record = group.record().clone();
-                // It may have to add the finalizer.
-                return self.executor.start_in(
-                    &name.namespace,
-                    Urgency::Routine,
-                    move |context| async move {
-                        let answer = settle(&context.store, &context.router, session, &record, claimed).await;
-                        Message::Settled { session, answer: Box::new(answer) }
-                    },
-                );
-            }
+            Ok(Answer::Unsettled(claimed)) => return self.settle(&name, session, claimed),
             answer => answer,
         };
         let row = match &answer {
