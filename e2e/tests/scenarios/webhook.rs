@@ -27,6 +27,9 @@ const BOTH_HANG: Duration = TIMEOUT.saturating_add(PROMOTION_HANGS);
 /// A refused strip is repeated after a pause of up to 5 s.
 const STRIPPED_LATE: Duration = Duration::from_secs(5).saturating_add(ACTS);
 
+/// So many refusals show that the strip is repeated for as long as it takes.
+const REFUSALS: usize = 6;
+
 /// The rounds of the group in the other namespace: from the deletion of the active pod until another one is active.
 #[derive(Default)]
 struct Rounds {
@@ -174,14 +177,17 @@ async fn active_pod_fails(s: &mut Scenario, active: &Active) -> Result<()> {
     webhook.set(Answer::Fail);
     let at = Moment::now();
     s.order(&active.pod, "crash").await?;
-    eventually("the condition to name the pod", STARTED, async || {
+    eventually("refused strips, and the condition to name the pod", STARTED, async || {
+        ensure!(webhook.asked() >= REFUSALS, "the webhook was asked {} times", webhook.asked());
+        let labels = s.pods().get(&active.pod).await?.metadata.labels.unwrap_or_default();
+        let role = labels.get(s.workload.role_label).map(String::as_str);
+        ensure!(role == Some("active"), "{} is {role:?}", active.pod);
         let (status, _, message) = s.condition(&s.workload.name, "Active").await?;
         let says = message.contains(&active.pod) && message.contains("the active label");
         ensure!(status == "False" && says, "Active is {status}: {message}");
         Ok(())
     })
     .await?;
-    ensure!(webhook.asked() > 0, "no webhook was asked");
     webhook.lift(&active.pod).await?;
     let within = Moment::now().since(at) + STRIPPED_LATE;
     let reasons = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
