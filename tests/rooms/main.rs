@@ -255,8 +255,8 @@ fn named_files(document: &str) -> BTreeSet<String> {
         } else if let Some(folder) = folder
             && let Some(row) = line.strip_prefix("| `")
         {
-            let names = row.split('|').next().unwrap_or_default();
-            named.extend(names.split('`').step_by(2).map(|name| format!("{folder}/{name}")));
+            let cell = row.split('|').next().unwrap_or_default();
+            named.extend(cell.split('`').step_by(2).map(|name| format!("{folder}/{name}")));
         }
     }
     named
