@@ -26,7 +26,7 @@ use tokio::{sync::watch, task::JoinHandle, time};
 use super::{Change, History, Kind, Object, ObjectId, operator_wrote};
 use crate::moment::Moment;
 
-const WATCH_SECONDS: u32 = 10;
+const WATCH_SECONDS: u32 = 4;
 /// How long the API server may be unavailable, and how often to retry.
 const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(200);

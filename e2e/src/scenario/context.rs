@@ -222,12 +222,14 @@ impl Scenario {
         Ok(self.groups().get(&self.workload.name).await?)
     }
 
-    /// The active pod: named by the group's status, and the only one with the active label. Otherwise an error.
+    /// The active pod: named by the group's status, and the workload's only one with the active label. Otherwise an
+    /// error.
     pub async fn active(&self) -> Result<Active> {
         let status = self.group().await?.status.unwrap_or_default();
         let active = status.active.context("the status names no active pod")?;
         let role = &self.workload.role_label;
-        let labelled = self.pods().list(&ListParams::default().labels(&format!("{role}=active"))).await?;
+        let active_label = format!("app={},{role}=active", self.workload.name);
+        let labelled = self.pods().list(&ListParams::default().labels(&active_label)).await?;
         let uids: Vec<_> = labelled.items.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
         ensure!(
             uids == [active.uid.as_str()],

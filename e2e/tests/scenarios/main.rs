@@ -71,11 +71,12 @@ fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
         Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, headless_service, failback;
-        PodFaults: fenced_writer, frozen_pod, existing_cluster, webhook;
+        PodFaults: fenced_writer, frozen_pod, existing_cluster;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing, not_ready;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.
-        Everything: clients_view, node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
+        // The webhook's bystander shows what others notice, so nothing else may run beside it.
+        Everything: webhook, clients_view, node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
             random_faults;
     }
