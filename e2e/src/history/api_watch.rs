@@ -27,6 +27,8 @@ use super::{Change, History, Kind, Object, ObjectId, operator_wrote};
 use crate::moment::Moment;
 
 const WATCH_SECONDS: u32 = 4;
+/// What is recorded. Events matter only where rest is judged, which needs every revision.
+const KINDS: [Kind; 4] = [Kind::Pod, Kind::Service, Kind::EndpointSlice, Kind::LeaderGroup];
 /// How long the API server may be unavailable, and how often to retry.
 const AWAY: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(200);
@@ -68,7 +70,7 @@ impl ApiCollector {
             tasks: Vec::new(),
             client,
         };
-        for kind in Kind::ALL {
+        for kind in KINDS {
             let api = collector.api(kind);
             let list =
                 api.list(&ListParams::default()).await.with_context(|| format!("listing {kind:?}s"))?;
@@ -108,7 +110,7 @@ impl ApiCollector {
     pub async fn catch_up(&self, within: Duration) -> Result<i64> {
         // A list without a resourceVersion reads the newest state.
         let mut now = 0;
-        for kind in Kind::ALL {
+        for kind in KINDS {
             let list = self.api(kind).list(&ListParams::default().limit(1)).await?;
             now = now.max(revision_of(list.metadata.resource_version.as_deref())?);
         }
