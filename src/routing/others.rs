@@ -1,5 +1,5 @@
-//! `EndpointSlices` of Services that the operator does not write. Traffic follows all slices of a Service, whoever
-//! writes them.
+//! `EndpointSlices` of Services that the operator does not write. Traffic follows all slices of a Service, no
+//! matter what writes them.
 //!
 //! `Endpoints` (`core/v1`) need no look of their own: kube-proxy does not read them. Kubernetes copies them into
 //! slices, which are seen here, unless their Service has a selector, they have the label

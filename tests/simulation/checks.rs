@@ -105,7 +105,7 @@ fn a_pod_that_loses_its_role_without_evidence_is_noticed_also_after_lost_commits
     }
 }
 
-/// Otherwise only one of two states would be explored of which one violates an invariant later.
+/// Otherwise the exploration would merge two states, and miss the one that violates an invariant later.
 #[test]
 fn states_that_differ_in_what_the_checks_read_are_different() {
     let model = settled(Faults::default());

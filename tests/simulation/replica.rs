@@ -62,7 +62,7 @@ pub struct Replica {
     pub released: Option<String>,
     pub group_watch: VecDeque<Option<GroupObject>>,
     pub tasks: Vec<Task>,
-    /// The jobs that have ended of effects of which others have not, and the pods that they have shown.
+    /// Finished jobs of effects that still have unfinished ones, and the pods that these jobs have shown.
     pub parts: Vec<(Ticket, Outcome, Vec<Pod>)>,
     /// The database failed over, and this replica has not handled that yet.
     pub doubt: bool,
@@ -352,7 +352,7 @@ impl Replica {
         }
     }
 
-    /// The end of an effect of which this was the last job, and the pods that it has shown.
+    /// The end of an effect whose last job this was, and the pods that it has shown.
     fn joined(&mut self, task: &Task, end: End) -> Option<(End, Vec<Pod>)> {
         let (
             Job::Effect(ticket, effect @ (Effect::Strip { .. } | Effect::Stamp { .. })),

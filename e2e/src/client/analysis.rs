@@ -27,7 +27,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call through a connection of which nothing is known.
+    /// A call through an unknown connection.
     pub fn through_any(at: Moment, end: Moment, answer: Result<String, String>) -> Self {
         Self { at, end, answer, path: String::new(), connection: 0, kept: false }
     }
@@ -64,17 +64,12 @@ impl Calls {
         self.0.len()
     }
 
-    /// The calls, ordered by start time.
-    pub fn iter(&self) -> impl Iterator<Item = &Call> {
-        self.0.iter()
-    }
-
     /// Whether there are no calls.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The calls.
+    /// The calls, ordered by start time.
     pub fn all(&self) -> &[Call] {
         &self.0
     }

@@ -26,8 +26,9 @@ use tokio::{sync::watch, task::JoinHandle, time};
 use super::{Change, History, Kind, Object, ObjectId, operator_wrote};
 use crate::moment::Moment;
 
-const WATCH_SECONDS: u32 = 4;
-/// What is recorded. Events matter only where rest is judged, which needs every revision.
+const WATCH_SECONDS: u32 = 10;
+/// What is recorded. Events are not: the API server has no watch cache for them, so their watch sends no bookmarks and
+/// never shows how far it has got.
 const KINDS: [Kind; 4] = [Kind::Pod, Kind::Service, Kind::EndpointSlice, Kind::LeaderGroup];
 /// How long the API server may be unavailable, and how often to retry.
 const AWAY: Duration = Duration::from_mins(1);

@@ -179,7 +179,7 @@ fn token_of(pod: &PodView) -> Option<i64> {
 /// Who answered, and when nobody did.
 fn answers(pods: &[(String, String)], calls: &Calls) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
-    for call in calls.iter() {
+    for call in calls.all() {
         let who: Vec<usize> = match &call.answer {
             Ok(pod) => pods.iter().rposition(|(_, name)| name == pod).into_iter().collect(),
             Err(_) => Vec::new(),
