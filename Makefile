@@ -30,7 +30,7 @@ test: root prerequisites ## Run everything: formatting, lints, unit, integration
 	scripts/test.sh
 
 .PHONY: mutants
-mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each: ONLY=<words> SHARD=2/8
+mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each: ONLY=<words> SHARD=0/8
 	source scripts/no-cluster.sh; scripts/mutants.py $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
 .PHONY: mutants-generated

@@ -5,30 +5,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-version=0.20.2
-cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
-root=$cache/tools/cargo-deny-$version
-program=$root/bin/cargo-deny
-
-build() {
-  [[ -x "$program" ]] && return
-  mkdir -p "$root"
-  # One build at a time; a second one finds the program of the first.
-  exec 9>"$root/lock"
-  flock 9
-  [[ -x "$program" ]] && return
-  echo "building cargo-deny $version into $root"
-  CARGO_TARGET_DIR=$root/build cargo install --locked --quiet --version "$version" --root "$root" cargo-deny
-  rm -rf "$root/build"
-}
+source scripts/cargo-tool.sh
+cargo_tool cargo-deny 0.20.2
 
 case "${1:-}" in
   build)
-    build
+    build_tool
     ;;
   check)
     shift
-    build
+    build_tool
     # Without a problem it prints warnings of duplicate versions; --log-level error leaves the errors.
     "$program" --locked --log-level error check "$@"
     ;;

@@ -8,22 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-version=27.1.0
-cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
-root=$cache/tools/cargo-mutants-$version
-program=$root/bin/cargo-mutants
-
-build() {
-  [[ -x "$program" ]] && return
-  mkdir -p "$root"
-  # One build at a time; a second one finds the program of the first.
-  exec 9>"$root/lock"
-  flock 9
-  [[ -x "$program" ]] && return
-  echo "building cargo-mutants $version into $root"
-  CARGO_TARGET_DIR=$root/build cargo install --locked --quiet --version "$version" --root "$root" cargo-mutants
-  rm -rf "$root/build"
-}
+source scripts/cargo-tool.sh
+cargo_tool cargo-mutants 27.1.0
 
 # copy <room>: a copy of the sources, to be changed. A room that uses no other but `api` (tests/rooms checks it) is alone
 # with it there, so that one change is compiled in seconds.
@@ -80,10 +66,10 @@ run() {
 
 case "${1:-}" in
   build)
-    build
+    build_tool
     ;;
   run)
-    build
+    build_tool
     run "${@:2}"
     ;;
   *)

@@ -10,7 +10,7 @@ of any language. `tests` are arguments for `cargo test --workspace`; if there ar
 fault. Instead of them there may be a `command`, which is run in the copy.
 
   mutants.py --check                    only checks that each fault fits the sources
-  mutants.py [--shard 2/8] [WORD ...]   runs all faults, or those whose name or file contains a word, or a part of them
+  mutants.py [--shard 0/8] [WORD ...]   runs all faults, or those whose name or file contains a word, or the first eighth
 """
 
 import os
@@ -137,12 +137,12 @@ def table(rows):
 
 
 def choose(mutants, arguments):
-    first, count = 1, 1
+    first, count = 0, 1
     if arguments[:1] == ["--shard"]:
         first, count = (int(number) for number in arguments[1].split("/"))
         arguments = arguments[2:]
     fit = [m for m in mutants if not arguments or any(word in m["name"] + m["file"] for word in arguments)]
-    chosen = fit[first - 1 :: count]
+    chosen = fit[first::count]
     return chosen or sys.exit(f"error: no fault contains {arguments}")
 
 

@@ -78,7 +78,7 @@ pub struct Active {
 impl Scenario {
     /// Runs a scenario in its own namespace: deploys the workload, runs `story`, checks the history, reports, and
     /// deletes the namespace, unless it is kept for the checks of all scenarios together. If it fails, diagnostic data
-    /// is written to files.
+    /// is written to files first.
     pub async fn play(
         stage: &Rc<Stage>,
         name: &str,
@@ -95,25 +95,29 @@ impl Scenario {
         let told = time::timeout(LONGEST + faults_last(), told).await;
         let told = told.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs())));
         stage.together.add(&scenario.faults, &scenario.deadlines);
-        if let Err(error) = told {
-            let dump = match scenario.diagnose().await {
-                Ok(folder) => format!("diagnostic data is in {}", folder.display()),
-                Err(error) => format!("and writing the diagnostic data failed: {error:#}"),
-            };
-            return Err(error.context(dump));
-        }
-        if stage.together.keep(&scenario.namespace) {
-            return Ok(());
-        }
-        let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
+        let Err(error) = told else {
+            let kept = stage.together.keep(&scenario.namespace);
+            return if kept { Ok(()) } else { scenario.delete_namespace().await };
+        };
+        let dump = match scenario.diagnose().await {
+            Ok(folder) => format!("diagnostic data is in {}", folder.display()),
+            Err(error) => format!("and writing the diagnostic data failed: {error:#}"),
+        };
+        let deleted = scenario.delete_namespace().await;
+        let dump = deleted.err().map_or(dump.clone(), |error| format!("{dump}; {error:#}"));
+        Err(error.context(dump))
+    }
+
+    /// Deletes the namespace and waits until it is gone. Otherwise the faults of the next scenario, such as a cordoned
+    /// node, would reach this group, and nothing would explain that it follows them.
+    async fn delete_namespace(&self) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.stage.kube.clone());
         namespaces
-            .delete(&scenario.namespace, &DeleteParams::default())
+            .delete(&self.namespace, &DeleteParams::default())
             .await
             .context("deleting the namespace")?;
-        // Otherwise the faults of the next scenario, such as a cordoned node, would reach this group, and nothing would
-        // explain that it follows them.
         eventually("the namespace to be gone", STARTED, async || {
-            ensure!(namespaces.get_opt(&scenario.namespace).await?.is_none(), "it is still there");
+            ensure!(namespaces.get_opt(&self.namespace).await?.is_none(), "it is still there");
             Ok(())
         })
         .await

@@ -117,19 +117,25 @@ async fn run(entries: Vec<Entry>) -> Result<()> {
     let operator = build_operator().await?;
     let provider = Box::pin(Provider::from_environment()).await?;
     let stage = Stage::start(provider, &beside("leadergroup-e2e")?, &operator).await?;
-    let failed = run_all(&stage, entries).await;
+    let mut failed = run_all(&stage, entries).await;
     let report = target_folder()?.join("e2e-report.json");
     stage.report.write(&report)?;
     progress(&format!("\n{}\n(also in {})", stage.report.table(), report.display()));
-    if let Some(recorder) = &stage.recorder {
-        // Check the whole history once more, including the deletion of the namespaces.
-        let history = stage.together.explain(recorder.history().await?);
-        let checked = check(&history);
-        checked.ok_or_dump(&history, &target_folder()?.join("e2e-dump/all-history.jsonl"))?;
-        progress(&format!("all together: {checked}"));
+    if let Err(error) = check_all(&stage).await {
+        failed.push(format!("all together: {error:#}"));
     }
     if !failed.is_empty() {
         bail!("failed:\n{}", failed.join("\n"));
     }
+    Ok(())
+}
+
+/// Checks the whole history once more, including the deletion of the namespaces.
+async fn check_all(stage: &Stage) -> Result<()> {
+    let Some(recorder) = &stage.recorder else { return Ok(()) };
+    let history = stage.together.explain(recorder.history().await?);
+    let checked = check(&history);
+    checked.ok_or_dump(&history, &target_folder()?.join("e2e-dump/all-history.jsonl"))?;
+    progress(&format!("all together: {checked}"));
     Ok(())
 }
