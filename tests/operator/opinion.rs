@@ -1,6 +1,7 @@
 //! An active pod that its group's owner does not hear, but another replica does.
 
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     time::{Duration, Instant},
 };
@@ -167,6 +168,54 @@ async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_lon
     assert_eq!(active(&pods).await, successor, "{}\n{}", replicas[0].log(), replicas[1].log());
     assert!(!forger.is_finished());
     forger.abort();
+    for replica in &mut replicas {
+        assert!(replica.end().await.0.success(), "{}", replica.log());
+    }
+}
+
+/// The owner has no free descriptor, so it can send no probe.
+#[tokio::test]
+async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
+    let server = ApiServer::shared().await;
+    let namespace = server.namespace("hindered").await;
+    let lock = json!({ "ttl": "3s", "retryInterval": "500ms" });
+    let (groups, pods, _web) = answering_group(server, &namespace, lock).await;
+    let (database, _store) = postgres::migrated().await;
+    let url = database.url();
+    let variables = [
+        ("LEADERGROUP_DATABASE_URL", url.as_str()),
+        ("LEADERGROUP_TTL", "6s"),
+        ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
+        ("LEADERGROUP_LOG_FILTER", "info,leadergroup=debug"),
+    ];
+    let start = |name| Operator::start_as(name, server, &namespace, &variables);
+    let mut replicas = [start("0"), start("1")];
+    let owner = async || {
+        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
+                     join leadergroup.session s on s.id = l.session where not s.dead";
+        usize::try_from(database.number(owner).await).ok()
+    };
+    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
+    eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
+    // The group has gone to the replica that it falls to, and both have probed the active pod.
+    eventually("two sessions with some heartbeats", async || {
+        database.number("select count(*) from leadergroup.session").await == 2 && beats().await >= 16
+    })
+    .await;
+    let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
+    // A group that moves has no owner for a moment.
+    let first = Cell::new(None);
+    eventually("an owner", async || {
+        first.set(owner().await);
+        first.get().is_some()
+    })
+    .await;
+    let first = first.get().expect("just seen");
+    let (active_pod, before) = (active(&pods).await, token().await);
+    replicas[first].allow_descriptors(false);
+    eventually("the other replica to own the group", async || owner().await == Some(1 - first)).await;
+    assert_eq!((active(&pods).await, token().await), (active_pod, before));
+    replicas[first].allow_descriptors(true);
     for replica in &mut replicas {
         assert!(replica.end().await.0.success(), "{}", replica.log());
     }

@@ -22,6 +22,9 @@ use tokio::{
 
 use crate::kubelet::report;
 
+/// How often a socket is looked for. The kernel may leave sockets out of its table while others come and go.
+const ATTEMPTS: usize = 20;
+
 /// A pod whose probe is answered here.
 pub(crate) struct Answering {
     /// The processes that get no answer.
@@ -72,7 +75,9 @@ impl Drop for Answering {
 
 async fn answer(listener: TcpListener, unheard: Arc<Mutex<BTreeSet<u32>>>) {
     while let Ok((stream, from)) = listener.accept().await {
-        let cut = unheard.lock().unwrap().iter().any(|process| is_of(*process, from));
+        // The other side has closed the connection already if there is no such socket.
+        let Some(inode) = (0..ATTEMPTS).find_map(|_| inode_of(from)) else { continue };
+        let cut = unheard.lock().unwrap().iter().any(|process| has_open(*process, inode));
         tokio::spawn(serve(stream, cut));
     }
 }
@@ -87,14 +92,18 @@ async fn serve(mut stream: TcpStream, cut: bool) {
     }
 }
 
-/// Whether the process has a connection from this address.
-fn is_of(process: u32, from: SocketAddr) -> bool {
-    let SocketAddr::V4(from) = from else { return false };
+/// The socket at the other side of a connection from this address.
+fn inode_of(from: SocketAddr) -> Option<u64> {
+    let SocketAddr::V4(from) = from else { return None };
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(from.ip().octets()), from.port());
     let connections = fs::read_to_string("/proc/net/tcp").unwrap();
-    let connection = connections.lines().find(|line| line.split_whitespace().nth(1) == Some(&local));
-    let inode = connection.and_then(|line| line.split_whitespace().nth(9)?.parse::<u64>().ok());
+    let connection = connections.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;
+    let inode = connection.split_whitespace().nth(9)?.parse().ok()?;
+    // A connection that is closed has none.
+    (inode != 0).then_some(inode)
+}
+
+fn has_open(process: u32, inode: u64) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
-    let mut files = files.filter_map(|file| Some(fs::metadata(file.ok()?.path()).ok()?.ino()));
-    inode.is_some_and(|inode| files.any(|file| file == inode))
+    files.filter_map(|file| Some(fs::metadata(file.ok()?.path()).ok()?.ino())).any(|file| file == inode)
 }
