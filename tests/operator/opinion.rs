@@ -186,7 +186,6 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
         ("LEADERGROUP_DATABASE_URL", url.as_str()),
         ("LEADERGROUP_TTL", "6s"),
         ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
-        ("LEADERGROUP_LOG_FILTER", "info,leadergroup=debug"),
     ];
     let start = |name| Operator::start_as(name, server, &namespace, &variables);
     let mut replicas = [start("0"), start("1")];

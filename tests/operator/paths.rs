@@ -4,7 +4,6 @@ use std::{
     collections::BTreeSet,
     fs,
     net::{SocketAddr, UdpSocket},
-    os::unix::fs::MetadataExt as _,
     sync::{Arc, Mutex},
 };
 
@@ -12,6 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
+};
+use rustix::{
+    net::getsockname,
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
 };
 use serde_json::json;
 use tokio::{
@@ -21,9 +24,6 @@ use tokio::{
 };
 
 use crate::kubelet::report;
-
-/// How often a socket is looked for. The kernel may leave sockets out of its table while others come and go.
-const ATTEMPTS: usize = 20;
 
 /// A pod whose probe is answered here.
 pub(crate) struct Answering {
@@ -75,9 +75,7 @@ impl Drop for Answering {
 
 async fn answer(listener: TcpListener, unheard: Arc<Mutex<BTreeSet<u32>>>) {
     while let Ok((stream, from)) = listener.accept().await {
-        // The other side has closed the connection already if there is no such socket.
-        let Some(inode) = (0..ATTEMPTS).find_map(|_| inode_of(from)) else { continue };
-        let cut = unheard.lock().unwrap().iter().any(|process| has_open(*process, inode));
+        let cut = unheard.lock().unwrap().iter().any(|process| is_of(*process, from));
         tokio::spawn(serve(stream, cut));
     }
 }
@@ -92,18 +90,15 @@ async fn serve(mut stream: TcpStream, cut: bool) {
     }
 }
 
-/// The socket at the other side of a connection from this address.
-fn inode_of(from: SocketAddr) -> Option<u64> {
-    let SocketAddr::V4(from) = from else { return None };
-    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(from.ip().octets()), from.port());
-    let connections = fs::read_to_string("/proc/net/tcp").unwrap();
-    let connection = connections.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;
-    let inode = connection.split_whitespace().nth(9)?.parse().ok()?;
-    // A connection that is closed has none.
-    (inode != 0).then_some(inode)
-}
-
-fn has_open(process: u32, inode: u64) -> bool {
+/// Whether the process has a connection from this address. Its sockets are asked one by one: the kernel's table of
+/// connections may leave some out while others come and go, and takes milliseconds to read.
+fn is_of(process: u32, from: SocketAddr) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("the id of a child");
+    let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return false };
     let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
-    files.filter_map(|file| Some(fs::metadata(file.ok()?.path()).ok()?.ino())).any(|file| file == inode)
+    let mut numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok());
+    numbers.any(|number| {
+        let file = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty());
+        file.and_then(getsockname).is_ok_and(|address| SocketAddr::try_from(address) == Ok(from))
+    })
 }

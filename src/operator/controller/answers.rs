@@ -180,6 +180,7 @@ impl Controller {
             // Somebody else changed the group, or this replica itself, and the watch has not shown it yet. It may still
             // have something to report.
             Ok(Reported::Outdated(object)) => {
+                group.report.trouble = None;
                 group.report.spoken = false;
                 group.report.rendered = None;
                 match object {

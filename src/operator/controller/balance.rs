@@ -42,7 +42,8 @@ impl Controller {
         };
         let over = |at: Option<Duration>, pause| at.is_none_or(|at| now >= at + pause);
         let given = self.at_rest(now, |group| {
-            now >= group.held_since + ttl
+            group.is_reported()
+                && now >= group.held_since + ttl
                 && over(group.moved_at.max(group.returned_at), MOVED_PAUSE)
                 && falls_to_other(group)
         });
@@ -61,7 +62,9 @@ impl Controller {
         let given = self.at_rest(now, |group| {
             let rested = group.moved_at.is_none_or(|moved_at| now >= moved_at + HAND_OVER_PAUSE);
             let blind = || self.index.is_blind_to_holder(&group.record().name, now);
-            group.election().is_heard_elsewhere() && (rested || blind())
+            // A replica that can open no connection neither hears the holder nor reaches the API server.
+            let reported = group.is_reported() || group.report.trouble.is_some();
+            group.election().is_heard_elsewhere() && reported && (rested || blind())
         });
         let Some((first, _)) = given.first() else { return };
         tracing::warn!(
@@ -120,13 +123,18 @@ impl Group {
     /// Whether nothing is under way and nothing is wrong, so that another replica can go on as well as this one.
     fn is_at_rest(&self, now: Duration, session_ttl: Duration) -> bool {
         let election = self.election();
-        let report = &self.report;
         self.is_owned()
             && *election.phase() == Phase::Stable
             && !election.busy()
             && (election.holder().is_none() || election.has_healthy_active())
-            && !(report.writing || report.queued || report.rendered.is_none() || self.record().is_deleting())
+            && !self.record().is_deleting()
             && self.trouble.is_none()
             && now >= self.owned_since + session_ttl
+    }
+
+    /// Whether the status says all that this replica knows. Another one cannot report what this one has seen.
+    fn is_reported(&self) -> bool {
+        let report = &self.report;
+        !report.writing && !report.queued && report.rendered.is_some()
     }
 }

@@ -15,6 +15,7 @@ use crate::{
         bench::{TOKEN, holder, pod_ref},
         effect::row_of,
         opinion::{Opinion, What},
+        trouble::Trouble,
     },
 };
 
@@ -74,13 +75,21 @@ struct DeafOwner {
     bench: Bench,
     /// Whether it hears the other pods.
     reaches: bool,
+    written: Written,
     other: Peer,
+}
+
+/// What becomes of its writes of the status.
+enum Written {
+    Done,
+    Failed,
+    Pending,
 }
 
 impl DeafOwner {
     fn new(reaches: bool) -> Self {
         let bench = Bench::before_lists(1, Some("node-8"), SESSION_TTL);
-        let mut this = Self { bench, reaches, other: elsewhere() };
+        let mut this = Self { bench, reaches, written: Written::Done, other: elsewhere() };
         let mut object = group(0);
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
         this.bench.list_groups(vec![object]);
@@ -130,7 +139,16 @@ impl DeafOwner {
             }
             self.bench.turn();
         }
-        self.bench.report(&name(0));
+        match self.written {
+            Written::Done => self.bench.report(&name(0)),
+            Written::Failed => {
+                let (group, uid) = (name(0), group(0).metadata.uid.expect("a UID").into());
+                let reported = Err(Trouble::Unreachable("no descriptors".into()));
+                self.bench.take(Message::Reported { group, uid, reported });
+                self.bench.turn();
+            }
+            Written::Pending => {}
+        }
         let election = election(&self.bench, 0);
         let holder = election.holder().and_then(|pod| election.member(&pod.uid)).expect("the holder");
         assert_eq!(holder.standing, Standing::HeardElsewhere);
@@ -150,4 +168,14 @@ fn a_group_that_was_handed_over_moves_again_after_a_minute() {
 #[test]
 fn an_owner_that_reaches_no_other_node_hands_a_group_over_without_a_pause() {
     assert!(!DeafOwner::new(false).owns_after(6));
+}
+
+/// Another replica cannot report what this one has seen. But if this one cannot either, it does not keep the group.
+#[test]
+fn a_group_is_handed_over_once_its_status_is_written_or_cannot_be_written() {
+    for (written, owns) in [(Written::Done, false), (Written::Failed, false), (Written::Pending, true)] {
+        let mut owner = DeafOwner::new(false);
+        owner.written = written;
+        assert_eq!(owner.owns_after(6), owns);
+    }
 }
