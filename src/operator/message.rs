@@ -76,6 +76,8 @@ pub(super) enum Message {
     Claimed { session: SessionId, answers: Vec<Answered> },
     /// The answer to one that had to be settled.
     Settled { session: SessionId, answer: Box<Answered> },
+    /// These groups, if any, could not be given to other replicas. They are still claimed for this one's session.
+    NotGiven(Vec<GroupName>),
     /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because
     /// the group had changed.
     Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },

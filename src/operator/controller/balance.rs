@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Controller;
 use crate::{
     election::{Event, Phase},
-    operator::{assignment::falls_to, group::Group, object::GroupName, queue::Urgency},
+    operator::{assignment::falls_to, group::Group, message::Message, object::GroupName, queue::Urgency},
 };
 use leadergroup_lock::{Key, SessionId};
 
@@ -109,13 +109,22 @@ impl Controller {
                 notes(group);
             }
         }
-        let keys: Vec<Key> = given.into_iter().map(|(_, key)| key).collect();
-        self.executor.start_silent(Urgency::AtOnce, move |context| async move {
-            if let Err(error) = context.store.unclaim(own, &keys).await {
-                // The claim is still this replica's own, which asks for it again.
-                tracing::debug!(%error, "could not give groups to other replicas");
-            }
+        let (names, keys): (Vec<GroupName>, Vec<Key>) = given.into_iter().unzip();
+        self.executor.start(Urgency::AtOnce, move |context| async move {
+            let given = context.store.unclaim(own, &keys).await;
+            let failed =
+                given.inspect_err(|error| tracing::debug!(%error, "could not give groups to other replicas"));
+            Message::NotGiven(if failed.is_err() { names } else { Vec::new() })
         });
+    }
+
+    /// This replica asks for these groups again, and may then give them away again: they have not moved.
+    pub(super) fn not_given(&mut self, groups: &[GroupName]) {
+        for name in groups {
+            if let Some(group) = self.groups.get_mut(name) {
+                group.moved_at = None;
+            }
+        }
     }
 }
 

@@ -218,6 +218,7 @@ impl Controller {
                 }
             }
             Message::Settled { session, answer } => self.claimed(session, *answer, now),
+            Message::NotGiven(groups) => self.not_given(&groups),
             Message::Owner { group, uid, owner, found } => {
                 if let Err(trouble) = &found {
                     let owner = &owner.name;

@@ -179,3 +179,17 @@ fn a_group_is_handed_over_once_its_status_is_written_or_cannot_be_written() {
         assert_eq!(owner.owns_after(6), owns);
     }
 }
+
+#[test]
+fn a_group_that_could_not_be_given_up_has_not_moved() {
+    for failed in [false, true] {
+        let mut owner = DeafOwner::new(true);
+        assert!(owner.owns_after(58) && !owner.owns_after(4));
+        let groups = if failed { vec![name(0)] } else { Vec::new() };
+        owner.bench.take(Message::NotGiven(groups));
+        owner.bench.claim(owner.bench.own);
+        owner.bench.turn();
+        assert!(owns(&owner.bench, 0));
+        assert_eq!(owner.owns_after(8), !failed);
+    }
+}
