@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # To be sourced: a pinned program of cargo, built once into the cache.
 #   cargo_tool <crate> <version>   sets `program`
 #   build_tool                     builds it; several minutes the first time, nothing after that
