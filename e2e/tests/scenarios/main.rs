@@ -70,8 +70,9 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
+        PodFaults: existing_cluster;
         Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, headless_service, failback;
-        PodFaults: fenced_writer, frozen_pod, existing_cluster;
+        PodFaults: fenced_writer, frozen_pod;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing, not_ready;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.
