@@ -30,13 +30,20 @@ FEWEST = 3
 LIMIT_SECONDS = 900
 
 
+def cargo(mutant, tests):
+    """The arguments of `cargo test`. Unit tests are those of the fault's own package: no other one is built for them."""
+    words = tests.split()
+    package = {"lock": "leadergroup-lock", "e2e": "leadergroup-e2e"}.get(mutant["file"].split("/")[0], "leadergroup")
+    return ["cargo", *(["-p", package] if words[0] == "--lib" else ["--workspace"]), *words]
+
+
 def load():
     found = []
     for file in sorted((ROOT / "tests/mutants").glob("*.toml")):
         for mutant in tomllib.loads(file.read_text())["mutant"]:
             tests = mutant.get("tests", [])
             checks = [["command", mutant["command"]]] if "command" in mutant else []
-            checks += [["cargo", *of.split()] for of in ([tests] if isinstance(tests, str) else tests)]
+            checks += [cargo(mutant, of) for of in ([tests] if isinstance(tests, str) else tests)]
             found.append({**mutant, "room": file.stem, "checks": checks})
     return found
 
@@ -71,6 +78,14 @@ def copy_sources(tree):
             shutil.copy(source, copy)
 
 
+def seed(target):
+    """The dependencies are those of the usual build."""
+    usual = Path(os.environ["CARGO_TARGET_DIR"]) / "debug"
+    if not target.exists() and (usual / "deps").exists():
+        for part in [".fingerprint", "build", "deps"]:
+            shutil.copytree(usual / part, target / "debug" / part, symlinks=True)
+
+
 def run(command, tree, target, limit=None):
     """Returns the exit code, none after the time limit, and the output. Nothing that it started keeps running."""
     environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "RUST_BACKTRACE": "0"}
@@ -93,21 +108,22 @@ def layer(check):
     match check:
         case ["command", command]:
             return "chart" if "test-chart" in command else command
-        case ["cargo", "--test", name, *_]:
+        case ["cargo", "--workspace", "--test", name, *_]:
             return {"scenarios": "scenario"}.get(name, name)
-        case ["cargo", "--lib", *words]:
-            return "e2e checker" if any(word.startswith("history") for word in words) else "unit"
+        case ["cargo", "-p", package, *_]:
+            return "e2e checker" if package == "leadergroup-e2e" else "unit"
     return " ".join(check)
 
 
 def verdict(check, tree, target):
     """Returns one of "passed", "failed", "too long", "does not build" and "no test", and what there is to say about it."""
-    cargo = ["cargo", "test", "--workspace", "--no-fail-fast"]
-    options = check[1:3] if check[1] == "--test" else check[1:2]
-    build = [*cargo, *options, "--no-run"]
-    command = [*cargo, *options, "--", *check[1 + len(options):]]
     if check[0] == "command":
         build, command = ["cargo", "build", "--workspace"], ["bash", "-c", check[1]]
+    else:
+        # What follows "--lib" or "--test <name>" is for the tests.
+        ends = check.index("--lib") + 1 if "--lib" in check else check.index("--test") + 2
+        options = ["cargo", "test", "--no-fail-fast", *check[1:ends]]
+        build, command = [*options, "--no-run"], [*options, "--", *check[ends:]]
     code, output = run(build, tree, target)
     if code != 0:
         return "does not build", output[-3000:]
@@ -158,6 +174,7 @@ def main():
     tree, target = home / "tree", home / "target"
     tree.mkdir(parents=True, exist_ok=True)
     copy_sources(tree)
+    seed(target)
     for check in sorted({tuple(check) for mutant in chosen for check in mutant["checks"]}):
         said, what = verdict(list(check), tree, target)
         print(f'without a fault  {" ".join(check[1:])}: {said}', flush=True)
