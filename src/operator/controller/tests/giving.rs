@@ -88,7 +88,11 @@ enum Written {
 
 impl DeafOwner {
     fn new(reaches: bool) -> Self {
-        let bench = Bench::before_lists(1, Some("node-8"), SESSION_TTL);
+        Self::on("node-8", reaches)
+    }
+
+    fn on(node: &str, reaches: bool) -> Self {
+        let bench = Bench::before_lists(1, Some(node), SESSION_TTL);
         let mut this = Self { bench, reaches, written: Written::Done, other: elsewhere() };
         let mut object = group(0);
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
@@ -192,4 +196,23 @@ fn a_group_that_could_not_be_given_up_has_not_moved() {
         assert!(owns(&owner.bench, 0));
         assert_eq!(owner.owns_after(8), !failed);
     }
+}
+
+/// The group falls to the other one, which does not hear the holder.
+#[test]
+fn a_group_that_was_taken_because_its_holder_is_heard_is_not_given_back_for_minutes() {
+    let mut owner = DeafOwner::on("node-0", true);
+    let mut owns_after = |seconds: u64| {
+        owner.bench.now += s(seconds);
+        for second in 1..=8 {
+            owner.bench.now += s(1);
+            (0..3).for_each(|pod| owner.bench.probe(0, pod, ProbeOutcome::Success));
+            owner.lease(second);
+            owner.bench.report(&name(0));
+            owner.bench.beat(std::slice::from_ref(&owner.other), Yielded::None);
+        }
+        owns(&owner.bench, 0)
+    };
+    assert!(owns_after(0) && owns_after(240));
+    assert!(!owns_after(60));
 }
