@@ -93,11 +93,11 @@ impl Cluster {
     }
 
     /// The running cluster if there is one, otherwise a new one with the default settings that lives as long as this
-    /// value.
+    /// value. One that is being taken down has no socket any more.
     pub async fn attach_or_start() -> Result<Self> {
         match Lock::holder()? {
-            Some(_) => Self::attach(),
-            None => Box::pin(Self::start(Config::default())).await,
+            Some(_) if socket().exists() => Self::attach(),
+            _ => Box::pin(Self::start(Config::default())).await,
         }
     }
 
