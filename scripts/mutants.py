@@ -6,8 +6,9 @@ First the tests that the chosen faults name must pass on the copy as it is: wher
 notice every fault.
 
 There is a file for each room, with at least three faults. In a fault, `find` occurs exactly once in `file`, which may be
-of any language. `tests` are arguments for `cargo test --workspace`; if there are several in a list, each must notice the
-fault. Instead of them there may be a `command`, which is run in the copy.
+of any language. `tests` are arguments for `cargo test`: "--test <name> <words>" for any package, or "--lib <words>" for the
+one that the file belongs to; if there are several in a list, each must notice the fault. Instead of them there may be a
+`command`, which is run in the copy.
 
   mutants.py --check                    only checks that each fault fits the sources
   mutants.py [--shard 0/8] [WORD ...]   runs all faults, or those whose name or file contains a word, or the first eighth

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use leadergroup::api::{LeaderGroup, RoutingSpec, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION};
 use serde_json::json;
@@ -95,32 +95,19 @@ impl Scenario {
         let told = time::timeout(LONGEST + faults_last(), told).await;
         let told = told.unwrap_or_else(|_| Err(anyhow!("it took longer than {} s", LONGEST.as_secs())));
         stage.together.add(&scenario.faults, &scenario.deadlines);
+        let namespace = scenario.namespace.as_str();
         let Err(error) = told else {
-            let kept = stage.together.keep(&scenario.namespace);
-            return if kept { Ok(()) } else { scenario.delete_namespace().await };
+            let kept = stage.together.keep(namespace);
+            return if kept { Ok(()) } else { stage.delete_namespaces(&[namespace]).await };
         };
-        let dump = match scenario.diagnose().await {
+        let mut dump = match scenario.diagnose().await {
             Ok(folder) => format!("diagnostic data is in {}", folder.display()),
             Err(error) => format!("and writing the diagnostic data failed: {error:#}"),
         };
-        let deleted = scenario.delete_namespace().await;
-        let dump = deleted.err().map_or(dump.clone(), |error| format!("{dump}; {error:#}"));
+        if let Err(error) = stage.delete_namespaces(&[namespace]).await {
+            dump.push_str(&format!("; {error:#}"));
+        }
         Err(error.context(dump))
-    }
-
-    /// Deletes the namespace and waits until it is gone. Otherwise the faults of the next scenario, such as a cordoned
-    /// node, would reach this group, and nothing would explain that it follows them.
-    async fn delete_namespace(&self) -> Result<()> {
-        let namespaces: Api<Namespace> = Api::all(self.stage.kube.clone());
-        namespaces
-            .delete(&self.namespace, &DeleteParams::default())
-            .await
-            .context("deleting the namespace")?;
-        eventually("the namespace to be gone", STARTED, async || {
-            ensure!(namespaces.get_opt(&self.namespace).await?.is_none(), "it is still there");
-            Ok(())
-        })
-        .await
     }
 
     /// A scenario for objects that are created elsewhere, in an existing namespace.

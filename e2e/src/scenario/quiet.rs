@@ -3,11 +3,9 @@
 use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, api::DeleteParams};
 use tokio::time::{self, Instant};
 
-use super::{STARTED, Stage, eventually, target_folder};
+use super::{Stage, target_folder};
 use crate::history::operator_writes;
 
 /// How long the groups of the scenarios that ran side by side are watched. It finds everything that is written with a
@@ -35,18 +33,8 @@ pub(super) async fn minute_of_quiet(stage: &Rc<Stage>) -> Result<()> {
         Ok(writes)
     });
     let quiet = quiet.await.with_context(|| format!("a minute of quiet (I8) of the groups in {names:?}"));
-    let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
-    for name in &names {
-        namespaces.delete(name, &DeleteParams::default()).await.context("deleting a namespace")?;
-    }
     // The next scenarios are not to be measured beside this.
-    eventually("the namespaces to be gone", STARTED, async || {
-        for name in &names {
-            ensure!(namespaces.get_opt(name).await?.is_none(), "{name} is still there");
-        }
-        Ok(())
-    })
-    .await?;
+    stage.delete_namespaces(&names).await?;
     quiet
 }
 

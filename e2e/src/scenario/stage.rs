@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, Client};
+use kube::{Api, Client, api::DeleteParams};
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::{Operator, Report, Together};
+use super::{Operator, Report, Together, eventually};
 use crate::{
     cluster::Cluster,
     command,
@@ -23,6 +24,7 @@ use crate::{
 
 /// Variables that a nested Cargo inherits from the outer one.
 const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
+/// Time for the operator to start, or for a namespace to be gone, on a busy machine.
 const READY: Duration = Duration::from_mins(2);
 
 /// State shared by all scenarios.
@@ -101,6 +103,23 @@ impl Stage {
                 .database_url_in_cluster()
                 .map_or_else(|| serde_json::json!({}), |url| self.operator.with_database(&url)),
         ))
+    }
+
+    /// Deletes namespaces and waits until they are gone. Otherwise the faults of the next scenario, such as a cordoned
+    /// node, would reach their groups, and nothing would explain that it follows them.
+    pub(super) async fn delete_namespaces(&self, names: &[&str]) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.kube.clone());
+        for name in names {
+            let deleted = namespaces.delete(name, &DeleteParams::default()).await;
+            deleted.with_context(|| format!("deleting the namespace {name}"))?;
+        }
+        eventually("the namespaces to be gone", READY, async || {
+            for name in names {
+                ensure!(namespaces.get_opt(name).await?.is_none(), "{name} is still there");
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// The cluster with fault injection, or an error if this is not our own cluster.
