@@ -386,14 +386,16 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
         let event = next(&mut events).await;
         assert_eq!(&*event.uid, "u");
         match event.step {
-            ProbeStep::Sent => sent.push((event.seq, event.sent_at)),
+            // On a busy machine a turn comes before the last answer, and takes a number although nothing is sent.
+            ProbeStep::Sent | ProbeStep::Stood => sent.push((event.seq, event.sent_at)),
             ProbeStep::Ended(outcome) => {
                 assert_eq!(outcome, ProbeOutcome::Success);
                 let known = sent.contains(&(event.seq, event.sent_at));
                 assert!(known, "{event:?} was never sent");
                 assert!(ended.insert(event.seq), "{event:?} ended twice");
             }
-            ProbeStep::Stood | ProbeStep::Accepted | ProbeStep::AnsweredLate => panic!("{event:?}"),
+            ProbeStep::Accepted => {}
+            ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
     }
     for (n, pair) in sent.windows(2).enumerate() {
@@ -680,7 +682,8 @@ async fn a_changed_target_is_probed_again_and_an_unchanged_one_is_not() {
     let second = prober.set_target(&uid, &target(two.address, http(), AMPLE, interval)).unwrap();
     assert!(second > first);
     let mut last = next(&mut events).await;
-    while last.seq < second || last.step == ProbeStep::Sent {
+    // On a busy machine the next turn comes before the answer, and is only counted.
+    while last.seq < second || !matches!(last.step, ProbeStep::Ended(_)) {
         last = next(&mut events).await;
     }
     assert_eq!(last.step, ProbeStep::Ended(ProbeOutcome::Success));
