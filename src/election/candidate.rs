@@ -4,8 +4,8 @@ use std::{cmp::Reverse, time::Duration};
 
 use super::{
     event::Outcome,
-    group::{Change, Group},
-    request::MOVE_PAUSE,
+    group::{Change, Group, Phase},
+    request::{MOVE_PAUSE, TRIAL_PAUSE},
     step::Effects,
     world::{Member, Standing},
 };
@@ -154,6 +154,16 @@ impl Group {
         }
     }
 
+    /// A failover does not wait for the dry run of a planned change. The answer is of no use then: nothing was written.
+    pub(super) fn cut_trial_short(&mut self, now: Duration) {
+        let Phase::Trying(change) = &self.phase else { return };
+        let planned = change.reason.is_planned() && self.is_finished();
+        if planned && change.from.as_ref().is_some_and(|from| self.case_against(from).is_some()) {
+            self.awaiting = None;
+            self.settle(now);
+        }
+    }
+
     /// The API server refuses to take the label off the holder of a planned change. The holder works and keeps it. What
     /// was planned is weighed again after a pause.
     pub(super) fn holder_refused(&mut self, change: &Change, message: String, now: Duration) {
@@ -212,11 +222,11 @@ impl Group {
             return self.settle(now);
         }
         self.untried.clear();
-        if change.reason == Reason::Switchover {
-            return self.back_off(now);
-        }
         // The holder works. Its group stays ready for a failover meanwhile.
-        self.move_after = now + MOVE_PAUSE;
+        match change.reason {
+            Reason::Switchover => self.last_request.paused_until = now + TRIAL_PAUSE,
+            _ => self.move_after = now + MOVE_PAUSE,
+        }
         self.settle(now);
     }
 

@@ -72,6 +72,9 @@ impl fmt::Display for SwitchoverRefusal {
 /// next holder may be unfit by the time of the grant, again and again.
 pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 
+/// The pause after a dry run for a request had no definite answer.
+pub(super) const TRIAL_PAUSE: Duration = Duration::from_secs(1);
+
 /// What became of the last request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRequest {
@@ -81,5 +84,7 @@ pub(super) struct LastRequest {
     pub(super) begun: bool,
     /// How often a term was granted for it.
     pub(super) grants: u32,
+    /// The next dry run for it comes after this time.
+    pub(super) paused_until: Duration,
     pub(super) refused: Option<(String, SwitchoverRefusal)>,
 }

@@ -69,8 +69,8 @@ impl Group {
         }
     }
 
-    /// The API server refuses to change these standbys; all others are stamped.
-    fn stamps_refused(&mut self, refused: Vec<(PodRef, String)>) {
+    /// The API server refuses to change these pods; all others are stamped.
+    pub(super) fn stamps_refused(&mut self, refused: Vec<(PodRef, String)>) {
         for (pod, message) in refused {
             if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == pod.uid) {
                 self.refusals.stamp(member, message);

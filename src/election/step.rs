@@ -58,6 +58,7 @@ impl Group {
             }
             Event::Buried | Event::Tick => {}
         }
+        self.cut_trial_short(now);
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
         }
@@ -165,7 +166,10 @@ impl Group {
             }
             (Phase::Fencing(change), Outcome::Promoted) => self.declare(change, false, effects),
             (Phase::Fencing(change), Outcome::Stripped) => self.fenced_off(change, now, effects),
-            (Phase::Fencing(change), Outcome::Stamped(_)) => self.fenced(change, now, effects),
+            (Phase::Fencing(change), Outcome::Stamped(refused)) => {
+                self.stamps_refused(refused);
+                self.fenced(change, now, effects);
+            }
             (Phase::Fencing(change), Outcome::Rechecked { version, declared, row }) => {
                 let stands = self.stands(declared.as_ref(), row.as_ref());
                 self.rechecked_to_fence(change, version, stands, now, effects);

@@ -39,6 +39,7 @@ impl Group {
         let since = known.as_ref().map_or(now, |(_, since)| *since);
         if known.is_none() {
             (self.last_request.begun, self.last_request.grants) = (false, 0);
+            self.last_request.paused_until = now;
         }
         if now >= since + LONGEST {
             let begun = self.last_request.begun;
@@ -54,6 +55,10 @@ impl Group {
     pub(super) fn switch_over(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
         let Some(request) = self.requested().cloned() else { return false };
         let Some((_, since)) = self.last_request.weighed else { return false };
+        if now < self.last_request.paused_until {
+            self.wake_at(self.last_request.paused_until);
+            return false;
+        }
         let target = match self.target(&request, holder) {
             Ok(_) if self.last_request.grants >= MOST_GRANTS => Err(SwitchoverRefusal::Failed),
             target => target,

@@ -26,8 +26,8 @@ pub(super) struct Opinion {
 /// What a replica says of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// It does not hear them: who does? If it is `blind`, it reaches no pod on any other node, and another replica may
-    /// also answer that they do not work.
+    /// It does not hear them: who does? If it is `blind`, the cause is its own, such as a network that reaches no other
+    /// node, and another replica may also answer that they do not work.
     Ask { blind: bool },
     /// It hears them, and would own their groups.
     Vouch,

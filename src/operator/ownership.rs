@@ -11,7 +11,7 @@ use leadergroup_lock::{Claimed, Key, SessionId};
 
 /// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still
 /// free.
-const RECLAIM: Duration = Duration::from_secs(5);
+pub(super) const RECLAIM: Duration = Duration::from_secs(5);
 
 /// Which replica owns a group, as far as this one knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,10 +143,11 @@ impl Claims {
         self.given = true;
     }
 
-    /// This replica gives the group to one that has offered to take it, although the group may fall to this one.
-    pub(super) fn hand_over(&mut self, now: Duration) {
+    /// This replica gives the group to another one, although the group may fall to this one. Until then it does not
+    /// claim the group back.
+    pub(super) fn hand_over(&mut self, until: Duration) {
         (self.last, self.was_ours) = (Ownership::Unowned, false);
-        self.after = now + RECLAIM;
+        self.after = until;
     }
 
     /// This replica offers to take the group over.
@@ -277,7 +278,7 @@ mod tests {
         assert!(!due_at(&mut claims, 106_000), "the offer is over");
         // It is handed over, and does not come back at once.
         let mut given = Claims::default();
-        given.hand_over(now);
+        given.hand_over(now + RECLAIM);
         let falls_to_it = |given: &mut Claims, at| given.due(&key, None, false, &of_chosen, PATIENCE, at);
         assert!(!falls_to_it(&mut given, now) && falls_to_it(&mut given, now + RECLAIM));
         // Its session is gone.

@@ -22,7 +22,7 @@ const RESERVED: usize = 2;
 const LATE_WRITES: usize = 64;
 /// How many of these may be of one namespace and lane.
 const LATE_WRITES_OF_A_NAMESPACE: usize = 16;
-/// How many tasks of a namespace and lane may be under way while one of their writes waits for a webhook.
+/// How many other tasks of a namespace and lane may be under way while a write of one waits for a webhook.
 const PLACES_BESIDE_LATE_WRITES: usize = 8;
 
 /// In which order tasks are started, the most urgent first.
@@ -42,7 +42,7 @@ pub(super) enum Urgency {
     Routine,
     /// A status.
     Report,
-    /// Stamps of standbys, and reads of pods' owners.
+    /// Stamps of standbys, and their dry runs.
     Stamp,
 }
 
@@ -189,7 +189,8 @@ impl<T> Queue<T> {
     fn is_held_up(&self, namespace: Option<&Arc<str>>, lane: Lane) -> bool {
         let found = namespace.and_then(|name| self.namespaces.get(&(name.clone(), lane)));
         found.filter(|_| lane != Lane::AtOnce).is_some_and(|namespace| {
-            namespace.late.taken() > 0 && namespace.tasks.taken() >= PLACES_BESIDE_LATE_WRITES
+            let (tasks, late) = (namespace.tasks.taken(), namespace.late.taken());
+            late > 0 && tasks.saturating_sub(late) >= PLACES_BESIDE_LATE_WRITES
         })
     }
 
@@ -312,7 +313,7 @@ mod tests {
         let (_, one) = queue.take().expect("one is to be started");
         let late = one.give_way();
         let few = take_all(&mut queue);
-        assert_eq!(few.len(), PLACES_BESIDE_LATE_WRITES - 1);
+        assert_eq!(few.len(), PLACES_BESIDE_LATE_WRITES);
         drop(late);
         assert!(take_all(&mut queue).len() > PLACES_BESIDE_LATE_WRITES, "none hangs");
     }
@@ -324,7 +325,8 @@ mod tests {
             queue.put(Urgency::Stamp, Some("shop"), Urgency::Stamp);
         }
         let stamps = take_all(&mut queue);
-        let late: Vec<_> = stamps.iter().map(|(_, place)| place.give_way()).collect();
+        let late: Vec<_> =
+            stamps[PLACES_BESIDE_LATE_WRITES..].iter().map(|(_, place)| place.give_way()).collect();
         for urgency in [Urgency::AtOnce, Urgency::Finish, Urgency::Stamp] {
             queue.put(urgency, Some("shop"), urgency);
         }

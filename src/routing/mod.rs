@@ -130,35 +130,43 @@ impl Router {
         what: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RoutingError> {
-        let answer = match &self.on_late {
-            Some(on_late) => self.wait(what, on_late, call).await,
-            None => self.call(what, call).await,
-        };
+        let answer = self.wait(what, PATIENCE, call).await;
         if let Some(on_write) = &self.on_write {
             on_write(kind, answer.as_ref().err());
         }
         answer
     }
 
-    /// A write that waits for its answer for as long as the API server may wait for webhooks.
+    /// A dry run. It waits for webhooks as a write does, and no longer than any other call, because nothing is lost if
+    /// it ends early.
+    async fn try_out<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, RoutingError> {
+        self.wait(what, self.call_timeout, call).await
+    }
+
+    /// A call that may wait for webhooks. After a moment it leaves its place to others, and may wait for `patience`.
     ///
-    /// Ending the request early would cancel the write, so no write would succeed behind a webhook that hangs, although
-    /// the API server would store it once the webhook's time is up, or say that it was not stored. It may take so long
-    /// because every write is bound to what was read: to a version, or to the previous declaration. A late one finds
-    /// another.
+    /// A write waits for its answer for as long as the API server may wait for webhooks. Ending the request early would
+    /// cancel the write, so no write would succeed behind a webhook that hangs, although the API server would store it
+    /// once the webhook's time is up, or say that it was not stored. It may take so long because every write is bound
+    /// to what was read: to a version, or to the previous declaration. A late one finds another.
     async fn wait<T>(
         &self,
         what: &'static str,
-        on_late: &OnLate,
+        patience: Duration,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RoutingError> {
+        let Some(on_late) = &self.on_late else { return self.call(what, call).await };
         let mut call = pin!(call);
         let soon = GIVE_WAY.min(self.call_timeout);
         let (answer, after) = if let Ok(answer) = timeout(soon, &mut call).await {
             (Ok(answer), soon)
         } else {
             let late = on_late();
-            let after = if late.is_some() { PATIENCE.max(self.call_timeout) } else { self.call_timeout };
+            let after = if late.is_some() { patience.max(self.call_timeout) } else { self.call_timeout };
             (timeout(after.saturating_sub(soon), call).await, after)
         };
         match answer {
@@ -195,4 +203,32 @@ fn is_absence<K: Resource<DynamicType = ()>>(status: &Status, name: &str) -> boo
         details.name == name && details.kind == K::plural(&()) && details.group == K::group(&())
     };
     status.code == 404 && status.reason == "NotFound" && details.is_some_and(this)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::pending,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dry_run_leaves_its_place_and_ends_at_the_time_limit_of_a_call() {
+        let service = tower::service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Infallible>>());
+        let (limit, left) = (Duration::from_millis(20), Arc::new(AtomicUsize::new(0)));
+        let count = left.clone();
+        let router = Router::new(Client::new(service, "shop"), limit).patient(Arc::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Some(Box::new(()))
+        }));
+        let answer = router.try_out("try", pending::<Result<(), kube::Error>>()).await;
+        assert!(matches!(answer, Err(RoutingError::Timeout { after, .. }) if after == limit));
+        assert_eq!(left.load(Ordering::Relaxed), 1);
+    }
 }

@@ -267,10 +267,10 @@ impl Router {
         let (api, params) = (self.pods(group), PatchParams { dry_run: true, ..as_manager() });
         let patch = Patch::Merge(&patch);
         let what = match marking {
-            Marking::Active { .. } => "find out whether a pod can be labelled active",
-            _ => "find out whether the active label can be taken off a pod",
+            Marking::Active { .. } => "label a pod active (dry run)",
+            _ => "take the active label off a pod (dry run)",
         };
-        match self.call(what, api.patch(&pod.name, &params, &patch)).await {
+        match self.try_out(what, api.patch(&pod.name, &params, &patch)).await {
             Ok(_) => Ok(Trial::Accepted),
             // A webhook cannot be asked by a dry run. That is no refusal.
             Err(refused) if refused.code() == Some(400) => Ok(Trial::Accepted),

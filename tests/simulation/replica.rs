@@ -196,9 +196,15 @@ impl Replica {
             self.released = former.map(|former| former.uid.clone());
         }
         let former = former.filter(|_| !planned);
-        // A holder that has lost its label, and which the API server refuses to label again, is no longer active.
+        // A holder that has lost its label is no longer active. It does not get it back if the API server refuses that,
+        // or if another group selects it, too.
         let refused = |former: &PodRef| entry.machine.refused().any(|(pod, _)| pod.pod.uid == former.uid);
-        let former = former.filter(|former| grant.reason != Reason::LabelLost || !refused(former));
+        let contested = |former: &PodRef| {
+            let member = entry.machine.member(&former.uid);
+            member.is_some_and(|member| member.standing == Standing::Contested)
+        };
+        let former = former
+            .filter(|former| grant.reason != Reason::LabelLost || !(refused(former) || contested(former)));
         let against = |former: &PodRef| self.against.get(&former.uid);
         self.replaced = former.map(|former| (former.uid.clone(), against(former).map(|(_, at)| *at)));
         let ended = |former: &PodRef| {

@@ -140,6 +140,31 @@ fn each_candidate_is_tried_once_if_dry_runs_are_not_answered_and_then_a_pause_fo
     }
 }
 
+#[test]
+fn a_failover_does_not_wait_for_the_dry_run_of_a_planned_change() {
+    for world in [requested(None), requested(Some("b")), cordoned(), rollout(), preferring_b()] {
+        let mut case = Case::trying(world.clone());
+        assert_eq!(case.effect(), dry_run("b"));
+        let late = case.asked[0].0;
+        let mut failed = world.clone();
+        failed.members[0].standing = Standing::Silent;
+        case.world(failed);
+        assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::Silent));
+        case.group.step(Event::Outcome(late, refused(), case.group.world().clone()), case.now);
+        assert!(case.group.busy(), "the answer to the dry run is of no use");
+        // Nor for the next one, after one that was not answered.
+        let mut case = Case::trying(world);
+        while !case.asked.is_empty() {
+            assert_eq!(case.group.holder(), Some(&pod("a")));
+            case.answer(Outcome::Failed);
+        }
+        let mut failed = case.group.world().clone();
+        failed.members[0].standing = Standing::Silent;
+        case.world(failed);
+        assert_eq!(case.grant().reason, Reason::Silent);
+    }
+}
+
 /// Brings a planned change to b to its promotion, after which a has no label.
 fn to_the_promotion() -> Case {
     let mut case = Case::stable(requested(Some("b")));
@@ -195,5 +220,19 @@ fn a_promotion_that_fails_again_and_again_gives_way_to_a_pod_that_works() {
     assert_eq!((failed, grant.holder), (4, pod("a")));
     // One of the promotions may still take effect. So b is written before the next term is declared.
     case.answer(Outcome::Granted { token: 7 });
-    assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![known("b")] });
+    let stamp = Effect::Stamp { token: 6, pods: vec![known("b")] };
+    assert_eq!(case.effect(), stamp);
+    // As long as it cannot be written, the status says so, and no other pod follows.
+    for _ in 0..3 {
+        case.answer(Outcome::Stamped(vec![(pod("b"), "denied the request".to_owned())]));
+        let refused: Vec<_> = case.group.refused().map(|(member, _)| member.pod.clone()).collect();
+        assert_eq!(refused, [pod("b")]);
+        loop {
+            match next(&mut case) {
+                Effect::Verify(_) => case.answer(Outcome::Verified(None)),
+                Effect::Grant(grant) => case.answer(Outcome::Granted { token: grant.expected + 1 }),
+                other => break assert_eq!(other, stamp),
+            }
+        }
+    }
 }

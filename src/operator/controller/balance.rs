@@ -1,12 +1,15 @@
-//! Giving groups to other replicas: to those that they fall to, so that a replica that joins gets its share; and to
-//! those that hear a holder that this replica does not hear.
+//! Giving groups to other replicas: to those that they fall to, so that a replica that joins gets its share; to those
+//! that hear a holder that this replica does not hear; and to any, if this replica can judge no pod of a group.
 
 use std::time::Duration;
 
 use super::Controller;
 use crate::{
     election::{Event, Phase},
-    operator::{assignment::falls_to, group::Group, message::Message, object::GroupName, queue::Urgency},
+    operator::{
+        assignment::falls_to, group::Group, message::Message, object::GroupName, ownership::RECLAIM,
+        queue::Urgency,
+    },
 };
 use leadergroup_lock::{Key, SessionId};
 
@@ -60,11 +63,10 @@ impl Controller {
     pub(super) fn hand_over(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
         let given = self.at_rest(now, |group| {
-            let rested = group.moved_at.is_none_or(|moved_at| now >= moved_at + HAND_OVER_PAUSE);
             let blind = || self.index.is_blind_to_holder(&group.record().name, now);
             // A replica that can open no connection neither hears the holder nor reaches the API server.
             let reported = group.is_reported() || group.report.trouble.is_some();
-            group.election().is_heard_elsewhere() && reported && (rested || blind())
+            group.election().is_heard_elsewhere() && reported && (has_rested(group, now) || blind())
         });
         let Some((first, _)) = given.first() else { return };
         tracing::warn!(
@@ -75,7 +77,32 @@ impl Controller {
         );
         self.give(own, given, now, |group| {
             group.moved_at = Some(now);
-            group.claims.hand_over(now);
+            group.claims.hand_over(now + RECLAIM);
+        });
+    }
+
+    /// Gives up groups without a holder that only another replica could find one for, because this one cannot judge any
+    /// of their pods. To be called once a heartbeat. If no other replica takes them, this one claims them again.
+    pub(super) fn give_up(&mut self, now: Duration) {
+        let Some(own) = self.may_give().filter(|_| self.index.lock().working().nth(1).is_some()) else {
+            return;
+        };
+        let given = self.at_rest(now, |group| {
+            let judges_none = || self.index.judges_no_pod(&group.record().name, now);
+            group.election().holder().is_none() && has_rested(group, now) && judges_none()
+        });
+        let Some((first, _)) = given.first() else { return };
+        tracing::warn!(
+            groups = given.len(),
+            group = %first,
+            "this replica can probe none of the pods of groups without an active pod: giving the groups to other replicas. \
+             The condition Probed says why"
+        );
+        // Others claim a group that does not fall to them after half of the ttl.
+        let until = now + self.session_ttl;
+        self.give(own, given, now, |group| {
+            group.moved_at = Some(now);
+            group.claims.hand_over(until);
         });
     }
 
@@ -126,6 +153,11 @@ impl Controller {
             }
         }
     }
+}
+
+/// Whether the last hand-over of the group is long enough ago for another one.
+fn has_rested(group: &Group, now: Duration) -> bool {
+    group.moved_at.is_none_or(|moved_at| now >= moved_at + HAND_OVER_PAUSE)
 }
 
 impl Group {

@@ -43,6 +43,7 @@ impl Controller {
             Request::AskForClaims => {
                 self.ask_for_claims();
                 self.hand_over(now);
+                self.give_up(now);
                 self.balance(now);
             }
             Request::OutageOver => {

@@ -207,6 +207,15 @@ impl Index {
         self.holder_node(name).is_some_and(|node| self.reach.cuts_off(node, now))
     }
 
+    /// Whether this replica can judge none of the group's pods, for reasons of its own.
+    pub(super) fn judges_no_pod(&self, name: &GroupName, now: Duration) -> bool {
+        let pods = self.groups.get(name).into_iter().flat_map(|group| group.pods.values());
+        let mut probed = pods.filter(|pod| pod.facts().target().is_some()).peekable();
+        let cannot =
+            |pod: &pod::TrackedPod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now);
+        probed.peek().is_some() && probed.all(|pod| cannot(pod))
+    }
+
     pub(super) fn lock(&self) -> &LockView {
         &self.lock
     }

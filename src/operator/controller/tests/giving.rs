@@ -10,7 +10,7 @@ use super::*;
 use crate::{
     api::HumanDuration,
     election::{Event, Outcome, Standing},
-    health::ProbeOutcome,
+    health::{ProbeOutcome, VoidCause},
     operator::{
         bench::{TOKEN, holder, pod_ref},
         effect::row_of,
@@ -215,4 +215,41 @@ fn a_group_that_was_taken_because_its_holder_is_heard_is_not_given_back_for_minu
     };
     assert!(owns_after(0) && owns_after(240));
     assert!(!owns_after(60));
+}
+
+/// The active pod is gone, and the lock was freed. This replica can send no probes to the others.
+#[test]
+fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
+    let (failed, other) = (ProbeOutcome::Void(VoidCause::Descriptors), elsewhere());
+    for (second_pod, others, gives) in [
+        (failed, std::slice::from_ref(&other), true),
+        (ProbeOutcome::Unanswered, std::slice::from_ref(&other), false),
+        (failed, &[], false),
+    ] {
+        let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
+        let mut object = group(0);
+        (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+        bench.list_groups(vec![object]);
+        let gone = bench.pod(0, 0, true);
+        bench.take(Message::Pod(None, watcher::Event::Delete(gone)));
+        bench.beat(others, Yielded::None);
+        let free = LockRow { holder: None, ..row(0, bench.own) };
+        bench.within(|controller, now| {
+            let world = controller.prepare(&name(0), now).expect("the group");
+            controller.step(
+                &name(0),
+                Event::Owned { seed: Uuid::nil(), row: Some(row_of(free)), world },
+                now,
+            );
+        });
+        for _ in 0..8 {
+            bench.now += s(1);
+            bench.probe(0, 1, failed);
+            bench.probe(0, 2, second_pod);
+            bench.turn();
+        }
+        assert!(owns(&bench, 0) && election(&bench, 0).holder().is_none());
+        bench.beat(others, Yielded::None);
+        assert_eq!(owns(&bench, 0), !gives, "{second_pod:?}, {others:?}");
+    }
 }

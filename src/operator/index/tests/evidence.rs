@@ -299,7 +299,7 @@ fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holde
         case.index.advance(case.now);
     }
     assert!(
-        matches!(&asked[..], [(4, Request::AskOthers { pod, blind: false, .. })] if **pod == *"a"),
+        matches!(&asked[..], [(4, Request::AskOthers { pod, blind: true, .. })] if **pod == *"a"),
         "{asked:?}"
     );
     assert_eq!(case.dirty(), ["web"], "there is something to report");
