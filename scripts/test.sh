@@ -74,23 +74,19 @@ cargo test --workspace --no-run
 step "the test cluster's programs: waiting for the build"
 join "the build of the test cluster's programs"
 
-# Most tests wait most of the time, for servers and for leases to end. So tests that need only PostgreSQL run in
-# parallel with those that need an API server and the first of the end-to-end tests. The simulation only computes; it
-# gets the remaining CPU time.
-step "in the background: the simulation, tests with PostgreSQL"
+# Most tests wait most of the time, for servers and for leases to end. So those that need only PostgreSQL, and those of
+# the cluster itself, run in parallel with those that need an API server. The simulation only computes; it gets the
+# remaining CPU time.
+step "in the background: the simulation, tests with PostgreSQL, the cluster's own test"
 beside "the simulation" nice -n 19 cargo test --workspace --test simulation
 RUST_TEST_THREADS=4 beside "tests with PostgreSQL" \
   cargo test --workspace --no-fail-fast "${with_postgres[@]/#/--test=}"
+beside "the cluster's own test" cargo test --workspace --test cluster
 
 step "unit and integration tests"
 RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
-# Each of these tests has its own operator, and mostly waits for it.
-RUST_TEST_THREADS=8 cargo test --workspace --test operator
 cargo test --workspace --doc
 cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
-
-step "a small fleet"
-cargo test --workspace --bench fleet
 
 step "chart"
 scripts/test-chart.sh
@@ -100,22 +96,30 @@ join "the build of cargo-deny"
 scripts/cargo-deny.sh check bans licenses sources
 
 step "end to end: the cluster"
-cargo test --workspace --test cluster
+join "the cluster's own test"
 
 step "tests with PostgreSQL"
 join "tests with PostgreSQL"
 
-# Scenarios with exclusive use of the cluster mostly wait, for example for a minute without a database. The lock's
-# tests, which keep the machine busy, run in the meantime.
+# Once the scenarios that run side by side have ended, the cluster mostly waits, for example for a minute without a
+# database. The tests of the lock and of the operator, and a small fleet, run in the meantime. They give way to the
+# cluster, whose times are judged.
+in_the_meantime() {
+  grep -q -e '^a minute of quiet' -e '^scenarios with exclusive use' -e '^error' < <(tail -n +1 -f "$1")
+  RUST_TEST_THREADS=4 cargo test --workspace --test lock
+  # Each of these tests has its own operator, and mostly waits for it.
+  RUST_TEST_THREADS=8 cargo test --workspace --test operator
+  cargo test --workspace --bench fleet
+}
+export -f in_the_meantime
 touch "$logs/scenarios"
-RUST_TEST_THREADS=4 beside "tests of the lock" bash -c '
-  tail -n +1 -f "$0" | grep -q -e "^scenarios with exclusive use of the cluster" -e "^test result"
-  exec cargo test --workspace --test lock' "$logs/scenarios"
+beside "tests of the lock and of the operator, a small fleet" \
+  nice -n 5 bash -euo pipefail -c 'in_the_meantime "$0"' "$logs/scenarios"
 step "end to end: the scenarios"
 cargo test --workspace --test scenarios 2>&1 | tee "$logs/scenarios"
 
 step "the simulation"
 join "the simulation"
 
-step "tests of the lock"
-join "tests of the lock"
+step "tests of the lock and of the operator, a small fleet"
+join "tests of the lock and of the operator, a small fleet"

@@ -45,7 +45,7 @@ impl Group {
         let token = Some(self.declared.token);
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
-            let refused = self.refusals.has(&member.pod.uid) || self.untried.contains(&member.pod.uid);
+            let refused = self.refusals.has(&member.pod.uid) || self.unanswered.contains(&member.pod.uid);
             let outdated = self.is_outdated(member, lost);
             let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
@@ -141,7 +141,7 @@ impl Group {
             Outcome::Accepted => {}
             Outcome::Refused(message) => return self.promotion_refused(change, message, now, effects),
             Outcome::HolderRefused(message) => return self.holder_refused(&change, message, now),
-            _ => return self.untried(change, now, effects),
+            _ => return self.trial_unanswered(change, now, effects),
         }
         if self.is_finished() {
             // No token was used, so a lost label can be put back at once.
@@ -188,9 +188,9 @@ impl Group {
 
     /// A dry run had no definite answer. It may be this pod alone that a webhook does not answer for, so a pod that
     /// needs no dry run takes its place, if there is still a reason to change the holder.
-    pub(super) fn untried(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+    pub(super) fn trial_unanswered(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         if change.reason.is_planned() && self.is_finished() {
-            return self.untried_plan(&change, now);
+            return self.plan_unanswered(&change, now);
         }
         let fails = |holder: &PodRef| self.case_against(holder).is_some();
         let goes_on = !self.is_finished()
@@ -207,21 +207,21 @@ impl Group {
 
     /// The same before a planned change. The change is weighed again, as its cause may be over. Pods that were not
     /// tried yet are preferred then. If there are none, a pause follows.
-    fn untried_plan(&mut self, change: &Change, now: Duration) {
+    fn plan_unanswered(&mut self, change: &Change, now: Duration) {
         let uid = &change.holder.uid;
-        let again = self.untried.contains(uid);
-        self.untried.push(uid.clone());
+        let again = self.unanswered.contains(uid);
+        self.unanswered.push(uid.clone());
         let leads_on = change.reason == Reason::NodeCordoned
             || (change.reason == Reason::Switchover && self.names_no_pod());
         let other = self.best(change.from.as_ref(), |member| {
             let moves = Some(&member.pod) != change.from.as_ref();
-            moves && self.may_follow(member, change.reason) && !self.untried.contains(&member.pod.uid)
+            moves && self.may_follow(member, change.reason) && !self.unanswered.contains(&member.pod.uid)
         });
         let fails = change.from.as_ref().is_none_or(|from| self.case_against(from).is_some());
         if fails || (leads_on && !again && other.is_some()) {
             return self.settle(now);
         }
-        self.untried.clear();
+        self.unanswered.clear();
         // The holder works. Its group stays ready for a failover meanwhile.
         match change.reason {
             Reason::Switchover => self.last_request.paused_until = now + TRIAL_PAUSE,

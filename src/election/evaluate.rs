@@ -84,6 +84,9 @@ impl Group {
                     || self.fail_back(holder, now, effects));
             if !hands_over {
                 self.failures = 0;
+                if self.keeps_its_label() {
+                    self.refusals.stays(&holder.uid);
+                }
                 self.stamp_standbys(&holder.uid, now, effects);
             }
         } else if now < self.relabel_after {

@@ -127,7 +127,7 @@ pub struct Group {
     /// The UID of the pod that passed the last dry run: the API server would let it be labelled active.
     pub(super) accepted: Option<String>,
     /// The UIDs of the pods whose dry runs for the present change had no definite answer.
-    pub(super) untried: Vec<String>,
+    pub(super) unanswered: Vec<String>,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
     /// The pods that failed lately. Kept while other replicas own the group.
@@ -188,7 +188,7 @@ impl Group {
             refusals: Refusals::default(),
             retried: None,
             accepted: None,
-            untried: Vec::new(),
+            unanswered: Vec::new(),
             last_request: LastRequest::default(),
             lapses: Lapses::default(),
             move_after: Duration::ZERO,

@@ -75,6 +75,13 @@ impl Refusals {
         self.stamps.remove(uid);
     }
 
+    /// Nobody wants to take the label off this pod any more, for which that was refused.
+    pub(super) fn stays(&mut self, uid: &str) {
+        if !self.bars_stamp(uid) {
+            self.stamps.remove(uid);
+        }
+    }
+
     /// The group's pods as they are now.
     pub(super) fn refresh(&mut self, members: &[Member]) {
         refresh(&mut self.promotions, members, false);

@@ -266,7 +266,7 @@ impl Group {
         (self.failures, self.conflicts, self.stamp_failures) = (0, 0, 0);
         self.unused.forget();
         self.last_request = LastRequest::default();
-        self.untried.clear();
+        self.unanswered.clear();
         (self.suspect, self.retried) = (None, None);
         self.preferred = None;
     }
@@ -287,7 +287,7 @@ impl Group {
     /// restored backup set one of these back, the others still have it.
     pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) {
         self.accepted = None;
-        self.untried.clear();
+        self.unanswered.clear();
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.declared.token, i64::max);
         let id = Uuid::from_u128(self.seed.wrapping_add(u128::from(self.tickets)));

@@ -1185,6 +1185,23 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
 }
 
+/// The declared term, which the row has lost, was not carried out: the pod of the term before is still labelled.
+#[test]
+fn after_lost_commits_the_pod_that_is_labelled_keeps_the_role_if_it_works() {
+    let regained = |standing| {
+        let world = World { declared: declaration(6, Some("b"), &["a"]), ..with(standing) };
+        let mut case = Case::new(world, row(4, Some("c"), true));
+        assert_eq!(case.effect(), Effect::Verify(pod("b")));
+        case.answer(Outcome::Verified(None));
+        case
+    };
+    let grant = regained(Standing::Eligible).grant();
+    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::LostCommits));
+    for standing in [Standing::Silent, Standing::Unproven] {
+        assert!(matches!(regained(standing).effect(), Effect::Strip { .. }), "{standing:?}");
+    }
+}
+
 #[test]
 fn a_declaration_of_another_replica_triggers_a_read() {
     let mut case = Case::stable(settled());

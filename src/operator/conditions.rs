@@ -225,7 +225,9 @@ fn refusal(view: View) -> String {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    format!("; {}{more} cannot become active: {}", member.pod.name, first.message)
+    let what =
+        if member.role == Role::Active { "cannot lose the active label" } else { "cannot become active" };
+    format!("; {}{more} {what}: {}", member.pod.name, first.message)
 }
 
 fn routed(view: View) -> Finding {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::time::{self, Instant};
 
 use super::{Stage, target_folder};
-use crate::history::operator_writes;
+use crate::{command::progress, history::operator_writes};
 
 /// How long the groups of the scenarios that ran side by side are watched. It finds everything that is written with a
 /// shorter period.
@@ -21,6 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) async fn minute_of_quiet(stage: &Rc<Stage>) -> Result<()> {
     let kept = stage.together.end();
     let Some(recorder) = stage.recorder.as_ref().filter(|_| !kept.is_empty()) else { return Ok(()) };
+    progress("a minute of quiet for the groups of these scenarios");
     let names: Vec<&str> = kept.iter().map(String::as_str).collect();
     time::sleep(REPORTED).await;
     let revision = recorder.revision().await?;

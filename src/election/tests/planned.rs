@@ -117,6 +117,12 @@ fn a_planned_change_waits_if_the_label_cannot_be_taken_off_the_holder() {
             assert_eq!(case.effect(), dry_run("b"), "it is tried again");
             case.answer(words());
         }
+        // The cause of the change is over.
+        let mut over = Case { group: case.group.clone(), now: case.now, asked: Vec::new(), tries: true };
+        over.world(settled());
+        over.now += Duration::from_secs(20);
+        over.step(Event::Tick);
+        assert_eq!(over.group.refused().count(), 0, "nobody wants to change it any more");
         // A failover does not depend on a dry run.
         let mut failed = world;
         failed.members[0].standing = Standing::Silent;
