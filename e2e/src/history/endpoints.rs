@@ -88,7 +88,8 @@ fn wrong(
             let text = format!("lists {pod}, which was not active with the stamp {stamp} before");
             Some((Invariant::GrantedAndDeclared, text))
         }
-        Some(Some(ended)) if change.seen > ended.plus(CHANGE_IS_OVER) => {
+        // Nothing is sent to an endpoint that neither is ready nor serves.
+        Some(Some(ended)) if slice.serving.contains(pod) && change.seen > ended.plus(CHANGE_IS_OVER) => {
             let since = change.seen.since(*ended);
             Some((Invariant::NoLateWrites, format!("lists {pod}, which ceased to be active {since:?} ago")))
         }

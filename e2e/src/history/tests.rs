@@ -137,9 +137,13 @@ impl Tape {
     }
 
     fn managed_slice_of(&mut self, family: &str, token: i64, pods: &[&str]) -> i64 {
+        self.managed_slice_with(family, token, pods, &ready())
+    }
+
+    fn managed_slice_with(&mut self, family: &str, token: i64, pods: &[&str], conditions: &Value) -> i64 {
         let name = format!("web-leadergroup-{}", family.to_lowercase());
         let endpoints: Vec<Value> =
-            pods.iter().map(|pod| json!({ "targetRef": { "uid": pod }, "conditions": ready() })).collect();
+            pods.iter().map(|pod| json!({ "targetRef": { "uid": pod }, "conditions": conditions })).collect();
         let json = json!({
             "metadata": {
                 "name": name, "uid": name,
@@ -413,6 +417,9 @@ fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_a
             late.pod("a", Some("standby"), Some("g/2"));
         }
         pass(&mut late, 10);
+        // A write that takes it out of use may be late: the API server was away, for example.
+        late.managed_slice_with("IPv4", 1, &["a"], &json!({ "ready": false, "serving": false }));
+        assert_eq!(late.violated(), [], "gone: {gone}");
         late.managed_slice(1, &["a"]);
         assert_eq!(late.violated(), [Invariant::NoLateWrites], "gone: {gone}");
     }

@@ -160,10 +160,13 @@ fn a_failover_does_not_wait_for_the_dry_run_of_a_planned_change() {
         assert!(case.group.busy(), "the answer to the dry run is of no use");
         // Nor for the next one, after one that was not answered.
         let mut case = Case::trying(world);
-        while !case.asked.is_empty() {
+        for _ in 0..2 {
             assert_eq!(case.group.holder(), Some(&pod("a")));
-            case.answer(Outcome::Failed);
+            if !case.asked.is_empty() {
+                case.answer(Outcome::Failed);
+            }
         }
+        assert!(case.asked.is_empty(), "each candidate is tried once");
         let mut failed = case.group.world().clone();
         failed.members[0].standing = Standing::Silent;
         case.world(failed);
