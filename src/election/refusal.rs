@@ -110,8 +110,10 @@ impl Refusals {
         self.of(uid).is_some()
     }
 
+    /// The last write to the pod that was refused.
     pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
-        self.promotions.get(uid).or_else(|| self.stamps.get(uid))
+        let refused = [&self.stamps, &self.promotions].into_iter().filter_map(|refused| refused.get(uid));
+        refused.max_by_key(|entry| entry.at)
     }
 
     /// When the next pause ends.

@@ -234,8 +234,8 @@ fn a_promotion_that_fails_again_and_again_gives_way_to_a_pod_that_works() {
     // As long as it cannot be written, the status says so, and no other pod follows.
     for _ in 0..3 {
         case.answer(Outcome::Stamped(vec![(pod("b"), "denied the request".to_owned())]));
-        let refused: Vec<_> = case.group.refused().map(|(member, _)| member.pod.clone()).collect();
-        assert_eq!(refused, [pod("b")]);
+        let (refused, why) = case.group.refused().next().expect("it is known");
+        assert_eq!((&refused.pod, why.message.as_str()), (&pod("b"), "denied the request"));
         loop {
             match next(&mut case) {
                 Effect::Verify(_) => case.answer(Outcome::Verified(None)),
