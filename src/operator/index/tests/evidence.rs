@@ -279,6 +279,16 @@ fn a_question_is_answered_when_the_pod_answers_or_a_replica_that_sees_answers_on
 }
 
 #[test]
+fn a_question_about_a_pod_that_is_not_active_has_no_effect() {
+    let mut case = Case::web();
+    let [this, other] = [(); 2].map(|()| SessionId::new());
+    case.beat(this, &[this, other]);
+    let pods = ["a", "b"].map(Into::into).to_vec();
+    let requests = case.apply(Event::Opinion(other, Opinion { what: What::Ask { blind: false }, pods }));
+    assert!(matches!(&requests[..], [Request::ProbeNow(uid)] if **uid == *"a"), "{requests:?}");
+}
+
+#[test]
 fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holder_only() {
     let mut case = Case::web();
     let [this, other] = [(); 2].map(|()| SessionId::new());
