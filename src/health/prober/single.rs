@@ -130,7 +130,7 @@ impl One {
                     accept.store(true, Ordering::Relaxed);
                     exchange::ask(stream, target.ip, &target.probe, keep, &shared.tls).await
                 }
-                Err(error) => exchange::of_io(&error).into(),
+                Err(error) => exchange::of_connecting(&error).into(),
             }
         };
         self.exchange(exchange.boxed(), place, &accepted, sent_at).await
