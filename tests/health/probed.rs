@@ -107,8 +107,8 @@ impl Probed {
         events.iter().find_map(outcome).expect("a probe has ended")
     }
 
-    /// What is reported of other targets before a new one has been probed. The prober has one thread, which does by then
-    /// what was due before.
+    /// What is reported of other targets before a new one has been probed. The prober has one thread, which does by
+    /// then what was due before.
     pub(crate) async fn followed_by(&mut self) -> Vec<ProbeEvent> {
         let server = Server::answering(OK).await;
         self.set("barrier", &target(server.address, http(), PATIENCE));

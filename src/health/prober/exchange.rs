@@ -97,8 +97,8 @@ pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
     }
 }
 
-/// The outcome for an error while a connection is being made, after the kernel has accepted the address. Then also these
-/// come from the network, as messages of routers that there is no way to the pod.
+/// The outcome for an error while a connection is being made, after the kernel has accepted the address. Then these
+/// come from the network, too: a router says that there is no way to the pod.
 pub(super) fn of_connecting(error: &io::Error) -> ProbeOutcome {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::ACCESS | Errno::HOSTDOWN | Errno::NONET | Errno::NOPROTOOPT) => ProbeOutcome::Unanswered,

@@ -44,8 +44,8 @@ pub struct ProbeEvent {
 pub enum ProbeStep {
     /// It was sent.
     Sent,
-    /// It still waits for its answer at the time `sent_at`, at which the pod had a turn. No other probe was sent in this
-    /// turn, because there was no place for one.
+    /// It still waits for its answer at the time `sent_at`, at which the pod had a turn. No other probe was sent in
+    /// this turn, because there was no place for one.
     Waits,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
