@@ -24,7 +24,7 @@ const NAMESPACE: &str = "strangers";
 const FIRST: usize = 60_000;
 /// The settings of their groups, one after the other: the longest ttl with the most probes, with some, and with the
 /// longest timeout.
-const SETTINGS: [(&str, &str, &str); 3] = [("1h", "100ms", "1s"), ("1h", "1s", "10s"), ("1h", "6m", "1h")];
+const SETTINGS: [(&str, &str, &str); 3] = [("1h", "100ms", "400ms"), ("1h", "1s", "4s"), ("1h", "15m", "1h")];
 
 /// The groups of another tenant.
 pub(crate) struct Strangers {

@@ -21,7 +21,7 @@ pub struct ParseDurationError(String);
 pub(super) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
 /// The maximum of `health.timeout`, in retry intervals.
-pub(super) const LONGEST_TIMEOUT: u32 = 10;
+pub(super) const LONGEST_TIMEOUT: u32 = 4;
 
 /// Four numbers of five digits, each with a unit of two characters.
 const MAX_LENGTH: usize = 28;

@@ -51,8 +51,8 @@ pub(super) fn spec(schema: &mut Schema) {
         ))
         .message(
             format!(
-                "health.timeout must be at most {most} times lock.retryInterval, so that few probes of a pod that \
-                 hangs wait at a time: write a shorter timeout or a longer retryInterval"
+                "health.timeout must be at most {most} times lock.retryInterval: a pod that hangs would otherwise have \
+                 too many outstanding probes"
             )
             .as_str(),
         )

@@ -123,8 +123,8 @@ pub struct HealthSpec {
     /// probe replaces the pod's own readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
-    /// timeout is how long one probe may take: at most `lock.ttl`, and at most ten times `lock.retryInterval`. Defaults
-    /// to the timeout of the readinessProbe, but at most `lock.retryInterval`.
+    /// timeout is how long one probe may take: at most `lock.ttl`, and at most four times `lock.retryInterval`.
+    /// Defaults to the timeout of the readinessProbe, but at most `lock.retryInterval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<HumanDuration>,
     /// failureThreshold is how many consecutive refused probes make a pod failing. It is also the least number of

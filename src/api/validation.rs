@@ -44,12 +44,6 @@ pub enum InvalidSpec {
         /// The range, as text.
         range: &'static str,
     },
-    /// A pod that hangs would have too many probes waiting for it.
-    #[error(
-        "spec.health.timeout must be at most {LONGEST_TIMEOUT} times lock.retryInterval: write a shorter timeout, or a longer \
-         retryInterval"
-    )]
-    Timeout,
     /// Counting the refusals could take longer than `ttl`, and silence would be detected first.
     #[error(
         "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
@@ -124,9 +118,6 @@ impl LeaderGroupSpec {
         if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
             return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
         }
-        if self.health.timeout.is_some_and(|timeout| timeout.0 > self.longest_timeout()) {
-            return Err(InvalidSpec::Timeout);
-        }
         let threshold = self.health.failure_threshold;
         if !(1..=10).contains(&threshold) || self.lock.retry_interval.0 * threshold > self.lock.ttl.0 {
             return Err(InvalidSpec::FailureThreshold);
@@ -135,6 +126,18 @@ impl LeaderGroupSpec {
             return Err(InvalidSpec::Container);
         }
         self.health.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
+    }
+
+    /// What is carried out in another way than it is written. A group that was stored under older rules may ask for
+    /// longer probes than are allowed now, and is not to lose its elections for that.
+    pub fn advice(&self) -> Option<String> {
+        let is_long = self.health.timeout.is_some_and(|timeout| timeout.0 > self.longest_timeout());
+        is_long.then(|| {
+            format!(
+                "spec.health.timeout is longer than {LONGEST_TIMEOUT} times lock.retryInterval, and probes end after that \
+                 time: write a shorter timeout, or a longer retryInterval"
+            )
+        })
     }
 
     /// The longest timeout that a probe may have: as long as the pod may be silent, and not many times the interval.

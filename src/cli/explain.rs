@@ -171,7 +171,7 @@ fn outcome_words(outcome: ProbeOutcome) -> String {
         ProbeOutcome::Refused(ProbeFailure::GrpcStatus(code)) => format!("with gRPC status {code}"),
         ProbeOutcome::Refused(ProbeFailure::Protocol) => "with an invalid answer".to_owned(),
         ProbeOutcome::Unanswered => "unanswered".to_owned(),
-        ProbeOutcome::Void(_) => "not sent".to_owned(),
+        ProbeOutcome::Void(_) => "without a result".to_owned(),
     }
 }
 
@@ -291,6 +291,7 @@ mod tests {
     fn each_verdict_has_words_of_its_own() {
         let all = [
             Standing::Eligible,
+            Standing::Contested,
             Standing::Unproven,
             Standing::HeardElsewhere,
             Standing::Failing(Reason::ProbeRefused),

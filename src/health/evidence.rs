@@ -125,7 +125,8 @@ impl PodEvidence {
         self.late_until = self.late_until.max(until);
     }
 
-    /// A probe was sent. Sequence numbers grow; `sent_at` is a time of [`Monotonic`](super::Monotonic).
+    /// A probe was sent, or still waits for its answer at `sent_at`. Sequence numbers grow; `sent_at` is a time of
+    /// [`Monotonic`](super::Monotonic).
     pub fn probe_sent(&mut self, seq: u64, sent_at: Duration) {
         self.probes.sent(seq, sent_at, self.thresholds.retry_interval);
     }

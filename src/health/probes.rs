@@ -35,7 +35,7 @@ pub(super) struct Probes {
     unanswered: Vec<u64>,
 }
 
-/// A period in which probes were sent without a gap of twice the retry interval or more.
+/// A period in which probes were sent, or waited for their answers, without a gap of twice the retry interval or more.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: Duration,

@@ -145,7 +145,14 @@ fn accepted(view: View) -> Finding {
             );
             finding(Accepted, true, Reason::RoleLabelInTemplate, message)
         }
-        None => finding(Accepted, true, Reason::AsExpected, "the spec can be carried out"),
+        None => {
+            let advice = view.group.record().object.spec.advice();
+            let message = advice.map_or_else(
+                || "the spec can be carried out".to_owned(),
+                |advice| format!("the spec can be carried out, but {advice}"),
+            );
+            finding(Accepted, true, Reason::AsExpected, message)
+        }
     }
 }
 

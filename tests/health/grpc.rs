@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -19,11 +18,14 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leadergroup::{
     api::HoldConnection,
-    health::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeStep, Prober, ResolvedProbe, Target},
+    health::{ProbeFailure, ProbeKind, ProbeOutcome, Target},
 };
-use tokio::{net::TcpStream, sync::mpsc, time::timeout};
+use tokio::net::TcpStream;
 
-use super::server::{PATIENCE, Server, eventually, read_head};
+use super::{
+    probed::{Probed, target},
+    server::{PATIENCE, Server, eventually, read_head},
+};
 
 /// A message with this status, with its prefix.
 const fn health(status: u8) -> [u8; 7] {
@@ -86,28 +88,11 @@ async fn server(
     (Server::start(move |stream| serve(stream, kept.clone(), answer.clone())).await, asked)
 }
 
-async fn probed(server: &Server, service: &str, hold: HoldConnection) -> (ProbeOutcome, Prober) {
+async fn probed(server: &Server, service: &str, hold: HoldConnection) -> (ProbeOutcome, Probed) {
     let kind = ProbeKind::Grpc { service: service.to_owned() };
-    let target = Target {
-        ip: server.address.ip(),
-        probe: ResolvedProbe { kind, port: server.address.port(), timeout: PATIENCE },
-        interval: Duration::from_hours(1),
-        listen: Duration::ZERO,
-        hold,
-        threshold: 2,
-        is_holder: true,
-    };
-    let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8).expect("a prober");
-    prober.set_target(&"u".into(), &target);
-    loop {
-        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-        if let ProbeStep::Ended(outcome) = event.step {
-            // Who drops the receiver stops the probing.
-            tokio::spawn(async move { while events.recv().await.is_some() {} });
-            return (outcome, prober);
-        }
-    }
+    let target = Target { hold, is_holder: true, ..target(server.address, kind, PATIENCE) };
+    let mut probed = Probed::new(8);
+    (probed.outcome("u", &target).await, probed)
 }
 
 async fn outcome(answer: impl Fn() -> Response<Frames> + Clone + Send + Sync + 'static) -> ProbeOutcome {
@@ -162,7 +147,7 @@ async fn what_is_no_grpc_is_a_refusal() {
         super::server::finish(stream, b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
     })
     .await;
-    let (outcome, _prober) = probed(&http1, "", HoldConnection::Never).await;
+    let (outcome, _probed) = probed(&http1, "", HoldConnection::Never).await;
     assert!(matches!(outcome, ProbeOutcome::Refused(_)), "{outcome:?}");
 }
 
@@ -170,7 +155,7 @@ async fn what_is_no_grpc_is_a_refusal() {
 async fn nothing_is_left_of_a_probe_but_the_connection_to_hold() {
     for (hold, held) in [(HoldConnection::Never, 0), (HoldConnection::WhenKeptAlive, 1)] {
         let (server, _asked) = server(|| answer(&SERVING, "0")).await;
-        let (outcome, _prober) = probed(&server, "", hold).await;
+        let (outcome, _probed) = probed(&server, "", hold).await;
         assert_eq!(outcome, ProbeOutcome::Success);
         eventually("the probes' connections are closed", || {
             server.accepted() > held && server.open() == held

@@ -3,170 +3,131 @@
 use std::{sync::Arc, time::Duration};
 
 use leadergroup::{
-    api::{HoldConnection, LeaderGroupSpec, ProbeScheme},
+    api::LeaderGroupSpec,
     health::{
-        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeOutcome, ProbeStep, Prober,
-        ResolvedProbe, Target, Thresholds, Verdict,
+        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeEvent, ProbeOutcome, ProbeStep, Target, Thresholds,
+        Verdict,
     },
 };
 use serde_json::json;
-use tokio::{
-    sync::{Notify, mpsc},
-    time::timeout,
+use tokio::sync::Semaphore;
+
+use super::{
+    probed::{Probed, http},
+    server::{OK, PATIENCE, Server, eventually, finish, read_head},
 };
 
-use super::server::{PATIENCE, Server, eventually, finish, read_head};
-
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const SHORT: Duration = Duration::from_millis(100);
+const UNANSWERED: ProbeStep = ProbeStep::Ended(ProbeOutcome::Unanswered);
 
 /// A target that is probed once, and listened to for so long.
 fn target(server: &Server, listen: Duration) -> Target {
-    let kind =
-        ProbeKind::HttpGet { scheme: ProbeScheme::Http, path: "/".parse().unwrap(), headers: Vec::new() };
-    let probe = ResolvedProbe { kind, port: server.address.port(), timeout: SHORT };
-    Target {
-        ip: server.address.ip(),
-        probe,
-        interval: Duration::from_hours(1),
-        listen,
-        hold: HoldConnection::Never,
-        threshold: 2,
-        is_holder: true,
-    }
+    Target { listen, is_holder: true, ..super::probed::target(server.address, http(), SHORT) }
 }
 
-/// A server that gives this answer when it is allowed to.
-async fn slow(answer: &'static [u8]) -> (Server, Arc<Notify>) {
-    let go = Arc::new(Notify::new());
-    let allowed = go.clone();
+/// A server that gives this answer once the semaphore is closed.
+async fn slow(answer: &'static str) -> (Server, Arc<Semaphore>) {
+    let wait = Arc::new(Semaphore::new(0));
+    let waits = wait.clone();
     let server = Server::start(move |mut stream| {
-        let allowed = allowed.clone();
+        let waits = waits.clone();
         async move {
             read_head(&mut stream).await;
-            allowed.notified().await;
-            finish(stream, answer).await;
+            assert!(waits.acquire().await.is_err(), "it has no permits");
+            finish(stream, answer.as_bytes()).await;
         }
     })
     .await;
-    (server, go)
+    (server, wait)
+}
+
+/// The steps, without the one that does not come if the server's machine is busy.
+fn steps(events: &[ProbeEvent]) -> Vec<ProbeStep> {
+    events.iter().map(|event| event.step).filter(|step| *step != ProbeStep::Accepted).collect()
 }
 
 #[tokio::test]
 async fn an_answer_after_the_timeout_is_reported_as_late() {
-    let (server, go) = slow(OK).await;
-    let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8).expect("a prober");
-    prober.set_target(&"u".into(), &target(&server, PATIENCE));
-    let mut steps = Vec::new();
-    while steps.len() < 3 {
-        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-        if event.step == ProbeStep::Ended(ProbeOutcome::Unanswered) {
-            go.notify_one();
-        }
-        if event.step != ProbeStep::Accepted {
-            steps.push((event.seq, event.sent_at, event.step));
-        }
-    }
-    let (seq, sent_at, _) = steps[0];
-    let expected = [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered), ProbeStep::AnsweredLate];
-    assert_eq!(steps, expected.map(|step| (seq, sent_at, step)));
+    let (server, wait) = slow(OK).await;
+    let mut probed = Probed::new(8);
+    let mut events = probed.probe("u", &target(&server, PATIENCE), 1).await;
+    assert_eq!(steps(&events), [ProbeStep::Sent, UNANSWERED]);
+    wait.close();
+    events.push(probed.next().await);
+    assert_eq!(steps(&events), [ProbeStep::Sent, UNANSWERED, ProbeStep::AnsweredLate]);
+    let (seq, sent_at) = (events[0].seq, events[0].sent_at);
+    assert!(events.iter().all(|event| (event.seq, event.sent_at) == (seq, sent_at)), "{events:?}");
 }
 
 #[tokio::test]
 async fn a_late_refusal_does_not_count_as_an_answer() {
-    let (server, go) = slow(b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n").await;
-    let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8).expect("a prober");
-    prober.set_target(&"u".into(), &target(&server, PATIENCE));
-    let mut steps = Vec::new();
-    while steps.last() != Some(&ProbeStep::Ended(ProbeOutcome::Unanswered)) {
-        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-        steps.push(event.step);
-    }
-    go.notify_one();
+    let (server, wait) = slow("HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n").await;
+    let mut probed = Probed::new(8);
+    let events = probed.probe("u", &target(&server, PATIENCE), 1).await;
+    assert_eq!(steps(&events), [ProbeStep::Sent, UNANSWERED]);
+    wait.close();
     eventually("the answer is read", || server.open() == 0).await;
-    events.close();
-    assert!(events.recv().await.is_none(), "nothing follows {steps:?}");
+    assert_eq!(probed.followed_by().await, []);
 }
 
 #[tokio::test]
 async fn nobody_listens_for_longer_than_asked_for() {
     let server = Server::hanging().await;
-    let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8).expect("a prober");
-    prober.set_target(&"u".into(), &target(&server, SHORT * 2));
-    eventually("the connection is closed", || server.accepted() == 1 && server.open() == 0).await;
-    events.close();
-    let mut steps = Vec::new();
-    while let Some(event) = events.recv().await {
-        steps.push(event.step);
-    }
-    steps.retain(|step| *step != ProbeStep::Accepted);
-    assert_eq!(steps, [ProbeStep::Sent, ProbeStep::Ended(ProbeOutcome::Unanswered)]);
+    let mut probed = Probed::new(8);
+    let events = probed.probe("u", &target(&server, SHORT * 2), 1).await;
+    assert_eq!(steps(&events), [ProbeStep::Sent, UNANSWERED]);
+    eventually("the connection is closed", || server.accepted() >= 1 && server.open() == 0).await;
+    assert_eq!(probed.followed_by().await, []);
 }
 
 #[tokio::test]
 async fn pods_that_hang_leave_a_late_place_to_another_holder() {
     let hanging = Server::hanging().await;
-    let (server, go) = slow(OK).await;
-    let (sender, mut events) = mpsc::channel(64);
-    let mut prober = Prober::new(sender, 4).expect("a prober");
-    let hung = Target { interval: SHORT, ..target(&hanging, PATIENCE) };
-    prober.set_target(&"hung".into(), &hung);
+    let (server, wait) = slow(OK).await;
+    let mut probed = Probed::new(4);
+    probed.set("hung", &Target { interval: SHORT, ..target(&hanging, PATIENCE) });
     // It has taken all that it gets.
     let mut unanswered = 0;
     while unanswered < 8 {
-        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-        unanswered += usize::from(event.step == ProbeStep::Ended(ProbeOutcome::Unanswered));
+        unanswered += usize::from(probed.next().await.step == UNANSWERED);
     }
-    prober.set_target(&"slow".into(), &target(&server, PATIENCE));
-    loop {
-        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-        match event.step {
-            ProbeStep::Ended(ProbeOutcome::Unanswered) if &*event.uid == "slow" => go.notify_one(),
-            ProbeStep::AnsweredLate if &*event.uid == "slow" => break,
-            _ => {}
-        }
+    let slow = target(&server, PATIENCE);
+    assert_eq!(probed.outcome("slow", &slow).await, ProbeOutcome::Unanswered);
+    wait.close();
+    let mut event = probed.next().await;
+    while (&*event.uid, event.step) != ("slow", ProbeStep::AnsweredLate) {
+        event = probed.next().await;
     }
 }
 
 #[tokio::test]
 async fn no_more_answers_are_listened_to_than_there_are_late_places() {
     let server = Server::hanging().await;
-    let (sender, mut events) = mpsc::channel(64);
-    let mut prober = Prober::new(sender, 4).expect("a prober");
+    let mut probed = Probed::new(4);
     for n in 0..12 {
-        prober.set_target(&format!("u{n}").into(), &target(&server, PATIENCE * 10));
+        let outcome = probed.outcome(&format!("u{n}"), &target(&server, PATIENCE * 10)).await;
+        assert_eq!(outcome, ProbeOutcome::Unanswered);
     }
-    let mut unanswered = 0;
-    while unanswered < 12 {
-        let event = timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-        unanswered += usize::from(event.step == ProbeStep::Ended(ProbeOutcome::Unanswered));
-    }
-    eventually("four are listened to", || (server.accepted(), server.open()) == (12, 4)).await;
+    eventually("four are listened to", || server.accepted() >= 12 && server.open() == 4).await;
 }
 
 #[tokio::test]
 async fn a_program_that_hangs_is_told_from_a_pod_that_is_not_reached() {
     let server = Server::hanging().await;
-    let (sender, mut events) = mpsc::channel(8);
-    let mut prober = Prober::new(sender, 8).expect("a prober");
+    let mut probed = Probed::new(8);
     let interval = Duration::from_millis(500);
     let mut target = Target { interval, ..target(&server, Duration::ZERO) };
     target.probe.timeout = interval;
-    prober.set_target(&"u".into(), &target);
-    let mut next =
-        async || timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a prober");
-    let mut accepted = next().await;
+    probed.set("u", &target);
+    let mut accepted = probed.next().await;
     while accepted.step != ProbeStep::Accepted {
-        accepted = next().await;
+        accepted = probed.next().await;
     }
-    let mut ended = next().await;
+    let mut ended = probed.next().await;
     while ended.seq != accepted.seq {
-        ended = next().await;
+        ended = probed.next().await;
     }
-    assert_eq!(ended.step, ProbeStep::Ended(ProbeOutcome::Unanswered));
+    assert_eq!(ended.step, UNANSWERED);
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod grpc;
 mod hold;
 mod hostile;
 mod late;
+mod places;
+mod probed;
 mod prober;
 mod reach;
 mod server;

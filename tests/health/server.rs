@@ -19,6 +19,9 @@ use tokio::{
 /// Time limit for every wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// An answer of a server that is well.
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
 /// A server that handles all connections in the same way, and counts them.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

@@ -76,7 +76,7 @@ async fn operator() {
         if let Ok(event) = tokio::time::timeout(pause, events.recv()).await {
             let event = event.unwrap();
             match event.step {
-                ProbeStep::Sent | ProbeStep::Stood => evidence.probe_sent(event.seq, event.sent_at),
+                ProbeStep::Sent | ProbeStep::Waits => evidence.probe_sent(event.seq, event.sent_at),
                 ProbeStep::Ended(outcome) => {
                     evidence.probe_answered(event.seq, event.sent_at, outcome);
                     println!("\nprobe {outcome:?}");

@@ -97,6 +97,15 @@ pub(super) fn of_io(error: &io::Error) -> ProbeOutcome {
     }
 }
 
+/// The outcome for an error while a connection is being made, after the kernel has accepted the address. Then these
+/// come from the network, too: a router says that there is no way to the pod.
+pub(super) fn of_connecting(error: &io::Error) -> ProbeOutcome {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ACCESS | Errno::HOSTDOWN | Errno::NONET | Errno::NOPROTOOPT) => ProbeOutcome::Unanswered,
+        _ => of_io(error),
+    }
+}
+
 fn cause(error: &io::Error) -> VoidCause {
     let number = error.raw_os_error();
     match number.map(Errno::from_raw_os_error) {
@@ -230,6 +239,15 @@ mod tests {
             (Errno::PERM, system(Errno::PERM)),
         ] {
             assert_eq!(of_io(&io::Error::from(error)), outcome, "{error}");
+            assert_eq!(of_connecting(&io::Error::from(error)), outcome, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_router_that_knows_no_way_is_no_answer() {
+        for error in [Errno::ACCESS, Errno::HOSTDOWN, Errno::NONET, Errno::NOPROTOOPT].map(io::Error::from) {
+            assert!(matches!(of_io(&error), ProbeOutcome::Void(_)), "{error} may be an error of our own");
+            assert_eq!(of_connecting(&error), ProbeOutcome::Unanswered, "{error}");
         }
     }
 }

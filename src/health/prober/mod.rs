@@ -21,7 +21,6 @@ mod stalls;
 mod target;
 mod task;
 mod tls;
-mod turns;
 
 use std::{collections::HashMap, fmt, io, sync::Arc, thread, time::Duration};
 

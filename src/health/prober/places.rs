@@ -2,8 +2,8 @@
 //!
 //! A pod that hangs keeps its places until its probes time out, and any user who can create pods can create pods that
 //! hang. So the probes of pods that answer do not compete with those of pods that do not; half of the places of the
-//! latter are for targets that have no other probe waiting; and half of the places for late answers are for holders
-//! that have no other.
+//! latter are for targets that have no other probe waiting, and for holders that have one; and half of the places for
+//! late answers are for holders that have no other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -52,16 +52,18 @@ impl Places {
         timeout(patience, lane.permits.clone().acquire_owned()).await.ok()?.ok()
     }
 
-    /// The place of a probe that has waited for an interval: from now on it counts as one that is not answered, unless
+    /// The place of a probe that has waited for a while: from now on it counts as one that is not answered, unless
     /// there is no place among these.
     pub(super) fn waits(&self, place: Place) -> Place {
         self.unanswered.take().unwrap_or(place)
     }
 
-    /// A place for a probe of a target that has one waiting already, if half of the places stay free after it.
-    pub(super) fn further(&self) -> Option<Place> {
+    /// A place for a probe of a target that has so many waiting already, if half of the places stay free after it. A
+    /// holder always gets a second one: two probes without an answer may be needed for its failover.
+    pub(super) fn further(&self, waiting: usize, is_holder: bool) -> Option<Place> {
         let stay_free = self.unanswered.free().saturating_sub(1);
-        (stay_free * 2 >= self.unanswered.size).then(|| self.unanswered.take())?
+        let fair = stay_free * 2 >= self.unanswered.size || (is_holder && waiting <= 1);
+        fair.then(|| self.unanswered.take())?
     }
 
     /// A place for listening to an answer that is late, for a target that has taken so many. Half of the places are for
@@ -105,8 +107,12 @@ mod tests {
     #[test]
     fn further_probes_of_pods_that_hang_leave_half_of_the_places_to_the_first_ones() {
         let places = Places::new(8);
-        let further: Vec<Place> = std::iter::from_fn(|| places.further()).collect();
-        assert_eq!((further.len(), places.unanswered.free()), (4, 4));
+        for is_holder in [false, true] {
+            let further: Vec<Place> = std::iter::from_fn(|| places.further(2, is_holder)).collect();
+            assert_eq!((further.len(), places.unanswered.free()), (4, 4));
+            assert!(places.further(1, false).is_none(), "the pod is not the holder");
+            assert!(places.further(1, true).is_some(), "the second probe of a holder");
+        }
     }
 
     #[test]

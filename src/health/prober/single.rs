@@ -29,7 +29,6 @@ use super::{
     places::{Place, Places},
     stalls::Stalls,
     target::{ProbeEvent, ProbeStep, Target},
-    turns::Turns,
 };
 
 /// State shared by all targets.
@@ -50,6 +49,9 @@ type Late = (Fuse<Exchange>, Duration);
 /// cannot judge a pod.
 const MOST_MADE_GOOD: u32 = 9;
 
+/// How long a probe may keep a place among those of pods that answer. A tenant chooses the interval and the timeout.
+const LONGEST_AMONG_ANSWERED: Duration = Duration::from_secs(1);
+
 /// One probe.
 pub(super) struct One {
     pub(super) shared: Arc<Shared>,
@@ -65,7 +67,8 @@ pub(super) struct One {
     pub(super) doubtful: bool,
     /// The place that it was given; without one it waits for a place itself.
     pub(super) place: Option<Place>,
-    pub(super) turns: Arc<Turns>,
+    /// Set when it was sent in its turn.
+    pub(super) sent: Arc<AtomicBool>,
 }
 
 /// Why a probe is sent.
@@ -99,12 +102,13 @@ impl One {
 
     async fn ask(&mut self) -> Option<(Answer, Option<Late>)> {
         let place = match self.place.take() {
-            None => self.shared.places.first(self.doubtful, self.target.interval).await,
+            // Gives up before the next turn, which may find a place.
+            None => self.shared.places.first(self.doubtful, self.target.interval * 3 / 4).await,
             given => given,
         };
         let sent_at = Monotonic::now();
         let Some(place) = place else {
-            // Too many probes are in flight; the next turn is due now.
+            // Too many probes are in flight.
             return self.end(sent_at, ProbeOutcome::Void(VoidCause::Crowded)).await;
         };
         let mut connecting = Box::pin(exchange::connect(self.target.ip, self.target.probe.port));
@@ -112,9 +116,9 @@ impl One {
             Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
             first => first,
         };
-        // What is found out of turn may have no meaning, so such a probe stands for no other.
+        // What is found out of turn may have no meaning.
         if self.occasion == Occasion::Turn {
-            self.turns.sent();
+            self.sent.store(true, Ordering::Relaxed);
         }
         self.tell(sent_at, ProbeStep::Sent).await?;
         let (shared, target, keep) = (self.shared.clone(), self.target.clone(), self.keep);
@@ -130,7 +134,7 @@ impl One {
                     accept.store(true, Ordering::Relaxed);
                     exchange::ask(stream, target.ip, &target.probe, keep, &shared.tls).await
                 }
-                Err(error) => exchange::of_io(&error).into(),
+                Err(error) => exchange::of_connecting(&error).into(),
             }
         };
         self.exchange(exchange.boxed(), place, &accepted, sent_at).await
@@ -158,11 +162,6 @@ impl One {
             self.tell(sent_at, ProbeStep::Accepted).await?;
         }
         self.tell(sent_at, ProbeStep::Ended(answer.outcome)).await?;
-        if answer.outcome == ProbeOutcome::Unanswered {
-            for (seq, at) in self.turns.others() {
-                self.tell_of(seq, at, ProbeStep::Ended(answer.outcome)).await?;
-            }
-        }
         // An exchange may also end without an answer, because the network reports that there is no way to the pod.
         let is_open = answer.outcome == ProbeOutcome::Unanswered && !exchange.is_terminated();
         Some((answer, is_open.then_some((exchange, sent_at))))
@@ -176,7 +175,7 @@ impl One {
         sent_at: Duration,
     ) -> (Answer, Place) {
         let mut answer = pin!(self.answer(exchange, sent_at));
-        if let Ok(answer) = timeout(self.target.interval, &mut answer).await {
+        if let Ok(answer) = timeout(self.target.interval.min(LONGEST_AMONG_ANSWERED), &mut answer).await {
             return (answer, place);
         }
         let place = if self.doubtful { place } else { self.shared.places.waits(place) };
@@ -218,8 +217,7 @@ impl One {
         let remaining = self.target.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
         match timeout(remaining, exchange).await {
             Ok(Answer { outcome: ProbeOutcome::Success, .. }) => {
-                // It answers the turns as well that the probe stood for.
-                self.tell_of(self.turns.last(), sent_at, ProbeStep::AnsweredLate).await.is_some()
+                self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
             }
             _ => true,
         }
@@ -232,11 +230,7 @@ impl One {
 
     /// None if the receiver of events was dropped.
     async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
-        self.tell_of(self.seq, sent_at, step).await
-    }
-
-    async fn tell_of(&self, seq: u64, sent_at: Duration, step: ProbeStep) -> Option<()> {
-        let event = ProbeEvent { uid: self.uid.clone(), seq, sent_at, step };
+        let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
         let changes_nothing = matches!(step, ProbeStep::Sent | ProbeStep::Ended(ProbeOutcome::Success))
             && self.occasion == Occasion::Turn
             && !self.doubtful;
@@ -289,7 +283,7 @@ mod tests {
             occasion: Occasion::Turn,
             doubtful: false,
             place: None,
-            turns: Arc::new(Turns::of(1)),
+            sent: Arc::default(),
         };
         // As if the connection failed with "no route to host" after a while.
         let exchange = async {

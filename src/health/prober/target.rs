@@ -44,9 +44,9 @@ pub struct ProbeEvent {
 pub enum ProbeStep {
     /// It was sent.
     Sent,
-    /// Its turn came while earlier probes wait for their answers, and none was sent: the youngest of these stands for
-    /// it. If that one is not answered, [`Self::Ended`] follows for this one, too.
-    Stood,
+    /// It still waits for its answer at the time `sent_at`, at which the pod had a turn. No other probe was sent in
+    /// this turn, because there was no place for one.
+    Waits,
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
     /// Its connection was accepted before its timeout, although no answer came: the program hangs, and its node does

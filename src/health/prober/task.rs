@@ -2,7 +2,10 @@
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,14 +26,13 @@ use super::{
     places::{MOST_LATE, Place},
     single::{Ended, Occasion, One, Shared, is_cut},
     target::{ProbeEvent, ProbeStep, Target},
-    turns::Turns,
 };
 use crate::api::HoldConnection;
 
 /// Turns begin at multiples of this many nanoseconds, so that the thread wakes up once for several pods.
 const SLOT: u64 = 10_000_000;
-/// How many probes of one target wait for an answer at a time, besides one out of turn. They are spread over the
-/// timeout.
+/// How many probes of one target wait for an answer at a time, besides one out of turn: as many as the longest timeout
+/// has turns.
 const MOST_WAITING: usize = 4;
 
 /// Probes one target until the task is aborted or the receiver of events is dropped. With `at_once` the first probe
@@ -56,16 +58,10 @@ struct Task {
     uid: Arc<str>,
     target: Arc<Target>,
     ticks: Interval,
-    /// The least number of turns from one probe to the next while the first one waits.
-    stride: u32,
-    /// How many turns there were since the last probe in its turn.
-    turns: u32,
     seq: u64,
-    /// The sequence number after that of the last probe in its turn.
-    last_sent: u64,
     in_flight: FuturesUnordered<BoxFuture<'static, Option<Ended>>>,
-    /// The probes in flight, the youngest last: their sequence numbers, and what they stand for.
-    waiting: Vec<(u64, Arc<Turns>)>,
+    /// The probes in flight, the youngest last: their sequence numbers, and whether they were sent in their turn.
+    waiting: Vec<(u64, Arc<AtomicBool>)>,
     /// Whether one of them was sent out of turn.
     hinted: bool,
     late: FuturesUnordered<BoxFuture<'static, bool>>,
@@ -83,16 +79,12 @@ impl Task {
         let interval = target.interval.max(Duration::from_millis(1));
         let mut ticks = interval_at(Instant::now() + until_turn(&uid, interval), interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let stride = target.probe.timeout.as_nanos().div_ceil(interval.as_nanos() * MOST_WAITING as u128);
         Self {
             shared,
             uid,
             target: Arc::new(target),
             ticks,
-            stride: u32::try_from(stride).unwrap_or(u32::MAX),
-            turns: 0,
             seq: first_seq,
-            last_sent: first_seq,
             in_flight: FuturesUnordered::new(),
             waiting: Vec::new(),
             hinted: false,
@@ -116,30 +108,26 @@ impl Task {
         Some(())
     }
 
-    /// Sends a probe, or lets one that is waiting stand for this turn. None if the receiver of events was dropped.
+    /// Sends a probe, if there is a place for it. None if the receiver of events was dropped.
     async fn take_turn(&mut self) -> Option<()> {
-        self.turns = self.turns.saturating_add(1);
         if self.waiting.is_empty() {
             self.send(Occasion::Turn, None);
         } else if let Some(place) = self.further() {
             self.send(Occasion::Turn, Some(place));
-        } else {
-            let (seq, sent_at) = (self.seq, Monotonic::now());
-            let most = usize::try_from(self.target.threshold).unwrap_or(usize::MAX);
-            if self.waiting.iter().rev().any(|(_, turns)| turns.add(seq, sent_at, most)) {
-                self.seq += 1;
-                let event = ProbeEvent { uid: self.uid.clone(), seq, sent_at, step: ProbeStep::Stood };
-                return self.shared.reports.send(Report { event, is_urgent: false }).await.ok();
-            }
+        } else if let Some(&(seq, _)) =
+            self.waiting.iter().rev().find(|(_, sent)| sent.load(Ordering::Relaxed))
+        {
+            let event =
+                ProbeEvent { uid: self.uid.clone(), seq, sent_at: Monotonic::now(), step: ProbeStep::Waits };
+            return self.shared.reports.send(Report { event, is_urgent: false }).await.ok();
         }
         Some(())
     }
 
-    /// A place for a probe beside those that wait, if they are few and the youngest has waited for a while.
+    /// A place for a probe beside those that wait, if they are few.
     fn further(&self) -> Option<Place> {
-        let last_waits = self.waiting.iter().any(|(seq, _)| seq + 1 == self.last_sent);
-        let is_due = !last_waits || self.turns >= self.stride;
-        (is_due && self.waiting.len() < MOST_WAITING).then(|| self.shared.places.further())?
+        let number = self.waiting.len();
+        (number < MOST_WAITING).then(|| self.shared.places.further(number, self.target.is_holder))?
     }
 
     /// Sends a probe out of turn, unless there is one already. Of those that follow a hint, each waits for the one
@@ -153,7 +141,7 @@ impl Task {
 
     /// Sends a probe. Without a place it waits for one itself.
     fn send(&mut self, occasion: Occasion, place: Option<Place>) {
-        let turns = Arc::new(Turns::of(self.seq));
+        let sent = Arc::new(AtomicBool::new(false));
         let one = One {
             shared: self.shared.clone(),
             uid: self.uid.clone(),
@@ -164,14 +152,11 @@ impl Task {
             occasion,
             doubtful: self.unanswered || !self.waiting.is_empty(),
             place,
-            turns: turns.clone(),
+            sent: sent.clone(),
         };
         self.in_flight.push(one.run().boxed());
-        self.waiting.push((self.seq, turns));
+        self.waiting.push((self.seq, sent));
         self.seq += 1;
-        if occasion == Occasion::Turn {
-            (self.turns, self.last_sent) = (0, self.seq);
-        }
     }
 
     /// The held connection was closed: if the process ended, probes are refused, and as many as count follow at once.

@@ -21,7 +21,7 @@ impl Index {
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
         let lost = match event.step {
-            ProbeStep::Sent | ProbeStep::Stood => false,
+            ProbeStep::Sent | ProbeStep::Waits => false,
             // Another replica may be able to send what this one cannot.
             ProbeStep::Ended(ProbeOutcome::Void(_)) => true,
             ProbeStep::Ended(ProbeOutcome::Unanswered) => {

@@ -53,10 +53,12 @@ impl Index {
         for uid in &opinion.pods {
             let Some(name) = self.placement.group_of(uid) else { continue };
             let Some(group) = self.groups.get_mut(name) else { continue };
+            let is_holder = group.is_holder(uid);
             let Some(pod) = group.pods.get_mut(uid) else { continue };
             match opinion.what {
+                // Every user of the database can ask. Of the pods that are not active, no replica does.
                 What::Ask { blind } => {
-                    if pod.evidence().asked(blind, now) {
+                    if is_holder && pod.evidence().asked(blind, now) {
                         requests.push(Request::ProbeNow(uid.clone()));
                     }
                 }

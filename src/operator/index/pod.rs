@@ -60,7 +60,7 @@ impl TrackedPod {
     /// Takes in what a probe did.
     pub(super) fn probed(&mut self, event: &ProbeEvent) {
         match event.step {
-            ProbeStep::Sent | ProbeStep::Stood => self.evidence.probe_sent(event.seq, event.sent_at),
+            ProbeStep::Sent | ProbeStep::Waits => self.evidence.probe_sent(event.seq, event.sent_at),
             ProbeStep::Ended(outcome) => self.evidence.probe_answered(event.seq, event.sent_at, outcome),
             ProbeStep::Accepted => {}
             ProbeStep::AnsweredLate => self.evidence.probe_answered_late(event.seq, event.sent_at),

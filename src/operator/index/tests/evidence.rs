@@ -279,6 +279,16 @@ fn a_question_is_answered_when_the_pod_answers_or_a_replica_that_sees_answers_on
 }
 
 #[test]
+fn a_question_about_a_pod_that_is_not_active_has_no_effect() {
+    let mut case = Case::web();
+    let [this, other] = [(); 2].map(|()| SessionId::new());
+    case.beat(this, &[this, other]);
+    let pods = ["a", "b"].map(Into::into).to_vec();
+    let requests = case.apply(Event::Opinion(other, Opinion { what: What::Ask { blind: false }, pods }));
+    assert!(matches!(&requests[..], [Request::ProbeNow(uid)] if **uid == *"a"), "{requests:?}");
+}
+
+#[test]
 fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holder_only() {
     let mut case = Case::web();
     let [this, other] = [(); 2].map(|()| SessionId::new());
@@ -319,21 +329,21 @@ fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holde
 
 /// The group was stored under older rules.
 #[test]
-fn a_timeout_that_is_no_longer_valid_is_named_and_the_pods_are_probed_with_the_longest_one() {
+fn a_timeout_that_is_no_longer_valid_stops_no_election_and_the_pods_are_probed_with_the_longest_one() {
     let mut case = Case::web();
     let mut object = case.object("web", "g1", "web", 0);
     object["spec"]["lock"] = json!({ "ttl": "1h", "retryInterval": "100ms" });
     object["spec"]["health"]["timeout"] = "1h".into();
     case.watch(object);
-    assert_eq!(case.obstacle("web"), Some(Reason::InvalidSpec));
+    assert_eq!(case.obstacle("web"), None);
     let group = case.index.group(&name("web")).expect("the group");
-    let invalid = "spec.health.timeout must be at most 10 times lock.retryInterval: write a shorter timeout, or a longer \
-                   retryInterval";
-    assert_eq!(group.invalid(), Some(invalid));
+    assert_eq!(group.invalid(), None);
+    let advice = group.record().object.spec.advice().expect("it is named all the same");
+    assert!(advice.starts_with("spec.health.timeout is longer than 4 times lock.retryInterval"), "{advice}");
     for uid in ["a", "b"] {
         case.pod(uid, "web", &json!({}));
     }
     let targets = case.index.targets(&name("web"), Probing::All);
     let timeouts = targets.into_iter().filter_map(|(_, target)| Some(target?.probe.timeout));
-    assert_eq!(timeouts.collect::<Vec<_>>(), [s(1); 2]);
+    assert_eq!(timeouts.collect::<Vec<_>>(), [s(1) * 2 / 5; 2]);
 }
