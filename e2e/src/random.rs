@@ -31,8 +31,8 @@ impl Random {
     }
 }
 
-/// Deals cards from shuffled packs. A card is dealt again only when each other one has been dealt, or could not be: what
-/// was passed over comes first.
+/// Deals cards from shuffled packs. A card is dealt again only when each other one has been dealt, or could not be:
+/// what was passed over comes first.
 #[derive(Debug)]
 pub struct Deck<T> {
     all: Vec<T>,

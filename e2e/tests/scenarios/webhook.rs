@@ -3,7 +3,7 @@
 
 use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use leadergroup::api::SwitchoverResult;
 use leadergroup_e2e::{
@@ -51,7 +51,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     }));
     let (failing, bystander) = futures::join!(failing, bystander);
     // If this one fails, the other waits for it in vain.
-    bystander.and(failing)
+    match (bystander, failing) {
+        (Err(bystander), Err(failing)) => {
+            Err(anyhow!("the bystander: {bystander:#}; the other group: {failing:#}"))
+        }
+        (bystander, failing) => bystander.and(failing),
+    }
 }
 
 async fn failing(s: &mut Scenario, rounds: &Rounds) -> Result<()> {

@@ -23,7 +23,9 @@ use leadergroup_e2e::{
     command::progress,
     moment::Moment,
     random::{Deck, Random},
-    scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting, is_ready, target_folder},
+    scenario::{
+        Active, STARTED, Scenario, Stage, Workload, eventually, faults_setting, is_ready, target_folder,
+    },
     timeline::{Injected, Timeline},
     view::{Fleet, deployment},
 };
@@ -68,6 +70,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         served(s, groups).await.context("before any fault")?;
         whole(s, groups).await.context("before any fault")?;
         let mut run = Run::new(s, seed, groups).await?;
+        run.two_terms(s).await.context("before any fault")?;
         let (start, mut rounds, mut longest) = (Moment::now(), 0, Duration::ZERO);
         let told = async {
             while Moment::now().since(start) < lasts {
@@ -140,6 +143,28 @@ impl Run {
             fleets,
             may_lose_commits: false,
         })
+    }
+
+    /// Lets the groups with clients change their holder once. Otherwise a short run may show nothing about the fence.
+    async fn two_terms(&self, s: &mut Scenario) -> Result<()> {
+        const REQUEST: &str = "before any fault";
+        for (group, fleet) in &self.fleets {
+            fleet.reaches(&active(s, group).await?).await?;
+            let pods = s.pods().list(&ListParams::default().labels(&format!("app={group}"))).await?;
+            s.fails_for(pods.items.into_iter().filter_map(|pod| pod.metadata.uid), &["Switchover"]);
+            s.request_switchover(group, REQUEST, None).await?;
+            eventually("the requested switchover", STARTED, async || {
+                let last = s.groups().get(group).await?.status.unwrap_or_default().switchover;
+                let is_done = last.as_ref().is_some_and(|last| last.request == REQUEST);
+                ensure!(is_done, "{group} has {last:?}");
+                Ok(())
+            })
+            .await?;
+            served(s, self.groups).await?;
+            fleet.reaches(&active(s, group).await?).await?;
+        }
+        s.all_recover();
+        Ok(())
     }
 
     /// Tells the clients what to expect of a fault.
@@ -238,6 +263,13 @@ impl Run {
         s.all_recover();
         Ok(took)
     }
+}
+
+/// The active pod of a group, as its status names it.
+async fn active(s: &Scenario, group: &str) -> Result<Active> {
+    let status = s.groups().get(group).await?.status.unwrap_or_default();
+    let active = status.active.with_context(|| format!("{group} names no active pod"))?;
+    Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
 }
 
 /// The pods and replicas that work: no fault can take place in others.
