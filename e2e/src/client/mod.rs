@@ -23,6 +23,8 @@ use tokio::{
     time,
 };
 
+use crate::scenario::STARTED;
+
 pub use analysis::{Call, Calls, Switch};
 pub use caller::CallArgs;
 
@@ -88,6 +90,12 @@ impl Client {
     pub fn latest(&self, count: usize) -> Calls {
         let calls = self.calls.lock();
         Calls::new(calls[calls.len().saturating_sub(count)..].to_vec())
+    }
+
+    /// Waits until this pod has answered many calls.
+    pub async fn reaches(&self, pod: &str) -> Result<()> {
+        let enough = |calls: &Calls| calls.answered_by(pod) > 50;
+        self.until(&format!("answers of {pod}"), STARTED, enough).await.map(drop)
     }
 
     /// Waits until the calls meet a condition, and returns them.

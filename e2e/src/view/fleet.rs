@@ -29,7 +29,7 @@ use crate::{
     images::{Content, Image},
     moment::Moment,
     network,
-    scenario::{Active, PORT, STARTED, Scenario, Stage, eventually, target_folder},
+    scenario::{Active, PORT, Scenario, Stage, TOLD, eventually, target_folder},
 };
 
 /// The image of the pods.
@@ -38,8 +38,6 @@ const IMAGE: &str = "docker.io/leadergroup/clients-view:0.1.0";
 const KEPT: Duration = Duration::from_secs(3);
 /// How long a change takes on its way from the first node to the last one, beside kube-proxy's `minSyncPeriod`.
 const ON_THE_WAY: Duration = Duration::from_millis(500);
-/// The kubelet may need this long to update the pods' files on a busy machine.
-const TOLD: Duration = STARTED;
 
 /// Clients that call and write to a group through its Service, from every node of our own cluster.
 ///

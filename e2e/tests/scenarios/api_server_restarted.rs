@@ -19,7 +19,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let active = s.elect().await?;
         let revision = s.revision().await?;
         let client = s.call_from(&active.node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        client.reaches(&active.pod).await?;
         let server = s.stage.own()?.api_server();
         server.stop().await?;
         server.start().await?;

@@ -27,7 +27,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(before.node == off, "{} is active on {}, not on {off}", before.pod, before.node);
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;
+        client.reaches(&before.pod).await?;
         // The last step: the group does not stay with an owner on its active pod's node.
         move_ownership(s, &off).await?;
         let (session, _) = owner(s).await?;

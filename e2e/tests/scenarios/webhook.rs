@@ -10,7 +10,7 @@ use leadergroup_e2e::{
     history::ACTS,
     moment::Moment,
     network::HOST_ADDRESS,
-    scenario::{Active, DELETED, STARTED, Scenario, Stage, Workload, eventually},
+    scenario::{Active, CRASHED, DELETED, STARTED, Scenario, Stage, Workload, eventually},
 };
 use serde_json::{Value, json};
 
@@ -195,8 +195,7 @@ async fn active_pod_fails(s: &mut Scenario, active: &Active) -> Result<()> {
     .await?;
     webhook.lift(&active.pod).await?;
     let within = Moment::now().since(at) + STRIPPED_LATE;
-    let reasons = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
-    s.failover_within("crashed, its webhook failed", active, at, None, &reasons, Some(within)).await?;
+    s.failover_within("crashed, its webhook failed", active, at, None, &CRASHED, Some(within)).await?;
     Ok(())
 }
 
