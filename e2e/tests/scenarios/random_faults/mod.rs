@@ -45,7 +45,7 @@ const SERVED_WITHIN: Duration = Duration::from_mins(1);
 /// How many pods a group has.
 const REPLICAS: i32 = 2;
 /// In a run that lasts this long each kind of fault takes place.
-const ALL_KINDS: Duration = Duration::from_mins(60);
+const ALL_KINDS: Duration = Duration::from_hours(1);
 /// How long the last pair of faults may take. The scenario's own time limit is later, so that there is time for a page.
 const LAST_PAIR: Duration = Duration::from_mins(2);
 
