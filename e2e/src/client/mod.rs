@@ -23,10 +23,11 @@ use tokio::{
     time,
 };
 
-use crate::scenario::STARTED;
-
 pub use analysis::{Call, Calls, Switch};
 pub use caller::CallArgs;
+
+/// How long a pod that is active may need to answer many calls, on a busy machine.
+const REACHED: Duration = Duration::from_mins(2);
 
 /// A client that is calling.
 #[derive(Debug)]
@@ -95,7 +96,7 @@ impl Client {
     /// Waits until this pod has answered many calls.
     pub async fn reaches(&self, pod: &str) -> Result<()> {
         let enough = |calls: &Calls| calls.answered_by(pod) > 50;
-        self.until(&format!("answers of {pod}"), STARTED, enough).await.map(drop)
+        self.until(&format!("answers of {pod}"), REACHED, enough).await.map(drop)
     }
 
     /// Waits until the calls meet a condition, and returns them.
