@@ -16,8 +16,8 @@ use crate::machine::{Machines, wait_until};
 use crate::network;
 use crate::process::{has_ended, is_stopped, took_effect};
 
-/// How long it may take until a healed path carries packets.
-const HEALED: Duration = Duration::from_secs(30);
+/// How long it may take until a path that is not cut, or no longer, carries packets.
+const OPEN: Duration = Duration::from_secs(30);
 
 /// The API server and its faults.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Cluster {
 
     /// Unplugs a node's cable: its pods keep running, but cannot communicate with other machines.
     pub async fn cut_off(&self, node: &str) -> Result<Instant> {
-        self.node(node)?;
+        self.is_open(network::HOST, node, None).await?;
         network::set_cable(node, false).await?;
         let moment = Instant::now();
         self.is_cut(network::HOST, node, None).await?;
@@ -133,6 +133,7 @@ impl Cluster {
     /// Drops all traffic between two machines, in both directions. A machine is a node, [`network::CONTROL`],
     /// [`network::DATABASE`] or [`network::HOST`].
     pub async fn cut_path(&self, one: &str, other: &str) -> Result<()> {
+        self.is_open(one, other, None).await?;
         network::cut(one, other, None).await?;
         network::cut(other, one, None).await?;
         self.is_cut(one, other, None).await
@@ -142,14 +143,12 @@ impl Cluster {
     pub async fn heal_path(&self, one: &str, other: &str) -> Result<()> {
         network::heal(one, other, None).await?;
         network::heal(other, one, None).await?;
-        // Otherwise a packet that does not pass would not show that a path is cut.
-        let address = self.address(other)?;
-        wait_until("packets on the healed path", HEALED, async || network::passes(one, &address, None).await)
-            .await
+        self.is_open(one, other, None).await
     }
 
     /// Drops traffic from one machine to the other, in this direction only; with a port, only TCP to that port.
     pub async fn cut_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+        self.is_open(from, to, port).await?;
         network::cut(from, to, port).await?;
         self.is_cut(from, to, port).await
     }
@@ -161,6 +160,14 @@ impl Cluster {
             network::DATABASE => network::DATABASE_ADDRESS.to_owned(),
             node => self.node(node)?.address.clone(),
         })
+    }
+
+    /// Waits until a packet comes from one machine to the other and is answered. Without that, one that does not pass
+    /// would not show that a path is cut.
+    async fn is_open(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+        let address = self.address(to)?;
+        let what = format!("packets from {from} to {to}");
+        wait_until(&what, OPEN, async || network::passes(from, &address, port).await).await
     }
 
     /// Fails if a packet still comes from one machine to the other and is answered.

@@ -27,6 +27,7 @@ pub mod node;
 pub mod process;
 pub mod programs;
 pub mod provider;
+pub mod random;
 pub mod scenario;
 pub mod state;
 pub mod supervisor;

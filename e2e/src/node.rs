@@ -15,6 +15,7 @@ use crate::credentials::Credentials;
 use crate::images::PAUSE;
 use crate::machine::{Machines, wait_until};
 use crate::network::{CONTROL_ADDRESS, Machine, POD_RANGE};
+use crate::process::{is_stopped, took_effect};
 use crate::state::RUN_DIR;
 
 /// A node's directories and their mount points. The first is lost at a power-off, the others are its disk.
@@ -108,7 +109,10 @@ impl Node<'_> {
 
     /// Stops kube-proxy with SIGSTOP, so that the node's rules stay as they are.
     pub async fn pause_proxy(&self) -> Result<()> {
-        self.machines.signal(&self.daemon("kube-proxy"), Signal::STOP, false).await
+        let daemon = self.daemon("kube-proxy");
+        let pid = self.machines.running(&daemon).await?;
+        self.machines.signal(&daemon, Signal::STOP, false).await?;
+        took_effect(|| (!is_stopped(pid)).then(|| format!("{daemon} is not stopped")))
     }
 
     /// Resumes it.

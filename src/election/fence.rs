@@ -51,8 +51,20 @@ impl Group {
         }
     }
 
+    /// The stamp of the declared holder was written, or the API server refuses it.
+    pub(super) fn stamped_to_fence(
+        &mut self,
+        change: Change,
+        refused: Vec<(PodRef, String)>,
+        now: Duration,
+        effects: &mut Effects,
+    ) {
+        self.stamps_refused(refused);
+        self.fenced(change, now, effects);
+    }
+
     /// Continues when the declared holder is stamped, or was active when it should have been.
-    pub(super) fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+    fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
         match self.to_fence() {
             Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
             Some(former) if self.reads_as_active(&former) && self.is_fit(&former) => {

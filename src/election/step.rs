@@ -167,8 +167,7 @@ impl Group {
             (Phase::Fencing(change), Outcome::Promoted) => self.declare(change, false, effects),
             (Phase::Fencing(change), Outcome::Stripped) => self.fenced_off(change, now, effects),
             (Phase::Fencing(change), Outcome::Stamped(refused)) => {
-                self.stamps_refused(refused);
-                self.fenced(change, now, effects);
+                self.stamped_to_fence(change, refused, now, effects);
             }
             (Phase::Fencing(change), Outcome::Rechecked { version, declared, row }) => {
                 let stands = self.stands(declared.as_ref(), row.as_ref());

@@ -189,8 +189,8 @@ impl<T> Queue<T> {
     fn is_held_up(&self, namespace: Option<&Arc<str>>, lane: Lane) -> bool {
         let found = namespace.and_then(|name| self.namespaces.get(&(name.clone(), lane)));
         found.filter(|_| lane != Lane::AtOnce).is_some_and(|namespace| {
-            let (tasks, late) = (namespace.tasks.taken(), namespace.late.taken());
-            late > 0 && tasks.saturating_sub(late) >= PLACES_BESIDE_LATE_WRITES
+            let (tasks, writes) = (namespace.tasks.taken(), namespace.late.taken());
+            writes > 0 && tasks.saturating_sub(writes) >= PLACES_BESIDE_LATE_WRITES
         })
     }
 

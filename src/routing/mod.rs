@@ -144,7 +144,8 @@ impl Router {
         what: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RoutingError> {
-        self.wait(what, self.call_timeout, call).await
+        // Two dry runs at once would make the futures of their callers large.
+        Box::pin(self.wait(what, self.call_timeout, call)).await
     }
 
     /// A call that may wait for webhooks. After a moment it leaves its place to others, and may wait for `patience`.

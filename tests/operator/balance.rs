@@ -16,6 +16,7 @@ use crate::{
     objects::{condition, group, groups},
     postgres::{self, Database, eventually},
     replica::Operator,
+    sessions::{beats, later},
 };
 
 /// So many that it does not happen that all fall to the same replica.
@@ -138,10 +139,7 @@ impl TwoNodes {
 
     /// Waits for as many heartbeats of both replicas.
     async fn heartbeats(&self, count: i64) {
-        let beats =
-            async || self.database.number("select min(beat) from leadergroup.session where not dead").await;
-        let until = beats().await + count;
-        eventually("some heartbeats", async || beats().await >= until).await;
+        later(&self.database, count).await;
     }
 
     async fn end(mut self) {
@@ -201,6 +199,7 @@ async fn a_replica_that_gets_a_group_knows_which_pod_has_failed() {
     web.owned_on(preferred).await;
     // The new owner would have given the role back by now.
     web.heartbeats(8).await;
+    let owned_at = jiff::Timestamp::now();
     eventually("both to be eligible", async || web.status().await["ready"] == "2/2").await;
     let status = web.status().await;
     let changes = status["history"].as_array().unwrap();
@@ -208,6 +207,7 @@ async fn a_replica_that_gets_a_group_knows_which_pod_has_failed() {
     let failover = changes.iter().rev().find(|change| change["from"] == name).expect("the failover");
     // A minute later it may go back. The times are in whole seconds.
     let earliest = at(failover) + Duration::from_secs(59);
+    assert!(owned_at < earliest, "the new owner got the group too late to show anything: {status:#}");
     let later = |change: &&Value| change["token"].as_i64() > failover["token"].as_i64();
     let soon = changes.iter().filter(later).find(|change| change["to"] == name && at(change) < earliest);
     assert_eq!(soon, None, "{status:#}");
@@ -230,13 +230,12 @@ async fn two_installations_with_one_database_do_not_disturb_each_other() {
     let mut one = start("1", &a);
     eventually("one replica to own all groups", async || owned().await == GROUPS).await;
     let mut two = start("2", &b);
-    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
     let sessions = async || database.number("select count(*) from leadergroup.session where not dead").await;
     eventually("the other installation", async || sessions().await == 2).await;
     // Long enough for groups to be given to a replica that joined.
     eventually("some heartbeats", async || {
         assert_eq!(owned().await, GROUPS, "a group has no owner");
-        beats().await >= 16
+        beats(&database).await >= 16
     })
     .await;
     assert!(one.end().await.0.success(), "{}", one.log());

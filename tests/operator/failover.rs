@@ -13,6 +13,7 @@ use crate::{
     objects::{condition, group, groups},
     postgres::{self, eventually},
     replica::Operator,
+    sessions::owner,
 };
 
 #[tokio::test]
@@ -94,12 +95,6 @@ async fn another_replica_keeps_the_holder_of_one_that_ends_or_is_killed_and_repl
     let url = database.url();
     let start =
         |name| Operator::start_as(name, server, &namespace, &[("LEADERGROUP_DATABASE_URL", url.as_str())]);
-    // The name of the replica that owns the group, which is a number; 0 if there is none.
-    let owner = async || {
-        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), 0) from leadergroup.lock l \
-                     join leadergroup.session s on s.id = l.session where not s.dead";
-        database.number(owner).await
-    };
     let mut one = start("1");
     eventually("a holder", async || active(&pods).await.len() == 1).await;
     let first = active(&pods).await;
@@ -111,12 +106,12 @@ async fn another_replica_keeps_the_holder_of_one_that_ends_or_is_killed_and_repl
     eventually("the second replica to be ready", async || two.get("/readyz").starts_with("HTTP/1.1 200"))
         .await;
     assert!(one.end().await.0.success(), "{}", one.log());
-    eventually("the second replica to own the group", async || owner().await == 2).await;
+    eventually("the second replica to own the group", async || owner(&database).await == Some(2)).await;
     let mut three = start("3");
     eventually("the third replica to be ready", async || three.get("/readyz").starts_with("HTTP/1.1 200"))
         .await;
     two.kill();
-    eventually("the third replica to own the group", async || owner().await == 3).await;
+    eventually("the third replica to own the group", async || owner(&database).await == Some(3)).await;
     assert_eq!((active(&pods).await, token().await), (first.clone(), before), "adoption is no failover");
 
     report(&pods, &first[0], "False").await;

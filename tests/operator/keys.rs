@@ -13,6 +13,7 @@ use crate::{
     objects::{cluster, condition, group, groups},
     postgres::{self, Database, eventually},
     replica::Operator,
+    sessions::later,
 };
 
 fn spec(app: &str, key: &str) -> Value {
@@ -32,10 +33,8 @@ async fn reported(groups: &Api<DynamicObject>, name: &str, reason: &str) -> Stri
 
 /// Waits until the replica has asked for groups without an owner once more.
 async fn asked_again(database: &Database) {
-    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
     // A refused claim is repeated after five heartbeats.
-    let until = beats().await + 7;
-    eventually("some heartbeats", async || beats().await >= until).await;
+    later(database, 7).await;
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ mod replica;
 mod reports;
 mod requests;
 mod rights;
+mod sessions;
 mod switchover;
 mod templates;
 mod versions;

@@ -1,7 +1,6 @@
 //! An active pod that its group's owner does not hear, but another replica does.
 
 use std::{
-    cell::Cell,
     collections::BTreeSet,
     time::{Duration, Instant},
 };
@@ -25,10 +24,14 @@ use crate::{
     paths::Answering,
     postgres::{self, DEADLINE, PASSWORD, ROLE, eventually},
     replica::Operator,
+    sessions::{an_owner, beats, later, owner},
 };
 
 /// How long an owner relies on the answers of others.
 const BELIEVED: Duration = Duration::from_mins(2);
+
+/// What an owner says that gives groups to a replica which hears their active pods.
+const HANDED_OVER: &str = "another replica hears active pods that this one does not hear";
 
 /// Two pods that answer probes, and a group of them with these times.
 async fn answering_group(
@@ -61,16 +64,6 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     ];
     let start = |name| Operator::start_as(name, server, &namespace, &variables);
     let mut replicas = [start("0"), start("1")];
-    let owner = async || {
-        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
-                     join leadergroup.session s on s.id = l.session where not s.dead";
-        usize::try_from(database.number(owner).await).ok()
-    };
-    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
-    let later = async |count: i64| {
-        let until = beats().await + count;
-        eventually("some heartbeats", async || beats().await >= until).await;
-    };
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
     eventually("two sessions", async || {
@@ -78,9 +71,9 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     })
     .await;
     // Once the sessions have been the same for their ttl, the group has gone to the replica that it falls to.
-    later(16).await;
-    let (first, active_pod, before) =
-        (owner().await.expect("an owner"), active(&pods).await.remove(0), token().await);
+    later(&database, 16).await;
+    let first = an_owner(&database).await;
+    let (active_pod, before) = (active(&pods).await.remove(0), token().await);
     let [held, standby] = if active_pod == "web-0" { [0, 1] } else { [1, 0] };
     let other = 1 - first;
 
@@ -88,12 +81,13 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     eventually("the other replica to own the group", async || {
         // Without an answer of the other one in time the pod would be replaced, and the group stay.
         assert_eq!(token().await, before, "{}\n{}", replicas[first].log(), replicas[other].log());
-        owner().await == Some(other)
+        owner(&database).await == Some(other)
     })
     .await;
+    assert!(replicas[first].log().contains(HANDED_OVER), "{}", replicas[first].log());
     // It stays there, although it falls to the first one.
-    later(20).await;
-    assert_eq!(owner().await, Some(other));
+    later(&database, 20).await;
+    assert_eq!(owner(&database).await, Some(other));
     assert_eq!((active(&pods).await, token().await), (vec![active_pod.clone()], before.clone()));
 
     // The other one fails to hear it too, so it is replaced.
@@ -155,9 +149,8 @@ async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_lon
     for replica in &replicas {
         web[held].cut(replica.pid());
     }
-    let believed = "another replica hears active pods that this one does not hear";
     eventually("an answer to be believed", async || {
-        replicas.iter().any(|replica| replica.log().contains(believed))
+        replicas.iter().any(|replica| replica.log().contains(HANDED_OVER))
     })
     .await;
     let successor = vec![format!("web-{}", 1 - held)];
@@ -189,30 +182,19 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
     ];
     let start = |name| Operator::start_as(name, server, &namespace, &variables);
     let mut replicas = [start("0"), start("1")];
-    let owner = async || {
-        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
-                     join leadergroup.session s on s.id = l.session where not s.dead";
-        usize::try_from(database.number(owner).await).ok()
-    };
-    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
     // The group has gone to the replica that it falls to, and both have probed the active pod.
     eventually("two sessions with some heartbeats", async || {
-        database.number("select count(*) from leadergroup.session").await == 2 && beats().await >= 16
+        database.number("select count(*) from leadergroup.session").await == 2 && beats(&database).await >= 16
     })
     .await;
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
-    // A group that moves has no owner for a moment.
-    let first = Cell::new(None);
-    eventually("an owner", async || {
-        first.set(owner().await);
-        first.get().is_some()
-    })
-    .await;
-    let first = first.get().expect("just seen");
+    let first = an_owner(&database).await;
     let (active_pod, before) = (active(&pods).await, token().await);
     replicas[first].allow_descriptors(false);
-    eventually("the other replica to own the group", async || owner().await == Some(1 - first)).await;
+    eventually("the other replica to own the group", async || owner(&database).await == Some(1 - first))
+        .await;
+    assert!(replicas[first].log().contains(HANDED_OVER), "{}", replicas[first].log());
     assert_eq!((active(&pods).await, token().await), (active_pod, before));
     replicas[first].allow_descriptors(true);
     for replica in &mut replicas {
@@ -240,11 +222,6 @@ async fn a_group_that_falls_to_a_replica_that_does_not_hear_its_active_pod_keeps
         ];
         Operator::start_as(name, server, &namespace, &variables)
     };
-    let owner = async || {
-        let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
-                     join leadergroup.session s on s.id = l.session where not s.dead";
-        database.number(owner).await
-    };
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
     let mut first = start("0", 0);
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
@@ -254,15 +231,13 @@ async fn a_group_that_falls_to_a_replica_that_does_not_hear_its_active_pod_keeps
 
     // A group falls to a replica on another node than its active pod.
     let mut hears = start("1", held);
-    eventually("an owner on the active pod's node", async || owner().await == 1).await;
+    eventually("an owner on the active pod's node", async || owner(&database).await == Some(1)).await;
     let mut deaf = start("2", 1 - held);
     web[held].cut(deaf.pid());
     let given = || hears.log().contains("giving groups to the replicas that they fall to");
     eventually("the owner to give the group away", async || given()).await;
-    let beats = async || database.number("select min(beat) from leadergroup.session where not dead").await;
-    let until = beats().await + 8;
-    eventually("some heartbeats", async || beats().await >= until).await;
-    eventually("the first one to own it again", async || owner().await == 1).await;
+    later(&database, 8).await;
+    eventually("the first one to own it again", async || owner(&database).await == Some(1)).await;
     let history = groups.get("web").await.unwrap().data["status"]["history"].clone();
     let now = (active(&pods).await, token().await);
     assert!(!hears.log().contains("silent"), "the first one does not hear it either: {}", hears.log());

@@ -3,21 +3,27 @@
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
-use futures::TryStreamExt as _;
+use futures::StreamExt as _;
 use kube::{
     Api, Resource,
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde::de::DeserializeOwned;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::postgres::DEADLINE;
+
+/// The pause before a watch that failed is started again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Collects something of each version of the objects that a watch shows, from now on. The first ones are those that are
 /// there.
 pub(crate) struct Versions<T> {
     seen: Arc<Mutex<Vec<T>>>,
-    watch: JoinHandle<Result<(), watcher::Error>>,
+    watch: JoinHandle<()>,
 }
 
 impl<T: Clone + Send + 'static> Versions<T> {
@@ -34,10 +40,21 @@ impl<T: Clone + Send + 'static> Versions<T> {
         let watch = tokio::spawn(async move {
             let stream = watcher(objects, config).applied_objects();
             let mut stream = std::pin::pin!(stream);
-            while let Some(object) = stream.try_next().await? {
-                all.lock().unwrap().push(take(object));
+            // The next poll starts the watch anew.
+            let mut failing: Option<Instant> = None;
+            while let Some(shown) = stream.next().await {
+                match shown {
+                    Ok(object) => {
+                        all.lock().unwrap().push(take(object));
+                        failing = None;
+                    }
+                    Err(error) => {
+                        let since = *failing.get_or_insert_with(Instant::now);
+                        assert!(since.elapsed() < DEADLINE, "the watch fails: {error}");
+                        sleep(AGAIN).await;
+                    }
+                }
             }
-            Ok(())
         });
         Self { seen, watch }
     }

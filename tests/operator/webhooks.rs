@@ -1,6 +1,9 @@
 //! Admission webhooks that deny, fail or hang when the operator changes pods.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -23,6 +26,9 @@ use crate::{
 };
 
 const PODS: [&str; 3] = ["web-0", "web-1", "web-2"];
+
+/// The time limit of a webhook that hangs.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// A group of three pods at rest. Each pod has its name as the label `pod`.
 struct Stage {
@@ -91,6 +97,22 @@ impl Stage {
     ) -> Webhook {
         let scope = Scope { namespace: &self.namespace, pods, failure_policy, timeout_seconds };
         Webhook::start(self.client.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST), &scope, probe).await.unwrap()
+    }
+
+    /// Makes this pod the first choice of the election. Its label `pod` is its name.
+    async fn prefer(&self, pod: &str) {
+        let election = json!({ "priorities": [{ "weight": 10, "podLabels": { "pod": pod } }] });
+        let patch = Patch::Merge(json!({ "spec": { "election": election } }));
+        let generation =
+            self.groups.patch("web", &PatchParams::default(), &patch).await.unwrap().metadata.generation;
+        let seen = async || self.status().await["observedGeneration"].as_i64() == generation;
+        eventually("the priority to be seen", seen).await;
+        // A pod that was refused comes last, whatever its priority.
+        eventually("the pod not to be refused", async || {
+            let (_, _, message) = condition(&self.groups, "web", "Redundant").await;
+            !message.contains(pod)
+        })
+        .await;
     }
 
     async fn switch_over(&self, to: &str) {
@@ -172,18 +194,26 @@ async fn a_webhook_that_hangs_delays_a_failover_by_its_own_time_limit() {
     // The API server stores each write when the webhook's time is up.
     let webhook = stage.webhook(&json!({ "app": "web" }), "Ignore", 5, &first).await;
     webhook.set(Answer::Hang);
+    let began = Instant::now();
     report(&stage.pods, &first, "False").await;
     stage.becomes_active(&others).await;
+    assert!(webhook.asked() > 0 && began.elapsed() >= LIMIT, "the change did not wait for the webhook");
     webhook.lift(&first).await.unwrap();
     report(&stage.pods, &first, "True").await;
     stage.at_rest().await;
 
-    // It refuses the writes to one of the pods then.
-    let (first, others) = stage.roles().await;
+    // It refuses the writes to one of the pods then: the first choice. A pod that has just failed is none.
+    let (now, mut others) = stage.roles().await;
+    others.sort_by_key(|name| *name == first);
+    stage.prefer(&others[0]).await;
     let webhook = stage.webhook(&json!({ "pod": others[0] }), "Fail", 5, &others[0]).await;
     webhook.set(Answer::Hang);
-    report(&stage.pods, &first, "False").await;
+    let began = Instant::now();
+    report(&stage.pods, &now, "False").await;
     stage.becomes_active(&others[1..]).await;
+    let (asked, took) = (webhook.asked(), began.elapsed());
+    let status = stage.status().await;
+    assert!(asked > 0 && took >= LIMIT, "{others:?}: asked {asked} times, took {took:?}: {status:#}");
     webhook.lift(&others[0]).await.unwrap();
     stage.end().await;
 }

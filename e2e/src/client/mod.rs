@@ -26,6 +26,9 @@ use tokio::{
 pub use analysis::{Call, Calls, Switch};
 pub use caller::CallArgs;
 
+/// How long a pod that is active may need to answer many calls, on a busy machine.
+const REACHED: Duration = Duration::from_mins(2);
+
 /// A client that is calling.
 #[derive(Debug)]
 pub struct Client {
@@ -88,6 +91,12 @@ impl Client {
     pub fn latest(&self, count: usize) -> Calls {
         let calls = self.calls.lock();
         Calls::new(calls[calls.len().saturating_sub(count)..].to_vec())
+    }
+
+    /// Waits until this pod has answered many calls.
+    pub async fn reaches(&self, pod: &str) -> Result<()> {
+        let enough = |calls: &Calls| calls.answered_by(pod) > 50;
+        self.until(&format!("answers of {pod}"), REACHED, enough).await.map(drop)
     }
 
     /// Waits until the calls meet a condition, and returns them.

@@ -413,36 +413,42 @@ impl<'a> Checker<'a> {
                 wrong(format!("token {} was granted at {}, later", promotion.token, granted.granted_at));
             }
         }
-        if self.history.one_clock {
-            found.extend(self.declared_too_early(&by_key));
-        }
+        found.extend(self.declared_without_grant(&by_key));
         for (invariant, revision, object, text) in found {
             self.out.violations.push(Violation { invariant, revision, object, text });
         }
     }
 
-    /// Declarations that were made before the lock granted their token.
-    fn declared_too_early(
+    /// Declarations of a holder that were made before the lock granted it the token, or without that. What is wrong
+    /// with a promotion is reported there.
+    fn declared_without_grant(
         &self,
         terms: &BTreeMap<&str, Vec<&Term>>,
     ) -> Vec<(Invariant, i64, String, String)> {
         let mut found = Vec::new();
         for (key, announced) in &self.keys {
             for declared in announced.declared.iter().filter(|d| d.revision > self.history.baseline) {
+                let Some(holder) = &declared.holder else { continue };
                 let granted = terms.get(key.as_str()).and_then(|terms| {
-                    terms
-                        .iter()
-                        .find(|t| t.token == declared.token && Some(&t.owner) == declared.holder.as_ref())
+                    terms.iter().find(|term| term.token == declared.token && term.owner == *holder)
                 });
-                if let Some(granted) = granted
-                    && granted.granted_at > declared.seen_at
-                {
-                    let text = format!(
-                        "token {} was declared at {}, granted at {}",
-                        declared.token, declared.seen_at, granted.granted_at
-                    );
-                    found.push((Invariant::GrantedAndDeclared, declared.revision, key.clone(), text));
-                }
+                let was_promoted = || {
+                    let mut promotions = self.out.promotions.iter();
+                    promotions.any(|one| one.key == *key && one.token == declared.token && one.uid == *holder)
+                };
+                let text = match granted {
+                    Some(granted) if self.history.one_clock && granted.granted_at > declared.seen_at => {
+                        format!(
+                            "token {} was declared at {}, granted at {}",
+                            declared.token, declared.seen_at, granted.granted_at
+                        )
+                    }
+                    None if !was_promoted() => {
+                        format!("token {} was declared for {holder}, and never granted to it", declared.token)
+                    }
+                    _ => continue,
+                };
+                found.push((Invariant::GrantedAndDeclared, declared.revision, key.clone(), text));
             }
         }
         found

@@ -521,6 +521,26 @@ fn i2_the_lock_never_granted_it() {
 }
 
 #[test]
+fn i2_a_holder_is_declared_and_never_promoted() {
+    let mut tape = first();
+    tape.group(2, Some("b"));
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
+    tape.grant(2, "b");
+    let revision = tape.history.complete_to;
+    tape.history.terms.as_mut().expect("made with terms").last_mut().expect("granted").granted_at =
+        at(revision - 1);
+    assert_eq!(tape.violated(), []);
+    let mut tape = first();
+    tape.group(2, Some("b"));
+    tape.history.terms = None;
+    assert_eq!(tape.violated(), [], "a database that cannot be read from here");
+    let mut tape = first();
+    tape.group(2, Some("b"));
+    tape.history.baseline = tape.history.complete_to;
+    assert_eq!(tape.violated(), [], "it was declared before the recording");
+}
+
+#[test]
 fn i2_the_lock_granted_it_too_late() {
     let mut tape = failed_over();
     let late = at(tape.history.complete_to + 1);
@@ -588,10 +608,10 @@ fn i3_a_token_is_used_twice() {
     let mut tape = failed_over();
     tape.grant(2, "c");
     assert_eq!(tape.violated(), [Invariant::TokensGrow]);
-    // ... in the declarations ...
+    // ... in the declarations, which is without a grant, too ...
     let mut tape = failed_over();
     tape.group(2, Some("c"));
-    assert_eq!(tape.violated(), [Invariant::TokensGrow]);
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared, Invariant::TokensGrow]);
     // ... and on the pods.
     let mut tape = failed_over();
     tape.pod("b", Some("standby"), Some("g/2"));

@@ -28,6 +28,8 @@ use crate::{
 pub const TAKEOVER: Duration = Duration::from_secs(40);
 /// Time for pods to start on a busy machine.
 pub const STARTED: Duration = Duration::from_mins(2);
+/// The kubelet may need this long to update the pods' files on a busy machine.
+pub const TOLD: Duration = STARTED;
 /// Time limit of a scenario. Only a scenario that hangs takes this long.
 const LONGEST: Duration = Duration::from_mins(4);
 

@@ -18,6 +18,9 @@ use crate::{
 /// refuses probes then.
 pub const DELETED: [&str; 2] = ["PodDeleted", "ProbeRefused"];
 
+/// The reasons for which a pod is replaced whose program ends.
+pub const CRASHED: [&str; 4] = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
+
 impl Scenario {
     /// Waits after a fault until another pod has taken over from `before` and answers through the Service, and
     /// measures this. The reason of the change must be one of `reasons`, and it has the usual deadline of its reason

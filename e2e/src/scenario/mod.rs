@@ -21,8 +21,8 @@ mod workload;
 
 pub(crate) use settings::faults_last;
 
-pub use context::{Active, STARTED, Scenario, TAKEOVER};
-pub use failover::DELETED;
+pub use context::{Active, STARTED, Scenario, TAKEOVER, TOLD};
+pub use failover::{CRASHED, DELETED};
 pub use operator::{NAMESPACE as OPERATOR_NAMESPACE, Operator, RELEASE, is_ready};
 pub use report::{Line, Measured, Report, Seen, ms};
 pub use runner::{Entry, Needs, run_all};

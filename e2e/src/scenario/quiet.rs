@@ -44,21 +44,27 @@ pub(super) async fn stays_quiet(
     lasting: Duration,
     mut writes: impl AsyncFnMut() -> Result<Vec<String>>,
 ) -> Result<()> {
-    let end = Instant::now() + lasting;
-    loop {
-        time::sleep_until(end.min(Instant::now() + LOOK_EVERY)).await;
-        // What is written from now on is not of this time.
-        let is_over = Instant::now() >= end;
+    let start = Instant::now();
+    let mut looked = Duration::ZERO;
+    while let Some(at) = next_look(looked, lasting) {
+        time::sleep_until(start + at).await;
+        // What is written from now on is of the next look, if there is one.
+        looked = start.elapsed();
         let found = writes().await?;
         ensure!(found.is_empty(), "within {} s the operator wrote {found:?}", lasting.as_secs());
-        if is_over {
-            return Ok(());
-        }
     }
+    Ok(())
+}
+
+/// When it is looked for writes again, from the beginning; none if the last look was at the end.
+fn next_look(looked: Duration, lasting: Duration) -> Option<Duration> {
+    (looked < lasting).then(|| lasting.min(looked + LOOK_EVERY))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     #[tokio::test]
@@ -72,5 +78,13 @@ mod tests {
         };
         assert!(stays_quiet(lasting, late).await.is_err());
         assert!(stays_quiet(Duration::ZERO, async || Ok(Vec::new())).await.is_ok());
+    }
+
+    #[test]
+    fn a_first_write_after_40_s_is_within_the_minute_and_one_after_61_s_is_not() {
+        let looks = || iter::successors(Some(Duration::ZERO), |looked| next_look(*looked, MINUTE));
+        let is_noticed = |write| looks().any(|look| look >= Duration::from_secs(write));
+        assert!(is_noticed(40));
+        assert!(!is_noticed(61));
     }
 }

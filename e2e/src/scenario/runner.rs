@@ -50,12 +50,9 @@ pub async fn run_all(stage: &Rc<Stage>, entries: Vec<Entry>) -> Vec<String> {
         possible.into_iter().partition(|entry| entry.needs == Needs::Everything);
     let play = |entry: Entry| play(Rc::clone(stage), entry);
     stage.together.begin();
-    let mut failed: Vec<_> = stream::iter(together)
-        .map(play)
-        .buffer_unordered(SIDE_BY_SIDE)
-        .filter_map(async |failed| failed)
-        .collect()
-        .await;
+    // No async closure for `filter_map`: Rust 1.95 sometimes ends with an internal error when it is compiled again.
+    let played: Vec<_> = stream::iter(together).map(play).buffer_unordered(SIDE_BY_SIDE).collect().await;
+    let mut failed: Vec<String> = played.into_iter().flatten().collect();
     if let Err(error) = minute_of_quiet(stage).await {
         progress(&format!("the minute of quiet ... FAILED\n    {error:#}"));
         failed.push(format!("the minute of quiet: {error:#}"));

@@ -29,7 +29,7 @@ use crate::{
     images::{Content, Image},
     moment::Moment,
     network,
-    scenario::{Active, PORT, STARTED, Scenario, Stage, eventually, target_folder},
+    scenario::{Active, PORT, Scenario, Stage, TOLD, eventually, target_folder},
 };
 
 /// The image of the pods.
@@ -38,8 +38,6 @@ const IMAGE: &str = "docker.io/leadergroup/clients-view:0.1.0";
 const KEPT: Duration = Duration::from_secs(3);
 /// How long a change takes on its way from the first node to the last one, beside kube-proxy's `minSyncPeriod`.
 const ON_THE_WAY: Duration = Duration::from_millis(500);
-/// The kubelet may need this long to update the pods' files on a busy machine.
-const TOLD: Duration = STARTED;
 
 /// Clients that call and write to a group through its Service, from every node of our own cluster.
 ///
@@ -52,7 +50,7 @@ pub struct Fleet {
     target: String,
     clients: Vec<Caller>,
     /// Calls of clients that were replaced.
-    earlier: Vec<Record>,
+    earlier: Vec<(Role, Record)>,
     nodes: Vec<Exempt>,
     pods: Vec<Exempt>,
     /// Until when the books are judged, if commits were lost.
@@ -261,7 +259,8 @@ impl Fleet {
             if network_of(node)? != *network {
                 let next = self.call(node, *role)?;
                 let last = std::mem::replace(&mut self.clients[index], next);
-                self.earlier.push(Record { node: last.node, calls: last.client.stop().await?.into_all() });
+                let record = Record { node: last.node, calls: last.client.stop().await?.into_all() };
+                self.earlier.push((last.role, record));
             }
         }
         Ok(())
@@ -273,14 +272,11 @@ impl Fleet {
         let terms = terms(history, &self.namespace, &self.group)?;
         let cluster = self.stage.own()?;
         let mut records = self.earlier;
-        let mut silent = Vec::new();
         for Caller { node, role, client, .. } in self.clients {
-            let calls = client.stop().await?;
-            if calls.answers().next().is_none() {
-                silent.push(format!("{node}, {role:?}"));
-            }
-            records.push(Record { node, calls: calls.into_all() });
+            records.push((role, Record { node, calls: client.stop().await?.into_all() }));
         }
+        let silent = silent(&records);
+        let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
         let limits = Limits { overlap: period(cluster) + ON_THE_WAY, nodes: self.nodes, pods: self.pods };
         let all = || records.iter().flat_map(|record| &record.calls);
         let book = book_of(&self.namespace, &self.group);
@@ -314,6 +310,16 @@ fn begin(all: &mut Vec<Exempt>, name: &str) {
     if !all.iter().any(|exempt| exempt.name == name && exempt.until.is_none()) {
         all.push(Exempt { name: name.to_owned(), from: Moment::now(), until: None });
     }
+}
+
+/// The clients without an answer. One that was started again on its node goes on with the record of the one before.
+fn silent(records: &[(Role, Record)]) -> Vec<String> {
+    let mut heard: BTreeMap<String, bool> = BTreeMap::new();
+    for (role, Record { node, calls }) in records {
+        let is_heard = heard.entry(format!("{node}, {role:?}")).or_default();
+        *is_heard |= calls.iter().any(|call| call.answer.is_ok());
+    }
+    heard.into_iter().filter(|(_, is_heard)| !is_heard).map(|(client, _)| client).collect()
 }
 
 fn is_refused(call: &Call) -> bool {
@@ -377,4 +383,25 @@ fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
     };
     let terms: Option<Vec<Term>> = promotions.map(term).collect();
     terms.context("a promotion that was not declared")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_was_started_again_is_silent_only_if_the_one_before_was() {
+        let record = |node: &str, role, answer: Option<&str>| {
+            let answer = answer.map(str::to_owned).ok_or("timeout".to_owned());
+            let call = Call::through_any(Moment::default(), Moment::default(), answer);
+            (role, Record { node: node.to_owned(), calls: vec![call] })
+        };
+        let mut records = vec![record("one", ROLES[0], Some("web")), record("one", ROLES[0], None)];
+        assert_eq!(silent(&records), [""; 0]);
+        records.push((ROLES[0], Record { node: "one".to_owned(), calls: vec![] }));
+        assert_eq!(silent(&records), [""; 0], "it has just begun");
+        records.push(record("one", ROLES[1], None));
+        records.push(record("two", ROLES[0], None));
+        assert_eq!(silent(&records).len(), 2, "others do not answer for it");
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) async fn story(s: &mut Scenario) -> Result<()> {
     for (fault, how) in
         [("deleted", DeleteParams::default()), ("deleted by force", DeleteParams::default().grace_period(0))]
     {
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        client.reaches(&active.pod).await?;
         let at = Moment::now();
         s.pods().delete(&active.pod, &how).await?;
         s.failover(fault, &active, at, Some(&client), &DELETED).await?;

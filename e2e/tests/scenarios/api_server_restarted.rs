@@ -1,28 +1,35 @@
 //! The API server is restarted, cleanly and by a kill: no failover happens, and afterwards failover works.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload};
+use leadergroup_e2e::{
+    client::Calls,
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload},
+};
 
 use crate::ownership::owner;
+
+/// Longer than the lock's ttl.
+const AWAY: Duration = Duration::from_secs(8);
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "api-server-restarted", Workload::default(), async |s| {
         let active = s.elect().await?;
         let revision = s.revision().await?;
         let client = s.call_from(&active.node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        client.reaches(&active.pod).await?;
         let server = s.stage.own()?.api_server();
         server.stop().await?;
         server.start().await?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
         server.kill().await?;
-        // Longer than the lock's ttl: the silence of the API server must not count as silence of the pod.
-        let down = client.calls().len();
-        client
-            .until("8 s of calls while the API server is away", STARTED, |calls| calls.len() > down + 750)
-            .await?;
+        // The silence of the API server must not count as silence of the pod.
+        let down = Moment::now();
+        let is_long_enough =
+            |calls: &Calls| calls.first_and_last().is_some_and(|(_, last)| last >= down.plus(AWAY));
+        client.until("calls while the API server is away", STARTED, is_long_enough).await?;
         server.start().await?;
         s.stage.own()?.nodes_ready(STARTED).await?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");

@@ -20,9 +20,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let (before, database) = (operator.ready(STARTED).await?, bundled::database(&operator).await?);
             let revision = s.revision().await?;
             let client = s.call_from(&active.node).await?;
-            client
-                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
-                .await?;
+            client.reaches(&active.pod).await?;
             operator.roll_back().await?;
             bundled::replaced(&operator, &before).await?;
             ensure!(bundled::database(&operator).await? == database, "the rollback restarted the database");

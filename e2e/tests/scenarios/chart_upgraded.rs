@@ -20,7 +20,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let (before, database) = (operator.ready(STARTED).await?, bundled::database(&operator).await?);
         let revision = s.revision().await?;
         let client = s.call_from(&active.node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        client.reaches(&active.pod).await?;
 
         let mut values = bundled::values();
         values["settings"]["logFilter"] = "debug".into();

@@ -12,7 +12,7 @@ use kube::api::DeleteParams;
 use leadergroup_e2e::{
     command::progress,
     moment::Moment,
-    scenario::{Active, DELETED, STARTED, Scenario, Stage, Workload, clients_changes},
+    scenario::{Active, CRASHED, DELETED, STARTED, Scenario, Stage, Workload, clients_changes},
     view::{Fleet, deployment},
 };
 
@@ -100,8 +100,7 @@ async fn change(
         }
         Crash => {
             cluster.kill_pod(&before.uid)?;
-            let evidence = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
-            s.failover("killed", before, at, None, &evidence).await
+            s.failover("killed", before, at, None, &CRASHED).await
         }
         Freeze => {
             fleet.pod_hangs(&before.uid);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use leadergroup_e2e::{
     moment::Moment,
-    scenario::{STARTED, Scenario, Stage, Workload},
+    scenario::{CRASHED, STARTED, Scenario, Stage, Workload},
 };
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
@@ -14,13 +14,10 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let node = s.another_node(&active.node)?;
         let client = s.call_from(&node).await?;
         for round in 1..=3 {
-            client
-                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
-                .await?;
+            client.reaches(&active.pod).await?;
             let at = Moment::now();
             s.order(&active.pod, "crash").await?;
-            let evidence = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
-            s.failover(&format!("crash {round}"), &active, at, Some(&client), &evidence).await?;
+            s.failover(&format!("crash {round}"), &active, at, Some(&client), &CRASHED).await?;
             active = s.settled(STARTED).await?;
         }
         s.hang_up(client).await?;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
 use leadergroup_e2e::{
     moment::Moment,
-    scenario::{STARTED, Scenario, Stage, Workload},
+    scenario::{CRASHED, STARTED, Scenario, Stage, Workload},
 };
 use serde_json::json;
 
@@ -18,7 +18,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Scenario::play(stage, "failback", Workload::default(), async |s| {
         let first = s.elect().await?;
         let client = s.call_from(&first.node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&first.pod) > 50).await?;
+        client.reaches(&first.pod).await?;
         let preferred = s.another_node(&first.node)?;
         let election = json!({
             "priorities": [{ "weight": 10, "nodeLabels": { "kubernetes.io/hostname": preferred } }],
@@ -36,8 +36,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 
         let at = Moment::now();
         s.order(&second.pod, "crash").await?;
-        let evidence = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
-        let third = s.failover("crash", &second, at, Some(&client), &evidence).await?;
+        let third = s.failover("crash", &second, at, Some(&client), &CRASHED).await?;
         // The crashed pod is eligible again, and another one is preferred to it for a minute. At rest nothing is
         // written for longer than the failbackDelay.
         let settled = s.settled(STARTED).await?;

@@ -1,7 +1,7 @@
 //! The example of a fenced writer: the active pod is frozen between the read of its token and its write, is replaced,
 //! and resumes. PostgreSQL refuses its write and accepts those of its successor.
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Secret};
@@ -15,7 +15,7 @@ use leadergroup_e2e::{
     images,
     moment::Moment,
     network::DATABASE_ADDRESS,
-    scenario::{Active, STARTED, Scenario, Stage, Workload, eventually},
+    scenario::{Active, STARTED, Scenario, Stage, TOLD, Workload, eventually},
 };
 use serde::Deserialize as _;
 
@@ -28,8 +28,6 @@ const LOCK: &str = "leadergroup";
 const PASSWORD: &str = "ledger";
 /// The command that the example runs between the read of its token and its write, and at no other time.
 const WORK: &str = "sleep 2";
-/// The kubelet may need this long to update the pods' files on a busy machine.
-const TOLD: Duration = Duration::from_mins(2);
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let workload =

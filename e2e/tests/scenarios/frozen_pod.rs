@@ -13,7 +13,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let before = s.elect().await?;
         let node = s.another_node(&before.node)?;
         let client = s.call_from(&node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;
+        client.reaches(&before.pod).await?;
         let at = Moment::from(s.stage.own()?.freeze_pod(&before.uid).await?);
         // The kubelet's own probe also fails, after three attempts; which comes first depends on its start.
         let after = s.failover("frozen", &before, at, Some(&client), &["Silent", "PodNotReady"]).await;

@@ -25,9 +25,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let node = s.another_node(&active.node)?;
         let client = s.call_from(&node).await?;
         for request in ["one", "two", "three"] {
-            client
-                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
-                .await?;
+            client.reaches(&active.pod).await?;
             let at = Moment::now();
             s.request_switchover(&s.workload.name, request, None).await?;
             active = s.failover("requested", &active, at, Some(&client), &["Switchover"]).await?;

@@ -19,9 +19,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let client = s.call_from(&node).await?;
         let beside_zombie = s.call_from(&before.node).await?;
         for client in [&client, &beside_zombie] {
-            client
-                .until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50)
-                .await?;
+            client.reaches(&before.pod).await?;
         }
         let at = Moment::from(s.stage.own()?.cut_off(&before.node).await?);
         let after = s.failover("cut-off", &before, at, Some(&client), &["Silent"]).await?;

@@ -44,7 +44,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 /// Drains the node of the active pod, and returns the next active pod once the former one is evicted.
 async fn drain(s: &mut Scenario, before: &Active) -> Result<Active> {
     let client = s.call_from(&s.another_node(&before.node)?).await?;
-    client.until("answers of the active", STARTED, |calls| calls.answered_by(&before.pod) > 50).await?;
+    client.reaches(&before.pod).await?;
     let stage = s.stage.clone();
     let selector = format!("--pod-selector=app={}", s.workload.name);
     let at = Moment::now();

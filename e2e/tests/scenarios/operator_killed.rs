@@ -23,7 +23,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let operator = s.stage.operator.clone();
         let revision = s.revision().await?;
         let client = s.call_from(&active.node).await?;
-        client.until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        client.reaches(&active.pod).await?;
 
         let replicas = operator.ready(STARTED).await?;
         let (session, name) = owner(s).await?;

@@ -21,6 +21,14 @@ pub(crate) async fn owner(s: &Scenario) -> Result<(String, String)> {
     .await
 }
 
+/// Fails unless a session has ended without its replica's doing: the replica neither closed it nor keeps it alive.
+pub(crate) async fn was_lost(s: &Scenario, session: &str) -> Result<()> {
+    let query = format!("select dead, closed from leadergroup.session where id = '{session}'");
+    let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
+    ensure!(row.trim() == "t|f", "whether the session {session} is dead, and was closed: {row}");
+    Ok(())
+}
+
 /// The node of a replica, with no other replica on it.
 pub(crate) async fn node_with_a_replica(s: &Scenario) -> Result<String> {
     let nodes: Vec<_> = s.stage.operator.replicas().await?.iter().filter_map(node_of).collect();

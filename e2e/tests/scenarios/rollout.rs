@@ -13,8 +13,9 @@ use serde_json::json;
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let mut deployment = Workload::default().deployment()?;
     let spec = deployment.spec.get_or_insert_default();
-    // An old pod is deleted only when a new one has been ready for longer than `retryInterval`.
-    spec.min_ready_seconds = Some(2);
+    // An old pod is deleted only when a new one has been ready for this long, which is enough for the hand-over to come
+    // first also on a busy machine. The rollout takes three times as long.
+    spec.min_ready_seconds = Some(10);
     spec.strategy = Some(DeploymentStrategy {
         rolling_update: Some(RollingUpdateDeployment {
             max_surge: Some(IntOrString::Int(1)),

@@ -16,9 +16,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let node = s.another_node(&active.node)?;
         let client = s.call_from(&node).await?;
         for (request, to) in [("one", None), ("two", Some(first.pod.as_str())), ("three", None)] {
-            client
-                .until("answers of the active", STARTED, |calls| calls.answered_by(&active.pod) > 50)
-                .await?;
+            client.reaches(&active.pod).await?;
             let at = Moment::now();
             s.request_switchover(&s.workload.name, request, to).await?;
             let after = s.failover("requested", &active, at, Some(&client), &["Switchover"]).await?;

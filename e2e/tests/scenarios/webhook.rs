@@ -3,14 +3,14 @@
 
 use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use leadergroup::api::SwitchoverResult;
 use leadergroup_e2e::{
     history::ACTS,
     moment::Moment,
     network::HOST_ADDRESS,
-    scenario::{Active, DELETED, STARTED, Scenario, Stage, Workload, eventually},
+    scenario::{Active, CRASHED, DELETED, STARTED, Scenario, Stage, Workload, eventually},
 };
 use serde_json::{Value, json};
 
@@ -51,7 +51,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     }));
     let (failing, bystander) = futures::join!(failing, bystander);
     // If this one fails, the other waits for it in vain.
-    bystander.and(failing)
+    match (bystander, failing) {
+        (Err(bystander), Err(failing)) => {
+            Err(anyhow!("the bystander: {bystander:#}; the other group: {failing:#}"))
+        }
+        (bystander, failing) => bystander.and(failing),
+    }
 }
 
 async fn failing(s: &mut Scenario, rounds: &Rounds) -> Result<()> {
@@ -190,8 +195,7 @@ async fn active_pod_fails(s: &mut Scenario, active: &Active) -> Result<()> {
     .await?;
     webhook.lift(&active.pod).await?;
     let within = Moment::now().since(at) + STRIPPED_LATE;
-    let reasons = ["ContainerTerminated", "ContainerRestarted", "ProbeRefused", "PodNotReady"];
-    s.failover_within("crashed, its webhook failed", active, at, None, &reasons, Some(within)).await?;
+    s.failover_within("crashed, its webhook failed", active, at, None, &CRASHED, Some(within)).await?;
     Ok(())
 }
 

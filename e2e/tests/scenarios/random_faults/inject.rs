@@ -9,15 +9,13 @@ use leadergroup_e2e::{
     clock::WallClock,
     history::TermCollector,
     network::{CONTROL, DATABASE},
+    random::Random,
     scenario::{STARTED, Scenario, eventually},
 };
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{
-    Random,
-    kind::{Kind, Plan},
-};
+use super::kind::{Kind, Plan, Targets};
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// How much the copy lags behind to which the database fails over. Heartbeats alone commit once a second.
@@ -29,13 +27,15 @@ const CLOCK_STEPS: [i64; 4] = [-3_600, -30, 30, 3_600];
 pub(super) struct Injector {
     clock: WallClock,
     upgrades: u32,
+    /// The last switchover's request.
+    request: String,
 }
 
 impl Injector {
     /// Gives the database a clock of its own.
     pub(super) async fn new(s: &Scenario) -> Result<Self> {
         let clock = s.stage.own()?.database().restart_with_clock().await?;
-        Ok(Self { clock, upgrades: 0 })
+        Ok(Self { clock, upgrades: 0, request: String::new() })
     }
 
     /// Causes a fault.
@@ -81,8 +81,8 @@ impl Injector {
             Kind::ReplicaDeleted => delete_pod(&s.stage.operator.pods(), &replica()?.name, delete).await?,
             Kind::OperatorUpgraded => self.upgrade(s).await?,
             Kind::SwitchoverRequested => {
-                let request = random.below(usize::MAX).to_string();
-                in_time(s.request_switchover(&pod()?.group, &request, None)).await?;
+                self.request = random.below(usize::MAX).to_string();
+                in_time(s.request_switchover(&pod()?.group, &self.request, None)).await?;
             }
         }
         Ok(())
@@ -107,6 +107,33 @@ impl Injector {
         let mut values = s.stage.values.clone().context("the operator was installed by others")?;
         values["podAnnotations"] = json!({ "upgrade": self.upgrades.to_string() });
         s.stage.operator.apply(&values, false).await
+    }
+
+    /// Waits for what takes place only when everything works again: an upgrade replaces the replicas, and the status
+    /// names a request that was dealt with.
+    pub(super) async fn took_place(&self, s: &Scenario, plan: &Plan, targets: &Targets) -> Result<()> {
+        match (plan.kind, &plan.pod) {
+            (Kind::OperatorUpgraded, _) => {
+                eventually("the upgraded replicas", STARTED, async || {
+                    let now = s.stage.operator.replicas().await?;
+                    let names: Vec<_> = now.into_iter().filter_map(|pod| pod.metadata.name).collect();
+                    let old = targets.replicas.iter().filter(|old| names.contains(&old.name)).count();
+                    ensure!(old == 0 && !names.is_empty(), "{old} of {names:?} are from before the upgrade");
+                    Ok(())
+                })
+                .await
+            }
+            (Kind::SwitchoverRequested, Some(pod)) => {
+                eventually("the status to name the request", STARTED, async || {
+                    let last = s.groups().get(&pod.group).await?.status.unwrap_or_default().switchover;
+                    let is_named = last.as_ref().is_some_and(|last| last.request == self.request);
+                    ensure!(is_named, "{} has {last:?}, the request is {}", pod.group, self.request);
+                    Ok(())
+                })
+                .await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Undoes everything, and waits until the cluster is whole again.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Random;
+use leadergroup_e2e::random::{Deck, Random};
 
 macro_rules! kinds {
     ($($kind:ident: $concerns:ident $breaks:ident $reasons:expr),+ $(,)?) => {
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// What there is to disturb, as listed before the faults: afterwards the API server may be away.
+/// What there is to disturb and works, as listed before the faults: afterwards the API server may be away.
 pub(super) struct Targets {
     pub(super) nodes: Vec<String>,
     /// The groups' pods.
@@ -173,42 +173,50 @@ pub(super) struct Plan {
 }
 
 impl Targets {
-    /// Chooses a fault of one of these kinds, and what it concerns. Nothing that `during` disturbs is chosen: it would
-    /// make no difference to cut off a frozen node, and a pod on a node without power cannot be killed.
-    pub(super) fn choose(&self, kinds: &[Kind], random: &mut Random, during: Option<&Plan>) -> Option<Plan> {
+    /// Deals a kind that may take place now, and chooses what it concerns.
+    pub(super) fn choose(
+        &self,
+        kinds: &mut Deck<Kind>,
+        may: impl Fn(Kind) -> bool,
+        random: &mut Random,
+        during: Option<&Plan>,
+    ) -> Option<Plan> {
+        let is_possible =
+            |kind: Kind| may(kind) && during.is_none_or(|first| kind.is_possible_during(first.kind));
+        kinds
+            .deal(random, |kind, random| is_possible(kind).then(|| self.plan(kind, random, during)).flatten())
+    }
+
+    /// A fault of this kind. Nothing that `during` disturbs is chosen: it would make no difference to cut off a frozen
+    /// node, and a pod on a node without power cannot be killed.
+    fn plan(&self, kind: Kind, random: &mut Random, during: Option<&Plan>) -> Option<Plan> {
         let busy: BTreeSet<&String> = during.iter().flat_map(|plan| &plan.nodes).collect();
         let free = |node: &String| !busy.contains(node);
-        let mut kinds: Vec<Kind> = kinds.to_vec();
-        kinds.retain(|kind| during.is_none_or(|first| kind.is_possible_during(first.kind)));
-        while !kinds.is_empty() {
-            let kind = kinds.swap_remove(random.below(kinds.len()));
-            let mut plan = Plan { kind, nodes: Vec::new(), pod: None, replica: None };
-            let mut nodes: Vec<String> = self.nodes.iter().filter(|node| free(node)).cloned().collect();
-            let mut take = |random: &mut Random| {
-                (!nodes.is_empty()).then(|| nodes.swap_remove(random.below(nodes.len())))
-            };
-            match kind.concerns() {
-                Concerns::Node => plan.nodes.extend(take(random)),
-                Concerns::TwoNodes => plan.nodes.extend(take(random).into_iter().chain(take(random))),
-                Concerns::Pod | Concerns::Group => plan.pod = self.pod(random, during, free),
-                Concerns::Replica => {
-                    let replicas: Vec<_> = self.replicas.iter().filter(|one| free(&one.node)).collect();
-                    plan.replica = random.pick(&replicas).map(|replica| (*replica).clone());
-                }
-                Concerns::Database | Concerns::ApiServer | Concerns::Operator => {}
+        let mut plan = Plan { kind, nodes: Vec::new(), pod: None, replica: None };
+        let mut nodes: Vec<String> = self.nodes.iter().filter(|node| free(node)).cloned().collect();
+        let mut take =
+            |random: &mut Random| (!nodes.is_empty()).then(|| nodes.swap_remove(random.below(nodes.len())));
+        let found = match kind.concerns() {
+            Concerns::Node => {
+                plan.nodes.extend(take(random));
+                plan.nodes.len() == 1
             }
-            let found = match kind.concerns() {
-                Concerns::Node => plan.nodes.len() == 1,
-                Concerns::TwoNodes => plan.nodes.len() == 2,
-                Concerns::Pod | Concerns::Group => plan.pod.is_some(),
-                Concerns::Replica => plan.replica.is_some(),
-                Concerns::Database | Concerns::ApiServer | Concerns::Operator => true,
-            };
-            if found {
-                return Some(plan);
+            Concerns::TwoNodes => {
+                plan.nodes.extend(take(random).into_iter().chain(take(random)));
+                plan.nodes.len() == 2
             }
-        }
-        None
+            Concerns::Pod | Concerns::Group => {
+                plan.pod = self.pod(random, during, free);
+                plan.pod.is_some()
+            }
+            Concerns::Replica => {
+                let replicas: Vec<_> = self.replicas.iter().filter(|one| free(&one.node)).cloned().collect();
+                plan.replica = random.pick(&replicas);
+                plan.replica.is_some()
+            }
+            Concerns::Database | Concerns::ApiServer | Concerns::Operator => true,
+        };
+        found.then_some(plan)
     }
 
     /// Mostly an active pod, on a node that runs, and not the one that is disturbed already.

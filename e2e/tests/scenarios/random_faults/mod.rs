@@ -1,8 +1,9 @@
 //! Random faults, two at a time, over several groups: of nodes, networks, pods, PostgreSQL, the API server and the
 //! operator. Among them are stopped kube-proxies, the database's clock (with the package faketime) and its failover to
 //! a copy that lacks commits, cordoned nodes and requested switchovers. After each pair everything is mended, and all
-//! groups must be served again. The history checker then finds out whether an invariant was broken at any revision.
-//! A fault that does not take place fails the run.
+//! groups must be served again, and all pods Ready. The history checker then finds out whether an invariant was broken
+//! at any revision. A fault that does not take place fails the run. So does a run of an hour in which a kind of fault
+//! never took place.
 //!
 //! Clients on all nodes call and write to the groups `g0` and `g1`. Their books are judged until the database loses
 //! commits, which happens only in the last quarter of a run.
@@ -15,17 +16,20 @@ mod kind;
 
 use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use leadergroup_e2e::{
     command::progress,
     moment::Moment,
-    scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting, target_folder},
+    random::{Deck, Random},
+    scenario::{
+        Active, STARTED, Scenario, Stage, Workload, eventually, faults_setting, is_ready, target_folder,
+    },
     timeline::{Injected, Timeline},
     view::{Fleet, deployment},
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::{
     inject::Injector,
@@ -38,27 +42,12 @@ const NAMESPACE: &str = "e2e-random-faults";
 const BOOKS_ARE_JUDGED: f64 = 0.75;
 /// The bound for all groups together, on a machine of two cores that also starts nodes again.
 const SERVED_WITHIN: Duration = Duration::from_mins(1);
-
-/// The same numbers for the same seed (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap_or(0) % bound.max(1)
-    }
-
-    fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
-        let at = self.below(all.len());
-        all.get(at).cloned()
-    }
-}
+/// How many pods a group has.
+const REPLICAS: i32 = 2;
+/// In a run that lasts this long each kind of fault takes place.
+const ALL_KINDS: Duration = Duration::from_hours(1);
+/// How long the last pair of faults may take. The scenario's own time limit is later, so that there is time for a page.
+const LAST_PAIR: Duration = Duration::from_mins(2);
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let seed = faults_setting("SEED")?.unwrap_or_else(|| u64::from(std::process::id()));
@@ -79,7 +68,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             s.groups().create(&PostParams::default(), &workload.group(&workload.name)?).await?;
         }
         served(s, groups).await.context("before any fault")?;
+        whole(s, groups).await.context("before any fault")?;
         let mut run = Run::new(s, seed, groups).await?;
+        run.two_terms(s).await.context("before any fault")?;
         let (start, mut rounds, mut longest) = (Moment::now(), 0, Duration::ZERO);
         let told = async {
             while Moment::now().since(start) < lasts {
@@ -91,7 +82,10 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             }
             anyhow::Ok(())
         };
-        let told = told.await;
+        let told = timeout(lasts + LAST_PAIR, told).await.unwrap_or_else(|_| {
+            Err(anyhow!("seed {seed}, round {rounds}: not over {LAST_PAIR:?} after the end of the run"))
+        });
+        let told = told.and_then(|()| run.had_all_kinds(lasts));
         let text = format!(
             "seed {seed}: {rounds} pairs of faults over {groups} groups; served again after {:.1} s at most",
             longest.as_secs_f64()
@@ -105,8 +99,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 
 /// A group's workload. The operator writes the endpoints of every second group.
 fn workload(group: u64) -> Result<Workload> {
-    let usual =
-        Workload { name: format!("g{group}"), replicas: 2, managed: group % 2 == 1, ..Workload::default() };
+    let usual = Workload {
+        name: format!("g{group}"),
+        replicas: REPLICAS,
+        managed: group % 2 == 1,
+        ..Workload::default()
+    };
     let serving = || deployment(NAMESPACE, &usual.name, usual.replicas).map(Box::new);
     Ok(Workload { deployment: watched(group).then(serving).transpose()?, ..usual })
 }
@@ -114,6 +112,7 @@ fn workload(group: u64) -> Result<Workload> {
 /// The state of a run.
 struct Run {
     random: Random,
+    kinds: Deck<Kind>,
     injector: Injector,
     groups: u64,
     /// The faults so far.
@@ -135,8 +134,37 @@ impl Run {
         for name in (0..groups).filter(|group| watched(*group)).map(|group| format!("g{group}")) {
             fleets.insert(name.clone(), Fleet::start(s, &name).await?);
         }
-        let random = Random::new(seed);
-        Ok(Self { random, injector, groups, faults: Vec::new(), fleets, may_lose_commits: false })
+        Ok(Self {
+            random: Random::new(seed),
+            kinds: Deck::new(Kind::ALL),
+            injector,
+            groups,
+            faults: Vec::new(),
+            fleets,
+            may_lose_commits: false,
+        })
+    }
+
+    /// Lets the groups with clients change their holder once. Otherwise a short run may show nothing about the fence.
+    async fn two_terms(&self, s: &mut Scenario) -> Result<()> {
+        const REQUEST: &str = "before any fault";
+        for (group, fleet) in &self.fleets {
+            fleet.reaches(&active(s, group).await?).await?;
+            let pods = s.pods().list(&ListParams::default().labels(&format!("app={group}"))).await?;
+            s.fails_for(pods.items.into_iter().filter_map(|pod| pod.metadata.uid), &["Switchover"]);
+            s.request_switchover(group, REQUEST, None).await?;
+            eventually("the requested switchover", STARTED, async || {
+                let last = s.groups().get(group).await?.status.unwrap_or_default().switchover;
+                let is_done = last.as_ref().is_some_and(|last| last.request == REQUEST);
+                ensure!(is_done, "{group} has {last:?}");
+                Ok(())
+            })
+            .await?;
+            served(s, self.groups).await?;
+            fleet.reaches(&active(s, group).await?).await?;
+        }
+        s.all_recover();
+        Ok(())
     }
 
     /// Tells the clients what to expect of a fault.
@@ -154,8 +182,11 @@ impl Run {
         }
     }
 
-    fn may(&self, kind: Kind) -> bool {
-        self.may_lose_commits || kind != Kind::DatabaseFailedOver
+    /// Fails if a run was long enough for all kinds of faults, and one of them never took place.
+    fn had_all_kinds(&self, lasts: Duration) -> Result<()> {
+        let never = self.kinds.undealt();
+        ensure!(lasts < ALL_KINDS || never.is_empty(), "these kinds of faults never took place: {never:?}");
+        Ok(())
     }
 
     /// Judges what the clients saw, and writes down the run for its page.
@@ -194,10 +225,10 @@ impl Run {
     async fn round(&mut self, s: &mut Scenario) -> Result<Duration> {
         let targets = targets(s).await?;
         let began = self.faults.len();
-        let mut first: Option<Plan> = None;
+        let mut plans: Vec<Plan> = Vec::new();
         for _ in 0..2 {
-            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(|kind| self.may(*kind)).collect();
-            let plan = targets.choose(&kinds, &mut self.random, first.as_ref());
+            let may = |kind| self.may_lose_commits || kind != Kind::DatabaseFailedOver;
+            let plan = targets.choose(&mut self.kinds, may, &mut self.random, plans.first());
             let plan = plan.context("there is nothing to disturb")?;
             progress(&format!("  {:?} {}", plan.kind, plan.target()));
             let pods = plan.failing(&targets);
@@ -210,7 +241,7 @@ impl Run {
             caused.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
             let pause = 1_000 + self.random.below(9_000);
             sleep(Duration::from_millis(u64::try_from(pause)?)).await;
-            first.get_or_insert(plan);
+            plans.push(plan);
         }
         self.injector.undo(s, &targets.nodes).await?;
         let mended = Moment::now();
@@ -219,7 +250,12 @@ impl Run {
         }
         served(s, self.groups).await?;
         let took = Moment::now().since(mended);
+        for plan in &plans {
+            let checked = self.injector.took_place(s, plan, &targets).await;
+            checked.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
+        }
         s.stage.operator.ready(STARTED).await?;
+        whole(s, self.groups).await?;
         for fleet in self.fleets.values_mut() {
             fleet.mended().await?;
         }
@@ -229,7 +265,19 @@ impl Run {
     }
 }
 
+/// The active pod of a group, as its status names it.
+async fn active(s: &Scenario, group: &str) -> Result<Active> {
+    let status = s.groups().get(group).await?.status.unwrap_or_default();
+    let active = status.active.with_context(|| format!("{group} names no active pod"))?;
+    Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
+}
+
+/// The pods and replicas that work: no fault can take place in others.
 async fn targets(s: &Scenario) -> Result<Targets> {
+    let works = |pod: &&Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        pod.metadata.deletion_timestamp.is_none() && phase == Some("Running") && is_ready(pod)
+    };
     let id = |pod: &Pod| Some((pod.metadata.uid.clone()?, pod.metadata.name.clone()?));
     let role = s.workload.role_label;
     let active = |pod: &Pod| {
@@ -240,7 +288,7 @@ async fn targets(s: &Scenario) -> Result<Targets> {
         Some(Replica { uid, name, node: node_of(pod)? })
     };
     let pods = s.pods().list(&ListParams::default()).await?.items;
-    let pods = pods.iter().filter_map(|pod| {
+    let pods = pods.iter().filter(works).filter_map(|pod| {
         let (uid, name) = id(pod)?;
         let group = pod.metadata.labels.as_ref()?.get("app")?.clone();
         Some(Target { uid, name, node: node_of(pod)?, group, active: active(pod) })
@@ -248,7 +296,7 @@ async fn targets(s: &Scenario) -> Result<Targets> {
     Ok(Targets {
         nodes: s.stage.own()?.nodes().iter().map(|node| node.name.clone()).collect(),
         pods: pods.collect(),
-        replicas: s.stage.operator.replicas().await?.iter().filter_map(replica).collect(),
+        replicas: s.stage.operator.replicas().await?.iter().filter(works).filter_map(replica).collect(),
     })
 }
 
@@ -276,6 +324,24 @@ async fn served(s: &Scenario, groups: u64) -> Result<()> {
                 actives.get(&name)
             );
         }
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until every group has all its pods, and all of them are Ready.
+async fn whole(s: &Scenario, groups: u64) -> Result<()> {
+    let wanted = usize::try_from(groups)? * usize::try_from(REPLICAS)?;
+    eventually("all pods of all groups to be Ready", STARTED, async || {
+        let mut pods = s.pods().list(&ListParams::default()).await?.items;
+        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        let unready: Vec<_> =
+            pods.iter().filter(|pod| !is_ready(pod)).map(|pod| &pod.metadata.name).collect();
+        ensure!(
+            unready.is_empty() && pods.len() == wanted,
+            "{} of {wanted} pods, not Ready: {unready:?}",
+            pods.len()
+        );
         Ok(())
     })
     .await
