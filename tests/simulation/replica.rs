@@ -333,8 +333,9 @@ impl Replica {
         match (end, task.job) {
             (answer @ (End::Claimed(_) | End::Buried | End::Unclaimed), _) => {
                 entry.claiming = false;
-                // Of a session that was given up since, an answer says nothing.
-                let current = task.session == self.session && self.session.is_some();
+                // Of a session that was given up since, or to the first of two claims, an answer says nothing.
+                let current =
+                    task.session == self.session && self.session.is_some() && !entry.machine.is_owned();
                 match answer {
                     End::Claimed(Claimed::Ours(row)) if current => {
                         let (seed, world) = (Uuid::from_u128(seed), self.world());

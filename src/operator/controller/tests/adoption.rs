@@ -69,3 +69,15 @@ fn a_replica_that_stops_begins_no_change_of_holder() {
         assert_eq!(election(&bench, 0).is_changing(), !stops, "stops: {stops}");
     }
 }
+
+/// A group that was seen again after a list that went back in time is claimed twice.
+#[test]
+fn the_answer_to_a_second_claim_does_not_begin_the_election_anew() {
+    let mut bench = listed(1);
+    bench.settle();
+    let since = |bench: &Bench| bench.view(&name(0)).group.owned_since;
+    let before = since(&bench);
+    bench.now += s(1);
+    bench.claim(bench.own);
+    assert_eq!((owns(&bench, 0), since(&bench)), (true, before));
+}
