@@ -137,12 +137,13 @@ impl Injector {
     }
 
     /// Undoes everything, and waits until the cluster is whole again.
-    pub(super) async fn undo(&self, s: &Scenario, nodes: &[String]) -> Result<()> {
+    pub(super) async fn undo(&self, s: &Scenario) -> Result<()> {
         let cluster = s.stage.own()?;
         self.clock.set(0)?;
         cluster.heal(STARTED).await.context("mending everything")?;
-        for node in nodes {
-            eventually("the node to be uncordoned", STARTED, async || s.cordon(node, false).await).await?;
+        for node in cluster.nodes() {
+            eventually("the node to be uncordoned", STARTED, async || s.cordon(&node.name, false).await)
+                .await?;
         }
         Ok(())
     }

@@ -86,6 +86,12 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             Err(anyhow!("seed {seed}, round {rounds}: not over {LAST_PAIR:?} after the end of the run"))
         });
         let told = told.and_then(|()| run.had_all_kinds(lasts));
+        if told.is_err() {
+            // The end of the scenario reads from the API server. Its error is not the one to report.
+            if let Err(error) = run.injector.undo(s).await {
+                progress(&format!("the faults could not be mended: {error:#}"));
+            }
+        }
         let text = format!(
             "seed {seed}: {rounds} pairs of faults over {groups} groups; served again after {:.1} s at most",
             longest.as_secs_f64()
@@ -243,7 +249,7 @@ impl Run {
             sleep(Duration::from_millis(u64::try_from(pause)?)).await;
             plans.push(plan);
         }
-        self.injector.undo(s, &targets.nodes).await?;
+        self.injector.undo(s).await?;
         let mended = Moment::now();
         for fault in self.faults.iter_mut().skip(began) {
             fault.until = mended;
