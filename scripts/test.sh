@@ -61,26 +61,23 @@ step "the committed CRD is what the types say"
 
 step "building the tests"
 # Always the whole workspace, so that all steps use the same features of the dependencies and nothing is built twice.
-with_postgres=(blocking faults exec lock_cli migrate)
+with_postgres=(blocking faults exec lock lock_cli migrate)
 others=(--lib --bins --test=dependencies)
 for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
   name=${name%/main.rs}
   name=${name%.rs}
-  [[ " ${with_postgres[*]} lock operator simulation " == *" $name "* ]] || others+=("--test=$name")
+  [[ " ${with_postgres[*]} operator simulation " == *" $name "* ]] || others+=("--test=$name")
 done
 cargo test --workspace --no-run
 
 step "the test cluster's programs: waiting for the build"
 join "the build of the test cluster's programs"
 
-# Most tests wait most of the time, for servers and for leases to end. So those that need only PostgreSQL, and those of
-# the cluster itself, run in parallel with those that need an API server. The simulation only computes; it gets the
-# remaining CPU time.
-step "in the background: the simulation, tests with PostgreSQL, the cluster's own test"
+# Most tests wait most of the time, for servers and for leases to end. So several kinds run side by side. The simulation
+# only computes; it gets the remaining CPU time.
+step "in the background: the simulation, the cluster's own test"
 beside "the simulation" nice -n 19 cargo test --workspace --test simulation
-RUST_TEST_THREADS=4 beside "tests with PostgreSQL" \
-  cargo test --workspace --no-fail-fast "${with_postgres[@]/#/--test=}"
 beside "the cluster's own test" cargo test --workspace --test cluster
 
 step "unit and integration tests"
@@ -98,28 +95,27 @@ scripts/cargo-deny.sh check bans licenses sources
 step "end to end: the cluster"
 join "the cluster's own test"
 
-step "tests with PostgreSQL"
-join "tests with PostgreSQL"
-
 # Once the scenarios that run side by side have ended, the cluster mostly waits, for example for a minute without a
-# database. The tests of the lock and of the operator, and a small fleet, run in the meantime. They give way to the
+# database. The tests with PostgreSQL, those of the operator, and a small fleet run in the meantime. They give way to the
 # cluster, whose times are judged.
 in_the_meantime() {
-  grep -q -e '^a minute of quiet' -e '^scenarios with exclusive use' -e '^error' < <(tail -n +1 -f "$1")
-  RUST_TEST_THREADS=4 cargo test --workspace --test lock
+  local scenarios=$1
+  shift
+  grep -q -e '^a minute of quiet' -e '^scenarios with exclusive use' -e '^error' < <(tail -n +1 -f "$scenarios")
+  RUST_TEST_THREADS=4 cargo test --workspace "${@/#/--test=}"
   # Each of these tests has its own operator, and mostly waits for it.
   RUST_TEST_THREADS=8 cargo test --workspace --test operator
   cargo test --workspace --bench fleet
 }
 export -f in_the_meantime
 touch "$logs/scenarios"
-beside "tests of the lock and of the operator, a small fleet" \
-  nice -n 5 bash -euo pipefail -c 'in_the_meantime "$0"' "$logs/scenarios"
+meantime="tests with PostgreSQL and of the operator, a small fleet"
+beside "$meantime" nice -n 5 bash -euo pipefail -c 'in_the_meantime "$@"' - "$logs/scenarios" "${with_postgres[@]}"
 step "end to end: the scenarios"
 cargo test --workspace --test scenarios 2>&1 | tee "$logs/scenarios"
 
 step "the simulation"
 join "the simulation"
 
-step "tests of the lock and of the operator, a small fleet"
-join "tests of the lock and of the operator, a small fleet"
+step "$meantime"
+join "$meantime"

@@ -1,6 +1,6 @@
 //! `helm upgrade` to another version with a changed value, while a group runs on the bundled PostgreSQL: the operator
-//! is replaced, the database is not, and the active pod stays. Then the database's pod is deleted and comes back with
-//! its data.
+//! is replaced, the database is not, and the active pod stays. So does `helm rollback`. Then the database's pod is
+//! deleted and comes back with its data.
 
 use std::rc::Rc;
 
@@ -30,6 +30,13 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.no_role_changed(revision).await.context("the release was upgraded")?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
 
+        let upgraded = operator.ready(STARTED).await?;
+        operator.roll_back().await?;
+        bundled::replaced(&operator, &upgraded).await?;
+        ensure!(bundled::database(&operator).await? == database, "the rollback restarted the database");
+        s.no_role_changed(revision).await.context("the release was rolled back")?;
+        ensure!(s.settled(STARTED).await? == active, "the active pod changed");
+
         operator.pods().delete(bundled::DATABASE, &DeleteParams::default()).await?;
         let (old, _) = database;
         let (_, restarts) = eventually("the database's new pod", STARTED, async || {
@@ -43,7 +50,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.no_role_changed(revision).await.context("the database's pod was replaced")?;
         let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
-        let after = s.still_fails_over("the upgrade").await?;
+        let after = s.still_fails_over("the upgrade and the rollback").await?;
         // They jump by a million. A candidate that answers late on a busy machine costs one more token.
         ensure!(
             after.token < active.token + 1_000,

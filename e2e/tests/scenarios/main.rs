@@ -9,7 +9,6 @@ mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;
 mod bundled;
-mod chart_rolled_back;
 mod chart_upgraded;
 mod clients_view;
 mod crashing_pod;
@@ -71,14 +70,14 @@ fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
         PodFaults: existing_cluster;
-        Nothing: leaking_pod, crashing_pod, rollout, switchover, managed_endpoints, headless_service, failback;
+        Nothing: rollout, leaking_pod, crashing_pod, switchover, managed_endpoints, headless_service, failback;
         PodFaults: fenced_writer, frozen_pod;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing, not_ready;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.
         // The webhook's bystander shows what others notice, so nothing else may run beside it.
         Everything: webhook, clients_view, node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
-            chart_upgraded, chart_rolled_back, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
+            chart_upgraded, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
             random_faults;
     }
 }
