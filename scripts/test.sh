@@ -74,11 +74,11 @@ cargo test --workspace --no-run
 step "the test cluster's programs: waiting for the build"
 join "the build of the test cluster's programs"
 
-# Most tests wait most of the time, for servers and for leases to end. So several kinds run side by side. The simulation
-# only computes; it gets the remaining CPU time.
-step "in the background: the simulation, the cluster's own test"
+# Most tests wait most of the time, for servers and for leases to end. The end-to-end tests wait longest, so all others
+# run beside them. The simulation only computes; it gets the remaining CPU time.
+step "in the background: the end-to-end tests, the simulation"
+beside "end to end" bash -euo pipefail -c 'for test in cluster scenarios; do cargo test --workspace --test "$test"; done'
 beside "the simulation" nice -n 19 cargo test --workspace --test simulation
-beside "the cluster's own test" cargo test --workspace --test cluster
 
 step "unit and integration tests"
 RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
@@ -92,30 +92,24 @@ step "dependencies: licenses, banned crates, sources"
 join "the build of cargo-deny"
 scripts/cargo-deny.sh check bans licenses sources
 
-step "end to end: the cluster"
-join "the cluster's own test"
+# Scenarios that run side by side keep the machine busy. Those that follow have the cluster for themselves and mostly
+# wait, for example for a minute without a database. Their times are judged, so the tests beside them give way.
+step "waiting for the scenarios that run side by side"
+grep -q -e '^a minute of quiet' -e '^scenarios with exclusive use' \
+  < <(tail -n +1 -f --pid="${sessions[end to end]}" "$logs/end to end") || true
 
-# Once the scenarios that run side by side have ended, the cluster mostly waits, for example for a minute without a
-# database. The tests with PostgreSQL, those of the operator, and a small fleet run in the meantime. They give way to the
-# cluster, whose times are judged.
-in_the_meantime() {
-  local scenarios=$1
-  shift
-  grep -q -e '^a minute of quiet' -e '^scenarios with exclusive use' -e '^error' < <(tail -n +1 -f "$scenarios")
-  RUST_TEST_THREADS=4 cargo test --workspace "${@/#/--test=}"
-  # Each of these tests has its own operator, and mostly waits for it.
-  RUST_TEST_THREADS=8 cargo test --workspace --test operator
-  cargo test --workspace --bench fleet
-}
-export -f in_the_meantime
-touch "$logs/scenarios"
-meantime="tests with PostgreSQL and of the operator, a small fleet"
-beside "$meantime" nice -n 5 bash -euo pipefail -c 'in_the_meantime "$@"' - "$logs/scenarios" "${with_postgres[@]}"
-step "end to end: the scenarios"
-cargo test --workspace --test scenarios 2>&1 | tee "$logs/scenarios"
+step "tests with PostgreSQL"
+RUST_TEST_THREADS=4 nice -n 5 cargo test --workspace "${with_postgres[@]/#/--test=}"
+
+step "tests of the operator"
+# Each of these tests has its own operator, and mostly waits for it.
+RUST_TEST_THREADS=8 nice -n 5 cargo test --workspace --test operator
+
+step "a small fleet"
+nice -n 5 cargo test --workspace --bench fleet
 
 step "the simulation"
 join "the simulation"
 
-step "$meantime"
-join "$meantime"
+step "end to end"
+join "end to end"
