@@ -94,8 +94,8 @@ scripts/cargo-deny.sh check bans licenses sources
 
 # Scenarios that run side by side keep the machine busy. Those that follow have the cluster for themselves and mostly
 # wait, for example for a minute without a database. Their times are judged, so the tests beside them give way.
-step "waiting for the scenarios that run side by side"
-grep -q -e '^a minute of quiet' -e '^scenarios with exclusive use' \
+step "waiting for the scenarios that run side by side, and a minute of quiet"
+grep -q '^scenarios with exclusive use' \
   < <(tail -n +1 -f --pid="${sessions[end to end]}" "$logs/end to end") || true
 
 step "tests with PostgreSQL"

@@ -432,6 +432,11 @@ impl<'a> Checker<'a> {
                 let granted = terms.get(key.as_str()).and_then(|terms| {
                     terms.iter().find(|term| term.token == declared.token && term.owner == *holder)
                 });
+                // The terms are read at some time, and the group may go on after it.
+                let was_read = || {
+                    let mut terms = terms.get(key.as_str()).into_iter().flatten();
+                    terms.any(|term| term.token >= declared.token)
+                };
                 let was_promoted = || {
                     let mut promotions = self.out.promotions.iter();
                     promotions.any(|one| one.key == *key && one.token == declared.token && one.uid == *holder)
@@ -443,7 +448,7 @@ impl<'a> Checker<'a> {
                             declared.token, declared.seen_at, granted.granted_at
                         )
                     }
-                    None if !was_promoted() => {
+                    None if was_read() && !was_promoted() => {
                         format!("token {} was declared for {holder}, and never granted to it", declared.token)
                     }
                     _ => continue,
