@@ -429,14 +429,10 @@ impl<'a> Checker<'a> {
         for (key, announced) in &self.keys {
             for declared in announced.declared.iter().filter(|d| d.revision > self.history.baseline) {
                 let Some(holder) = &declared.holder else { continue };
-                let granted = terms.get(key.as_str()).and_then(|terms| {
-                    terms.iter().find(|term| term.token == declared.token && term.owner == *holder)
-                });
+                let of_key = || terms.get(key.as_str()).into_iter().flatten();
+                let granted = of_key().find(|term| term.token == declared.token && term.owner == *holder);
                 // The terms are read at some time, and the group may go on after it.
-                let was_read = || {
-                    let mut terms = terms.get(key.as_str()).into_iter().flatten();
-                    terms.any(|term| term.token >= declared.token)
-                };
+                let was_read = || of_key().any(|term| term.token >= declared.token);
                 let was_promoted = || {
                     let mut promotions = self.out.promotions.iter();
                     promotions.any(|one| one.key == *key && one.token == declared.token && one.uid == *holder)
