@@ -16,6 +16,7 @@ pub mod control_plane;
 pub mod credentials;
 pub mod database;
 pub mod database_failover;
+pub mod deck;
 pub mod demo;
 pub mod faults;
 pub mod history;

@@ -7,7 +7,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use crate::{action::Action, model::Model};
+use crate::{action::Action, model::Model, random::Random};
 
 /// Statistics of the exploration.
 #[derive(Debug, Default)]
@@ -61,23 +61,6 @@ pub fn exhaust(start: &Model, depth: usize) -> Explored {
     }
     println!("{explored:?}");
     explored
-}
-
-/// A small generator of random numbers (xorshift64*): the same on every machine.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let drawn = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(drawn).unwrap_or(0) % bound
-    }
 }
 
 /// The relative frequency of an action. Most actions are ordinary work.

@@ -19,6 +19,8 @@ mod heal;
 mod model;
 mod others;
 mod published;
+#[path = "../../e2e/src/random.rs"]
+mod random;
 mod replica;
 mod server;
 mod task;

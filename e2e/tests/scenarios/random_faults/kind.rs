@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use leadergroup_e2e::random::{Deck, Random};
+use leadergroup_e2e::{deck::Deck, random::Random};
 
 macro_rules! kinds {
     ($($kind:ident: $concerns:ident $breaks:ident $reasons:expr),+ $(,)?) => {

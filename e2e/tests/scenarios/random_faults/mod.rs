@@ -21,8 +21,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use leadergroup_e2e::{
     command::progress,
+    deck::Deck,
     moment::Moment,
-    random::{Deck, Random},
+    random::Random,
     scenario::{
         Active, STARTED, Scenario, Stage, Workload, eventually, faults_setting, is_ready, target_folder,
     },
