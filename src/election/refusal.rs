@@ -75,7 +75,8 @@ impl Refusals {
         self.stamps.remove(uid);
     }
 
-    /// Nobody wants to take the label off this pod any more, for which that was refused.
+    /// No change needs this pod to lose its label any more. Forgets that the API server refused to remove it, unless it
+    /// was refused just now.
     pub(super) fn stays(&mut self, uid: &str) {
         if !self.bars_stamp(uid) {
             self.stamps.remove(uid);

@@ -103,7 +103,7 @@ async fn a_change_of_holder_declares_strips_and_promotes_and_reads_only_what_cou
         let label = format!("label {new} active");
         eventually("its label in the log", async || since(before).contains(&label)).await;
         let mut requests = since(before);
-        // Lists that begin anew are the watches' own.
+        // Watches may list again on their own.
         requests.retain(|request| !request.starts_with("list "));
         requests.truncate(requests.iter().position(|request| *request == label).unwrap() + 1);
         (new, requests)

@@ -312,7 +312,7 @@ fn begin(all: &mut Vec<Exempt>, name: &str) {
     }
 }
 
-/// The clients without an answer. One that was started again on its node goes on with the record of the one before.
+/// The clients without an answer. A client that was restarted on its node continues the record of its predecessor.
 fn silent(records: &[(Role, Record)]) -> Vec<String> {
     let mut heard: BTreeMap<String, bool> = BTreeMap::new();
     for (role, Record { node, calls }) in records {

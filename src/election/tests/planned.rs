@@ -122,7 +122,7 @@ fn a_planned_change_waits_if_the_label_cannot_be_taken_off_the_holder() {
         over.world(settled());
         over.now += Duration::from_secs(20);
         over.step(Event::Tick);
-        assert_eq!(over.group.refused().count(), 0, "nobody wants to change it any more");
+        assert_eq!(over.group.refused().count(), 0, "no change needs it any more");
         // A failover does not depend on a dry run.
         let mut failed = world;
         failed.members[0].standing = Standing::Silent;

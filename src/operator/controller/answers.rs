@@ -109,7 +109,8 @@ impl Controller {
         let Some(group) = self.groups.get_mut(&name) else { return };
         let answer = match answer {
             _ if !current => return group.claims.abandon(),
-            // Of two claims. The election would begin anew, and forget which terms were not used.
+            // The answer to a second claim. Adopting the group again would restart its election, and lose the record of
+            // unused terms.
             _ if group.is_owned() => return,
             Ok(Answer::Unsettled(_)) if draining => return group.claims.abandon(),
             Ok(Answer::Unsettled(claimed)) => return self.settle(&name, session, claimed),

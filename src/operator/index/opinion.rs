@@ -56,7 +56,7 @@ impl Index {
             let is_holder = group.is_holder(uid);
             let Some(pod) = group.pods.get_mut(uid) else { continue };
             match opinion.what {
-                // Every user of the database can ask. Of the pods that are not active, no replica does.
+                // Every user of the database can ask, but replicas ask only about active pods.
                 What::Ask { blind } => {
                     if is_holder && pod.evidence().asked(blind, now) {
                         requests.push(Request::ProbeNow(uid.clone()));
