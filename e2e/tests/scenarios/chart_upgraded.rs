@@ -8,7 +8,10 @@ use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 
-use crate::{bundled, trouble::store_reachable};
+use crate::{
+    bundled,
+    trouble::{says, store_reachable},
+};
 
 /// A version of the chart that differs in nothing but its number.
 const NEWER: &str = "99.9.9";
@@ -37,6 +40,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.no_role_changed(revision).await.context("the release was rolled back")?;
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
 
+        let replicas: Vec<String> = operator.ready(STARTED).await?.into_keys().collect();
         operator.pods().delete(bundled::DATABASE, &DeleteParams::default()).await?;
         let (old, _) = database;
         let (_, restarts) = eventually("the database's new pod", STARTED, async || {
@@ -46,6 +50,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         })
         .await?;
         ensure!(restarts == 0, "the database's new pod failed {restarts} times");
+        // These replicas are new: the database was away once since they started.
+        says(s, &replicas, "the lock's database answers again").await?;
         store_reachable(s, "True", "").await?;
         s.no_role_changed(revision).await.context("the database's pod was replaced")?;
         let calls = s.hang_up(client).await?;

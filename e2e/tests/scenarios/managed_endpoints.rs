@@ -108,7 +108,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
 
 /// The Service selects active pods, and then none: Kubernetes leaves its slice, and copies the Endpoints that it has
 /// left. The condition names both; without them the operator writes its own slice again.
-async fn lose_selector(s: &Scenario, slices: &Api<EndpointSlice>, own: &str) -> Result<()> {
+async fn lose_selector(s: &mut Scenario, slices: &Api<EndpointSlice>, own: &str) -> Result<()> {
+    let edited = Moment::now();
     select(s, "active").await?;
     eventually("the operator's slice to go, and one of Kubernetes to come", STARTED, async || {
         ensure!(slices.get_opt(own).await?.is_none(), "it is there");
@@ -146,6 +147,8 @@ async fn lose_selector(s: &Scenario, slices: &Api<EndpointSlice>, own: &str) -> 
     s.settled(STARTED).await?;
     let listed = slices.get(own).await?.endpoints.len();
     ensure!(listed == 1, "the operator's slice lists {listed} pods");
+    // The Service has no endpoint between the deletion of the slices and the operator's own.
+    s.rebuilt_service(edited);
     Ok(())
 }
 
