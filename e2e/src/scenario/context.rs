@@ -5,11 +5,11 @@ use std::{ops::RangeInclusive, rc::Rc, time::Duration};
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Namespace, Node, Pod, Service},
+    core::v1::{Node, Pod, Service},
 };
 use kube::{
     Api,
-    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::api::{LeaderGroup, RoutingSpec, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION};
 use serde_json::json;
@@ -136,13 +136,7 @@ impl Scenario {
 
     async fn prepare(stage: &Rc<Stage>, name: &str, workload: Workload) -> Result<Self> {
         let namespace = format!("e2e-{name}");
-        let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
-        let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
-        let object = Namespace { metadata, ..Namespace::default() };
-        let created = namespaces
-            .create(&PostParams::default(), &object)
-            .await
-            .with_context(|| format!("creating {namespace}"))?;
+        let created = stage.create_namespace(&namespace).await?;
         let first_revision = created.metadata.resource_version.context("no version")?.parse()?;
         let recorder = if stage.recorder.is_some() {
             None

@@ -7,9 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, Client, api::DeleteParams};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
+};
+use leadergroup::api::LeaderGroup;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -24,7 +28,7 @@ use crate::{
 
 /// Variables that a nested Cargo inherits from the outer one.
 const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
-/// Time for the operator to start, or for a namespace to be gone, on a busy machine.
+/// Time for the operator to start, or for the pods of a namespace to be gone, on a busy machine.
 const READY: Duration = Duration::from_mins(2);
 
 /// State shared by all scenarios.
@@ -105,21 +109,44 @@ impl Stage {
         ))
     }
 
-    /// Deletes namespaces and waits until they are gone. Otherwise the faults of the next scenario, such as a cordoned
-    /// node, would reach their groups, and nothing would explain that it follows them.
+    /// Deletes namespaces and waits until their pods and groups are gone. Otherwise the faults of the next scenario,
+    /// such as a cordoned node, would reach their groups, and nothing would explain why they fail over. Kubernetes
+    /// removes the other objects and the namespaces many seconds later; no scenario depends on that.
     pub(super) async fn delete_namespaces(&self, names: &[&str]) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
         for name in names {
             let deleted = namespaces.delete(name, &DeleteParams::default()).await;
             deleted.with_context(|| format!("deleting the namespace {name}"))?;
         }
-        eventually("the namespaces to be gone", READY, async || {
-            for name in names {
-                ensure!(namespaces.get_opt(name).await?.is_none(), "{name} is still there");
+        let (pods, groups): (Api<Pod>, Api<LeaderGroup>) =
+            (Api::all(self.kube.clone()), Api::all(self.kube.clone()));
+        let all = ListParams::default();
+        eventually("the pods and groups of the namespaces to be gone", READY, async || {
+            let (pods, groups) = tokio::try_join!(pods.list(&all), groups.list(&all))?;
+            let left = pods.iter().map(|pod| &pod.metadata).chain(groups.iter().map(|group| &group.metadata));
+            for found in left {
+                let is_of_these = found.namespace.as_deref().is_some_and(|of| names.contains(&of));
+                ensure!(!is_of_these, "{:?} in {:?} is still there", found.name, found.namespace);
             }
             Ok(())
         })
         .await
+    }
+
+    /// Creates a namespace, after one of the same name whose deletion has not ended yet.
+    pub async fn create_namespace(&self, name: &str) -> Result<Namespace> {
+        let namespaces: Api<Namespace> = Api::all(self.kube.clone());
+        eventually("a namespace of the same name to be gone", READY, async || {
+            let earlier = namespaces.get_opt(name).await?;
+            let is_going = earlier.is_some_and(|found| found.metadata.deletion_timestamp.is_some());
+            ensure!(!is_going, "{name} is still there");
+            Ok(())
+        })
+        .await?;
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let namespace = Namespace { metadata, ..Namespace::default() };
+        let created = namespaces.create(&PostParams::default(), &namespace).await;
+        created.with_context(|| format!("creating the namespace {name}"))
     }
 
     /// The cluster with fault injection, or an error if this is not our own cluster.

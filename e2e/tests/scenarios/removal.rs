@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, ObjectMeta, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use leadergroup_e2e::scenario::{
     OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload, eventually,
@@ -61,9 +61,7 @@ async fn try_to_remove(stage: &Rc<Stage>, name: &str, with: With, order: [Part; 
     stage.operator.install(values).await?;
     let workload = Workload { replicas: 2, ..Workload::default() };
     let s = Scenario::existing(stage, name, &format!("e2e-{name}"), workload);
-    let namespaces: Api<Namespace> = Api::all(stage.kube.clone());
-    let metadata = ObjectMeta { name: Some(s.namespace.clone()), ..ObjectMeta::default() };
-    namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await?;
+    stage.create_namespace(&s.namespace).await?;
     s.deployments().create(&PostParams::default(), &s.workload.deployment()?).await?;
     s.elect().await?;
     let database = stage.own()?.database();
