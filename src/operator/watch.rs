@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Namespace, Node, Pod, Service},
@@ -10,12 +10,12 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource,
-    runtime::{WatchStreamExt as _, utils::Backoff, watcher},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{mpsc, watch},
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
@@ -42,11 +42,19 @@ const CALM: Duration = Duration::from_secs(10);
 struct Pauses {
     tried: u32,
     last_failure: Option<Duration>,
+    expired: bool,
 }
 
 impl Pauses {
-    /// The pause after a failure.
-    fn after(&mut self, failure: Duration) -> Duration {
+    /// The pause after a failure. There is none if the version to continue from has expired (HTTP 410), as after a long
+    /// interruption: the API server answers, and the next attempt lists everything. If that happens twice in a row, it
+    /// is a failure like any other.
+    fn after(&mut self, error: &watcher::Error, failure: Duration) -> Duration {
+        let expired = matches!(error, watcher::Error::WatchError(status) if status.code == 410);
+        if expired && !std::mem::replace(&mut self.expired, expired) {
+            return Duration::ZERO;
+        }
+        self.expired = expired;
         let last = self.last_failure.replace(failure);
         if last.is_none_or(|last| failure.saturating_sub(last) > CALM) {
             self.tried = 0;
@@ -55,19 +63,6 @@ impl Pauses {
         self.tried += 1;
         pause.min(LONGEST_PAUSE)
     }
-}
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(self.after(Monotonic::now()))
-    }
-}
-
-impl Backoff for Pauses {
-    /// The stream calls this also when a list begins, which may be refused again at once. So it does nothing.
-    fn reset(&mut self) {}
 }
 
 /// What the watches have in common.
@@ -150,7 +145,7 @@ impl Watches {
             object.meta_mut().managed_fields = None;
             trim(object);
         });
-        tokio::spawn(pump(stream.backoff(Pauses::default()), watched, scope, wrap, self.messages.clone()));
+        tokio::spawn(pump(stream, watched, scope, wrap, self.messages.clone()));
     }
 }
 
@@ -161,14 +156,22 @@ async fn pump<K>(
     wrap: fn(Scope, watcher::Event<K>) -> Message,
     messages: mpsc::Sender<Message>,
 ) {
-    let mut stream = std::pin::pin!(stream.map_err(|error| explain(&error)));
+    let mut stream = std::pin::pin!(stream);
+    let mut pauses = Pauses::default();
     while let Some(event) = stream.next().await {
-        let message = match event {
-            Ok(event) => wrap(scope.clone(), event),
-            Err(text) => Message::WatchFailed(watched, scope.clone(), text),
+        let (message, pause) = match event {
+            Ok(event) => (wrap(scope.clone(), event), None),
+            Err(error) => {
+                let failed = Message::WatchFailed(watched, scope.clone(), explain(&error));
+                (failed, Some(pauses.after(&error, Monotonic::now())))
+            }
         };
         if messages.send(message).await.is_err() {
             return;
+        }
+        // The stream tries again when it is polled.
+        if let Some(pause) = pause {
+            sleep(pause).await;
         }
     }
 }
@@ -242,16 +245,23 @@ mod tests {
     use super::*;
     use kube::core::Status;
 
+    fn failed(code: u16) -> watcher::Error {
+        watcher::Error::WatchError(Status::failure("no", "Because").with_code(code).boxed())
+    }
+
     #[test]
     fn the_pauses_grow_while_failures_follow_each_other() {
         let mut pauses = Pauses::default();
-        let mut after = |millis| {
-            // As the stream does when the next list begins.
-            pauses.reset();
-            pauses.after(Duration::from_millis(millis)).as_millis()
-        };
+        let mut after = |millis| pauses.after(&failed(500), Duration::from_millis(millis)).as_millis();
         assert_eq!([0, 200, 600, 1_400, 2_400].map(&mut after), [200, 400, 800, 1_000, 1_000]);
         assert_eq!([13_000, 14_000].map(after), [200, 400]);
+    }
+
+    #[test]
+    fn an_expired_version_is_replaced_without_a_pause_unless_that_repeats_itself() {
+        let mut pauses = Pauses::default();
+        let mut after = |code| pauses.after(&failed(code), Duration::ZERO).as_millis();
+        assert_eq!([500, 500, 410, 410, 410, 500, 410].map(&mut after), [200, 400, 0, 800, 1_000, 1_000, 0]);
     }
 
     #[test]
