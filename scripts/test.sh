@@ -8,7 +8,8 @@ source scripts/no-cluster.sh
 e2e=$CARGO_TARGET_DIR/debug/leadergroup-e2e
 step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
 
-# Each parallel job has its own session, so that one signal reaches all of its processes and no others.
+# Each parallel job has its own session, so that one signal reaches all of its processes and no others. Linux divides the
+# CPU time among the sessions first (autogroups). Within a session, it counts how nice a process is.
 logs=$(mktemp -d)
 declare -A sessions=()
 finish() {
@@ -17,11 +18,13 @@ finish() {
   done
   rm -rf "$logs"
 }
-# beside <what> <command...>
+# beside <what> <niceness> <command...>: in the background
 beside() {
-  local what=$1
-  shift
-  setsid "$@" >"$logs/$what" 2>&1 &
+  local what=$1 niceness=$2
+  shift 2
+  # shellcheck disable=SC2016 # these are the inner shell's variables
+  setsid bash -c 'echo "$0" 2>/dev/null >/proc/self/autogroup || true; exec nice -n "$0" "$@"' \
+    "$niceness" "$@" >"$logs/$what" 2>&1 &
   sessions[$what]=$!
 }
 # join <what>: waits for the job, and prints its output
@@ -33,6 +36,11 @@ join() {
   wait "$tail_pid" || true
   unset "sessions[$1]"
   ((status == 0)) || { echo "error: $1 failed; the output is above" >&2; exit "$status"; }
+}
+# apart <what> <niceness> <command...>: in a session of its own, and waits for it
+apart() {
+  beside "$@"
+  join "$1"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
@@ -46,8 +54,8 @@ step "build"
 cargo build --workspace --locked
 
 step "the test cluster's programs: building in the background"
-beside "the build of the test cluster's programs" nice -n 5 "$e2e" build
-beside "the build of cargo-deny" nice -n 10 scripts/cargo-deny.sh build
+beside "the build of the test cluster's programs" 5 "$e2e" build
+beside "the build of cargo-deny" 10 scripts/cargo-deny.sh build
 
 step "clippy"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
@@ -74,39 +82,41 @@ cargo test --workspace --no-run
 step "the test cluster's programs: waiting for the build"
 join "the build of the test cluster's programs"
 
-# Most tests wait most of the time, for servers and for leases to end. The end-to-end tests wait longest, so all others
-# run beside them. The simulation only computes; it gets the remaining CPU time.
+# Most tests wait most of the time, for servers and for leases to end. The end-to-end tests wait longest, and their times
+# are judged. So all others run beside them and give way. The simulation only computes; it gets the remaining CPU time.
 step "in the background: the end-to-end tests, the simulation"
-beside "end to end" bash -euo pipefail -c 'for test in cluster scenarios; do cargo test --workspace --test "$test"; done'
-beside "the simulation" nice -n 19 cargo test --workspace --test simulation
+beside "end to end" 0 \
+  bash -euo pipefail -c 'for test in cluster scenarios; do cargo test --workspace --test "$test"; done'
+beside "the simulation" 19 cargo test --workspace --test simulation
 
 step "unit and integration tests"
-RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
-cargo test --workspace --doc
-cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
+apart "the unit and integration tests" 10 env RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
+apart "the examples in the documentation" 10 cargo test --workspace --doc
+apart "the tests of the metrics" 10 \
+  cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
 
 step "chart"
-scripts/test-chart.sh
+apart "the chart" 10 scripts/test-chart.sh
 
 step "dependencies: licenses, banned crates, sources"
 join "the build of cargo-deny"
 scripts/cargo-deny.sh check bans licenses sources
 
 # Scenarios that run side by side keep the machine busy. Those that follow have the cluster for themselves and mostly
-# wait, for example for a minute without a database. Their times are judged, so the tests beside them give way.
+# wait, for example for a minute without a database.
 step "waiting for the scenarios that run side by side, and a minute of quiet"
 grep -q '^scenarios with exclusive use' \
   < <(tail -n +1 -f --pid="${sessions[end to end]}" "$logs/end to end") || true
 
 step "tests with PostgreSQL"
-RUST_TEST_THREADS=4 nice -n 5 cargo test --workspace "${with_postgres[@]/#/--test=}"
+apart "the tests with PostgreSQL" 10 env RUST_TEST_THREADS=4 cargo test --workspace "${with_postgres[@]/#/--test=}"
 
 step "tests of the operator"
 # Each of these tests has its own operator, and mostly waits for it.
-RUST_TEST_THREADS=8 nice -n 5 cargo test --workspace --test operator
+apart "the tests of the operator" 10 env RUST_TEST_THREADS=8 cargo test --workspace --test operator
 
 step "a small fleet"
-nice -n 5 cargo test --workspace --bench fleet
+apart "the fleet" 10 cargo test --workspace --bench fleet
 
 step "the simulation"
 join "the simulation"
