@@ -141,3 +141,27 @@ async fn it_cannot_hold_the_fence_of_another_application_for_longer_than_the_bou
     assert!(run(&mut bank, "select 1").await.is_err(), "its connection was ended");
     assert_eq!(store.read(&[key("a")]).await.unwrap()[0].token, Token::new(2));
 }
+
+/// Otherwise an application could put its own objects in the place of those that the function means.
+#[tokio::test]
+async fn functions_with_the_owners_rights_ignore_the_callers_search_path() {
+    let (database, _own) = held_and_awaited().await;
+    let mut admin = database.admin().await;
+    let functions = "select p.oid::regprocedure::text, coalesce(array_to_string(p.proconfig, '; '), '')
+        from pg_proc as p where p.pronamespace = 'leadergroup'::regnamespace and p.prosecdef";
+    let functions: Vec<(String, String)> = sqlx::query_as(functions).fetch_all(&mut admin).await.unwrap();
+    assert!(!functions.is_empty());
+    for (function, settings) in functions {
+        assert!(settings.contains("search_path=pg_catalog, pg_temp"), "{function} has {settings:?}");
+    }
+    let mut bank = application(&database).await.connect().await;
+    for table in ["lock", "term", "meta"] {
+        let forged = format!(
+            "create temp table {table} (key text, token bigint); insert into {table} values ('a', 7);"
+        );
+        assert_eq!(run(&mut bank, &forged).await, Ok(()));
+    }
+    assert_eq!(run(&mut bank, "set search_path = pg_temp, leadergroup, pg_catalog").await, Ok(()));
+    assert_eq!(run(&mut bank, "select leadergroup.fence('a', 7)").await, Err(STALE.to_owned()));
+    assert_eq!(run(&mut bank, "select leadergroup.fence('a', 1)").await, Ok(()));
+}
