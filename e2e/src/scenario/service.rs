@@ -1,7 +1,7 @@
 //! What a client of the Service may see, judged by the pods' history: no answer of a pod that is no longer active, no
-//! refusal while a pod is active and well, and answers of each active pod.
+//! refusal while a pod is active and well, and answers of each active pod at all times.
 //!
-//! Calls that time out are not judged, because on a busy machine they say nothing.
+//! A single call that times out is not judged, because on a busy machine it says nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,6 +18,9 @@ use crate::{
 pub(super) const ROUTED: Duration = Duration::from_secs(3);
 /// How much later than its effects a change may reach the collector.
 const SEEN: Duration = Duration::from_secs(1);
+/// The longest time without an answer of a pod that is active and well. Calls may time out on a busy machine, but not
+/// all of them for so long.
+const SILENT: Duration = Duration::from_secs(10);
 /// What a client says if the Service has no endpoint, or the pod's port is closed.
 const REFUSED: &str = "connection refused";
 
@@ -127,7 +130,25 @@ impl Service {
         texts.extend(
             self.unheard(calls).map(|pod| format!("{pod} was active for {ROUTED:?}, and never answered")),
         );
+        texts.extend(
+            self.silent(calls)
+                .map(|pod| format!("{pod} was active and well, and gave no answer for over {SILENT:?}")),
+        );
         texts
+    }
+
+    /// The pods that served, and between two answers of which the client called in vain for too long.
+    fn silent(&self, calls: &Calls) -> impl Iterator<Item = &str> {
+        let first_and_last = calls.first_and_last();
+        let is_silent = move |span: &&Span| {
+            let Some((first, last)) = first_and_last else { return false };
+            let (from, until) = (first.max(span.from.plus(ROUTED)), last.min(span.until));
+            let of_pod = calls.answers().filter(|(_, _, pod)| *pod == span.pod);
+            let times = of_pod.map(|(at, ..)| at).filter(|at| from < *at && *at < until);
+            let marks: Vec<Moment> = [from].into_iter().chain(times).chain([until]).collect();
+            marks.windows(2).any(|pair| pair[0].plus(SILENT) < pair[1])
+        };
+        self.serving.iter().filter(is_silent).map(|span| span.pod.as_str())
     }
 
     /// The pods that had served for longer than the rules need, all while the client called, without an answer.
@@ -222,7 +243,7 @@ mod tests {
         assert_eq!(wrong(&history, &seen), [""; 0]);
         let seen = [(11..29, Ok("a")), (29..30, Ok("")), (30..34, REFUSAL), (34..60, Ok("b"))];
         assert_eq!(wrong(&history, &seen), [""; 0], "the pod ends while it answers");
-        let seen = [(11..32, Ok("a")), (32..40, Ok("b")), (40..50, Err("timeout")), (50..60, Ok("b"))];
+        let seen = [(11..32, Ok("a")), (32..40, Ok("b")), (40..45, Err("timeout")), (45..60, Ok("b"))];
         assert_eq!(wrong(&history, &seen), [""; 0], "a busy machine");
     }
 
@@ -254,7 +275,17 @@ mod tests {
     fn a_pod_that_is_active_and_never_answers() {
         let history = history(&CHANGE);
         let seen = [(5..11, REFUSAL), (11..32, Ok("a")), (32..60, Err("timeout"))];
-        assert_eq!(wrong(&history, &seen), ["b was active for 3s, and never answered"]);
+        let silent = "b was active and well, and gave no answer for over 10s";
+        assert_eq!(wrong(&history, &seen), ["b was active for 3s, and never answered", silent]);
         assert_eq!(wrong(&history, &seen[..2]), [""; 0], "the client ended before");
+    }
+
+    #[test]
+    fn a_pod_that_serves_and_stops_answering() {
+        let history = history(&CHANGE);
+        let seen =
+            |end| [(11..32, Ok("a")), (32..40, Ok("b")), (40..end, Err("timeout")), (end..60, Ok("b"))];
+        assert_eq!(wrong(&history, &seen(49)), [""; 0], "a busy machine");
+        assert_eq!(wrong(&history, &seen(50)), ["b was active and well, and gave no answer for over 10s"]);
     }
 }
