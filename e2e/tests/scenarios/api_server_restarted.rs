@@ -9,7 +9,7 @@ use leadergroup_e2e::{
     scenario::{STARTED, Scenario, Stage, Workload},
 };
 
-use crate::ownership::owner;
+use crate::{foreign_labels::restores_a_label, ownership::owner};
 
 /// Longer than the lock's ttl.
 const AWAY: Duration = Duration::from_secs(8);
@@ -40,6 +40,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         // The first restart took the API server out of its own Service. A kube-proxy that did not see it return before
         // the kill needs some seconds more, in which no replica reaches it and all groups are released.
         owner(s).await?;
+        restores_a_label(s, &active).await?;
         s.still_fails_over("the restarts").await?;
         Ok(())
     })

@@ -5,7 +5,9 @@ use std::{io::Write as _, rc::Rc};
 
 use anyhow::{Context, Result, bail, ensure};
 use leadergroup::api::{FENCING_ANNOTATION, ROLE_LABEL, STAMP_ANNOTATION};
-use leadergroup_e2e::scenario::{IMAGE, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload};
+use leadergroup_e2e::scenario::{
+    Active, IMAGE, OPERATOR_NAMESPACE, RELEASE, STARTED, Scenario, Stage, Workload,
+};
 use serde_json::json;
 
 const OTHERS: &str = "may be set only by the LeaderGroup operator";
@@ -15,9 +17,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let before = s.elect().await?;
         let client = s.call_from(&before.node).await?;
         let revision = s.revision().await?;
-        let members = s.members().await?;
-        let standby = members.iter().find(|pod| pod.metadata.uid.as_deref() != Some(before.uid.as_str()));
-        let standby = standby.and_then(|pod| pod.metadata.name.as_deref()).context("there is no standby")?;
+        let standby = &standby(s, &before).await?;
 
         let (role, stamp) =
             (format!("{ROLE_LABEL}=active"), format!("{STAMP_ANNOTATION}=x/{}", before.token));
@@ -63,15 +63,26 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(s.settled(STARTED).await? == before, "the active pod changed");
         s.no_role_changed(revision).await?;
 
-        s.stage
-            .run_kubectl(&["--namespace", &s.namespace, "label", "pod", standby, &format!("{ROLE_LABEL}-")])
-            .await?;
-        ensure!(s.settled(STARTED).await? == before, "the active pod changed after a standby lost its label");
+        restores_a_label(s, &before).await?;
         let calls = s.hang_up(client).await?;
         ensure!(calls.pods() == [before.pod.as_str()], "answered by {:?}", calls.pods());
         Ok(())
     })
     .await
+}
+
+async fn standby(s: &Scenario, active: &Active) -> Result<String> {
+    let members = s.members().await?;
+    let standby = members.iter().find(|pod| pod.metadata.uid.as_deref() != Some(active.uid.as_str()));
+    standby.and_then(|pod| pod.metadata.name.clone()).context("there is no standby")
+}
+
+/// Removes a standby's label by hand. The operator restores it, which also shows that the group's owner sees the pods.
+pub(crate) async fn restores_a_label(s: &Scenario, active: &Active) -> Result<()> {
+    let (standby, removed) = (standby(s, active).await?, format!("{ROLE_LABEL}-"));
+    s.stage.run_kubectl(&["--namespace", &s.namespace, "label", "pod", &standby, &removed]).await?;
+    ensure!(s.settled(STARTED).await? == *active, "the active pod changed after a standby lost its label");
+    Ok(())
 }
 
 /// Runs kubectl in the scenario's namespace: the API server must refuse, and say why.
