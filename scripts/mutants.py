@@ -88,10 +88,11 @@ def seed(target):
 
 
 def run(command, tree, target, limit=None):
-    """Returns the exit code, none after the time limit, and the output. Nothing that it started keeps running."""
+    """Returns the exit code, none after the time limit, and the output. Nothing that it started keeps running. It stays in
+    this session, whose share of the CPU time may be small."""
     environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "RUST_BACKTRACE": "0"}
     with subprocess.Popen(
-        command, cwd=tree, env=environment, text=True, start_new_session=True,
+        command, cwd=tree, env=environment, text=True, process_group=0,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as process:
         try:
@@ -181,6 +182,7 @@ def choose(mutants, arguments):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: terminated"))
     mutants = load()
     wrong = misfits(mutants)
     if wrong:

@@ -2,18 +2,19 @@
 # The long tests: new seeds of the simulation and of the lock's models, a shard of the planted faults and of the generated
 # changes, new cases of the property tests, a long scenario, and random faults on the cluster. All steps run even if one
 # fails. Ends with one page about them. A night takes less than two hours.
+#
+# What needs the cluster runs one after the other, and all other steps run beside it and give way.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO_TARGET_DIR:?run this through make nightly}"
 source scripts/no-cluster.sh
+source scripts/sessions.sh
 
 # The number of the night chooses seeds and shards: each night does others.
 night=${NIGHT:-$(($(date +%s) / 86400))}
 shards=12
 shard=$((night % shards))/$shards
 folder=$CARGO_TARGET_DIR/nightly
-mkdir -p "$folder"
-: >"$folder/steps.tsv"
 failed=0
 
 # step <name> <command...>: its output goes into a file, and its last line into the page
@@ -27,16 +28,24 @@ step() {
     tee -a "$folder/steps.tsv"
 }
 
+if [[ ${1:-} == computing ]]; then
+  step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((night * 1000000)) \
+    LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
+  step "planted faults" scripts/mutants.py --shard "$shard"
+  for room in election health lock operator; do
+    step "generated changes of the $room" scripts/cargo-mutants.sh run "$room" --shard $((night % 96))/96
+  done
+  step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$night" LEADERGROUP_MODEL_TIMES=5 \
+    cargo test -p leadergroup-lock --test lock model
+  step "untrusted input" env CASES="${CASES:-20000}" SEED="$night" make fuzz
+  exit "$failed"
+fi
+
 echo "night $night: shard $shard"
-step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((night * 1000000)) \
-  LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
-step "planted faults" scripts/mutants.py --shard "$shard"
-for room in election health lock operator; do
-  step "generated changes of the $room" nice -n 5 scripts/cargo-mutants.sh run "$room" --shard $((night % 96))/96
-done
-step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$night" LEADERGROUP_MODEL_TIMES=5 \
-  cargo test -p leadergroup-lock --test lock model
-step "untrusted input" env CASES="${CASES:-20000}" SEED="$night" make fuzz
+mkdir -p "$folder"
+: >"$folder/steps.tsv"
+beside "the steps that only compute" 19 scripts/nightly.sh computing
+
 # Through make, which fails if no scenario has the name. Both take too long for one night.
 if ((night % 2)); then
   step "clients of many changes" env LEADERGROUP_CLIENTS_CHANGES=200 make e2e SCENARIO=clients_view
@@ -47,6 +56,8 @@ fi
 run=$CARGO_TARGET_DIR/random-faults.json
 rm -f "$run"
 step "random faults" make random-faults MINUTES="${MINUTES:-60}" GROUPS="${FAULT_GROUPS:-20}" SEED="$night"
+
+join "the steps that only compute" || failed=1
 
 page=$folder/index.html
 [[ -e "$run" ]] || run=
