@@ -70,8 +70,8 @@ impl Yielded {
 pub(super) struct LockView {
     own: Option<SessionId>,
     living: Vec<Peer>,
-    /// Since when these sessions are the living ones.
-    living_since: Duration,
+    /// Since when these sessions are the living ones, and the database answers.
+    calm_since: Duration,
     /// Those of them that seem to have stopped beating.
     suspects: Vec<SessionId>,
     /// When the last successful heartbeat was sent.
@@ -105,9 +105,9 @@ impl LockView {
         !self.living.is_empty()
     }
 
-    /// Since when the living sessions are the same.
-    pub(super) fn living_since(&self) -> Duration {
-        self.living_since
+    /// Since when the living sessions are the same, and the database answers.
+    pub(super) fn calm_since(&self) -> Duration {
+        self.calm_since
     }
 
     pub(super) fn is_suspect(&self, session: SessionId) -> bool {
@@ -124,9 +124,13 @@ impl LockView {
     }
 
     /// The database answered. Returns whether that ends an outage.
-    pub(super) fn answers_again(&mut self) -> bool {
+    pub(super) fn answers_again(&mut self, now: Duration) -> bool {
         self.shown = None;
-        self.outage.take().is_some()
+        let ended = self.outage.take().is_some();
+        if ended {
+            self.calm_since = now;
+        }
+        ended
     }
 
     /// A heartbeat succeeded. Returns whether the other sessions are not the same as before.
@@ -139,7 +143,7 @@ impl LockView {
     ) -> bool {
         living.sort_unstable();
         if self.living != living || self.own != Some(own) {
-            self.living_since = sent_at;
+            self.calm_since = sent_at;
         }
         let changed = self.living != living || self.suspects != suspects;
         (self.own, self.living, self.suspects, self.beaten_at) = (Some(own), living, suspects, sent_at);

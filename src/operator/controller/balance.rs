@@ -28,13 +28,15 @@ impl Controller {
     /// Gives groups at rest to the replicas that they fall to. To be called once a heartbeat.
     ///
     /// Nothing is given while replicas come and go: one that has just joined first lists its objects and probes its
-    /// pods. The holder must have been the same for one ttl of a session: by then other replicas have seen the change,
-    /// and what failed, and one that was lost together with the former holder is no longer taken for a living one.
+    /// pods. Nothing is given soon after an outage of the database either: a replica that receives no notifications
+    /// yet does not learn that a group is free, and the group would have no owner until it does. The holder must have
+    /// been the same for one ttl of a session: by then other replicas have seen the change, and what failed, and one
+    /// that was lost together with the former holder is no longer taken for a living one.
     pub(super) fn balance(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
-        let (ttl, living_since) = (self.session_ttl, self.index.lock().living_since());
+        let (ttl, calm_since) = (self.session_ttl, self.index.lock().calm_since());
         let unanswered = self.groups.values().any(|group| group.claims.is_given());
-        if now < living_since + ttl || !self.batches.allow_another(unanswered, ttl, living_since, now) {
+        if now < calm_since + ttl || !self.batches.allow_another(unanswered, ttl, calm_since, now) {
             return;
         }
         let lock = self.index.lock();

@@ -19,7 +19,7 @@ impl Index {
         self.heard(Peer::Database, reached, now);
         match news {
             LockNews::Beat { own, living, suspects, doubt, yielded, took } => {
-                if self.lock.answers_again() {
+                if self.lock.answers_again(now) {
                     requests.extend([Request::Log(Notice::DatabaseUp), Request::OutageOver]);
                     self.touch_all();
                 }

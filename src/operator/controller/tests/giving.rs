@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher;
-use leadergroup_lock::{LockRow, Token};
+use leadergroup_lock::{LockError, LockRow, Token};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -14,6 +14,7 @@ use crate::{
     operator::{
         bench::{TOKEN, holder, pod_ref},
         effect::row_of,
+        lock_view::LockNews,
         opinion::{Opinion, What},
         trouble::Trouble,
     },
@@ -67,6 +68,25 @@ fn a_group_at_rest_goes_to_the_replica_that_it_falls_to_and_one_in_the_middle_of
         beats(&mut bench, std::slice::from_ref(&other), 4);
         assert_eq!(owns(&bench, 0), changing, "in the middle of a change: {changing}");
     }
+}
+
+/// While notifications do not arrive, the other one does not learn that the group is free.
+#[test]
+fn a_group_stays_for_one_ttl_after_an_outage_of_the_database() {
+    let others = [elsewhere()];
+    let mut bench = listed(1);
+    bench.beat(&others, Yielded::None);
+    bench.turn();
+    bench.claim(bench.own);
+    bench.turn();
+    bench.report(&name(0));
+    beats(&mut bench, &others, 3);
+    let detail = "the server restarts".to_owned();
+    bench.take(Message::Lock(LockNews::Down(LockError::NoConnection { detail })));
+    beats(&mut bench, &others, 4);
+    assert!(owns(&bench, 0));
+    beats(&mut bench, &others, 1);
+    assert!(!owns(&bench, 0));
 }
 
 /// A replica that took the group from another one because it heard the holder, and does not hear it any more. The other
