@@ -11,7 +11,8 @@ source scripts/no-cluster.sh
 source scripts/sessions.sh
 
 # The number of the night chooses seeds and shards: each night does others.
-night=${NIGHT:-$(($(date +%s) / 86400))}
+export NIGHT=${NIGHT:-$(($(date +%s) / 86400))}
+night=$NIGHT
 shards=12
 shard=$((night % shards))/$shards
 folder=$CARGO_TARGET_DIR/nightly
@@ -57,7 +58,11 @@ run=$CARGO_TARGET_DIR/random-faults.json
 rm -f "$run"
 step "random faults" make random-faults MINUTES="${MINUTES:-60}" GROUPS="${FAULT_GROUPS:-20}" SEED="$night"
 
-join "the steps that only compute" || failed=1
+join "the steps that only compute" || {
+  failed=1
+  # If it was killed, it has noted neither the step that ran nor those that were to follow.
+  printf 'the steps that only compute\tfailed\t%s\tat least one of them\n' "$SECONDS" >>"$folder/steps.tsv"
+}
 
 page=$folder/index.html
 [[ -e "$run" ]] || run=

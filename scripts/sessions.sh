@@ -2,7 +2,7 @@
 # Sourced by scripts that run jobs side by side. They all end with the script.
 
 # Each parallel job has its own session, so that one signal reaches all of its processes and no others. Linux divides the
-# CPU time among the sessions first (autogroups). Within a session, it counts how nice a process is.
+# CPU time among the sessions first (autogroups); niceness counts only within a session.
 logs=$(mktemp -d)
 declare -A sessions=()
 finish() {
@@ -16,7 +16,7 @@ beside() {
   local what=$1 niceness=$2
   shift 2
   # shellcheck disable=SC2016 # these are the inner shell's variables
-  setsid bash -c 'echo "$0" 2>/dev/null >/proc/self/autogroup || true; exec nice -n "$0" "$@"' \
+  setsid bash -c '(($0 == 0)) || echo "$0" 2>/dev/null >/proc/self/autogroup || true; exec nice -n "$0" "$@"' \
     "$niceness" "$@" >"$logs/$what" 2>&1 &
   sessions[$what]=$!
 }
@@ -27,7 +27,8 @@ join() {
   tail_pid=$!
   wait "${sessions[$1]}" || status=$?
   wait "$tail_pid" || true
-  unset "sessions[$1]"
+  # With double quotes, a name with an apostrophe stays.
+  unset 'sessions[$1]'
   ((status == 0)) || echo "error: $1 failed; the output is above" >&2
   return "$status"
 }

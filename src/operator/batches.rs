@@ -29,13 +29,13 @@ impl Batches {
         &self,
         unanswered: bool,
         ttl: Duration,
-        calm_since: Duration,
+        living_since: Duration,
         now: Duration,
     ) -> bool {
         match self.given_at {
             None => true,
             Some(at) if unanswered && now < at + ttl => false,
-            Some(at) => self.taken || at < calm_since || now >= at + UNTAKEN_PAUSE,
+            Some(at) => self.taken || at < living_since || now >= at + UNTAKEN_PAUSE,
         }
     }
 }

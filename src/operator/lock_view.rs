@@ -70,8 +70,10 @@ impl Yielded {
 pub(super) struct LockView {
     own: Option<SessionId>,
     living: Vec<Peer>,
-    /// Since when these sessions are the living ones, and the database answers.
-    calm_since: Duration,
+    /// Since when these sessions are the living ones.
+    living_since: Duration,
+    /// Since when the database answers.
+    answers_since: Duration,
     /// Those of them that seem to have stopped beating.
     suspects: Vec<SessionId>,
     /// When the last successful heartbeat was sent.
@@ -105,9 +107,14 @@ impl LockView {
         !self.living.is_empty()
     }
 
-    /// Since when the living sessions are the same, and the database answers.
-    pub(super) fn calm_since(&self) -> Duration {
-        self.calm_since
+    /// Since when the living sessions are the same.
+    pub(super) fn living_since(&self) -> Duration {
+        self.living_since
+    }
+
+    /// Since when the database answers, after the last outage.
+    pub(super) fn answers_since(&self) -> Duration {
+        self.answers_since
     }
 
     pub(super) fn is_suspect(&self, session: SessionId) -> bool {
@@ -128,7 +135,7 @@ impl LockView {
         self.shown = None;
         let ended = self.outage.take().is_some();
         if ended {
-            self.calm_since = now;
+            self.answers_since = now;
         }
         ended
     }
@@ -143,7 +150,7 @@ impl LockView {
     ) -> bool {
         living.sort_unstable();
         if self.living != living || self.own != Some(own) {
-            self.calm_since = sent_at;
+            self.living_since = sent_at;
         }
         let changed = self.living != living || self.suspects != suspects;
         (self.own, self.living, self.suspects, self.beaten_at) = (Some(own), living, suspects, sent_at);

@@ -42,21 +42,21 @@ const CALM: Duration = Duration::from_secs(10);
 struct Pauses {
     tried: u32,
     last_failure: Option<Duration>,
-    expired: bool,
+    last_expiry: Option<Duration>,
 }
 
 impl Pauses {
     /// The pause after a failure. There is none if the version to continue from has expired (HTTP 410), as after a long
-    /// interruption: the API server answers, and the next attempt lists everything. If that happens twice in a row, it
-    /// is a failure like any other.
+    /// interruption: the API server answers, and the next attempt lists everything. If that happens again soon, it is a
+    /// failure like any other.
     fn after(&mut self, error: &watcher::Error, failure: Duration) -> Duration {
         let expired = matches!(error, watcher::Error::WatchError(status) if status.code == 410);
-        if expired && !std::mem::replace(&mut self.expired, expired) {
+        let is_soon = |last: Option<Duration>| last.is_some_and(|last| failure.saturating_sub(last) <= CALM);
+        if expired && !is_soon(self.last_expiry.replace(failure)) {
             return Duration::ZERO;
         }
-        self.expired = expired;
         let last = self.last_failure.replace(failure);
-        if last.is_none_or(|last| failure.saturating_sub(last) > CALM) {
+        if !is_soon(last) {
             self.tried = 0;
         }
         let pause = FIRST_PAUSE * 2_u32.pow(self.tried.min(8));
@@ -260,8 +260,9 @@ mod tests {
     #[test]
     fn an_expired_version_is_replaced_without_a_pause_unless_that_repeats_itself() {
         let mut pauses = Pauses::default();
-        let mut after = |code| pauses.after(&failed(code), Duration::ZERO).as_millis();
-        assert_eq!([500, 500, 410, 410, 410, 500, 410].map(&mut after), [200, 400, 0, 800, 1_000, 1_000, 0]);
+        let mut after = |(code, second)| pauses.after(&failed(code), Duration::from_secs(second)).as_millis();
+        let failures = [(500, 0), (500, 1), (410, 1), (410, 1), (500, 2), (410, 3), (410, 14)];
+        assert_eq!(failures.map(&mut after), [200, 400, 0, 800, 1_000, 1_000, 0]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use leadergroup::api::RoutingSpec;
 
 use crate::{
-    client::Calls,
+    client::{Call, Calls},
     history::{Fault, History, Kind, Object},
     moment::Moment,
 };
@@ -21,6 +21,8 @@ const SEEN: Duration = Duration::from_secs(1);
 /// The longest time without an answer of a pod that is active and well. Calls may time out on a busy machine, but not
 /// all of them for so long.
 const SILENT: Duration = Duration::from_secs(10);
+/// The fewest calls in such a time. A client that made fewer was itself held up.
+const IN_VAIN: usize = 5;
 /// What a client says if the Service has no endpoint, or the pod's port is closed.
 const REFUSED: &str = "connection refused";
 
@@ -146,7 +148,10 @@ impl Service {
             let of_pod = calls.answers().filter(|(_, _, pod)| *pod == span.pod);
             let times = of_pod.map(|(at, ..)| at).filter(|at| from < *at && *at < until);
             let marks: Vec<Moment> = [from].into_iter().chain(times).chain([until]).collect();
-            marks.windows(2).any(|pair| pair[0].plus(SILENT) < pair[1])
+            marks.windows(2).any(|pair| {
+                let failed = |call: &&Call| pair[0] < call.at && call.end < pair[1] && call.answer.is_err();
+                pair[0].plus(SILENT) < pair[1] && calls.all().iter().filter(failed).count() >= IN_VAIN
+            })
         };
         self.serving.iter().filter(is_silent).map(|span| span.pod.as_str())
     }
@@ -175,10 +180,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        client::Call,
-        history::{Change, ObjectId},
-    };
+    use crate::history::{Change, ObjectId};
 
     fn second(second: u64) -> Moment {
         Moment::default().plus(Duration::from_secs(second))
@@ -287,5 +289,7 @@ mod tests {
             |end| [(11..32, Ok("a")), (32..40, Ok("b")), (40..end, Err("timeout")), (end..60, Ok("b"))];
         assert_eq!(wrong(&history, &seen(49)), [""; 0], "a busy machine");
         assert_eq!(wrong(&history, &seen(50)), ["b was active and well, and gave no answer for over 10s"]);
+        let [_, answers, _, again] = seen(52);
+        assert_eq!(wrong(&history, &[answers, again]), [""; 0], "no calls");
     }
 }

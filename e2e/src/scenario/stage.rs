@@ -118,19 +118,21 @@ impl Stage {
             let deleted = namespaces.delete(name, &DeleteParams::default()).await;
             deleted.with_context(|| format!("deleting the namespace {name}"))?;
         }
-        let (pods, groups): (Api<Pod>, Api<LeaderGroup>) =
-            (Api::all(self.kube.clone()), Api::all(self.kube.clone()));
         let all = ListParams::default();
-        eventually("the pods and groups of the namespaces to be gone", READY, async || {
-            let (pods, groups) = tokio::try_join!(pods.list(&all), groups.list(&all))?;
-            let left = pods.iter().map(|pod| &pod.metadata).chain(groups.iter().map(|group| &group.metadata));
-            for found in left {
-                let is_of_these = found.namespace.as_deref().is_some_and(|of| names.contains(&of));
-                ensure!(!is_of_these, "{:?} in {:?} is still there", found.name, found.namespace);
-            }
-            Ok(())
-        })
-        .await
+        for name in names {
+            let pods: Api<Pod> = Api::namespaced(self.kube.clone(), name);
+            let groups: Api<LeaderGroup> = Api::namespaced(self.kube.clone(), name);
+            eventually("the pods and groups of the namespace to be gone", READY, async || {
+                let (pods, groups) = (pods.list_metadata(&all).await?, groups.list_metadata(&all).await?);
+                let metadata = pods.iter().map(|pod| &pod.metadata);
+                let metadata = metadata.chain(groups.iter().map(|group| &group.metadata));
+                let left: Vec<_> = metadata.filter_map(|found| found.name.as_deref()).collect();
+                ensure!(left.is_empty(), "{left:?} in {name} are still there");
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Creates a namespace, after one of the same name whose deletion has not ended yet.

@@ -10,11 +10,13 @@ use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
 
 use crate::{
     bundled,
-    trouble::{says, store_reachable},
+    trouble::{said, says_again, store_reachable},
 };
 
 /// A version of the chart that differs in nothing but its number.
 const NEWER: &str = "99.9.9";
+/// What a replica logs after an outage of the database.
+const AGAIN: &str = "the lock's database answers again";
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let story = Scenario::play(stage, "chart-upgraded", Workload::default(), async |s| {
@@ -41,6 +43,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         ensure!(s.settled(STARTED).await? == active, "the active pod changed");
 
         let replicas: Vec<String> = operator.ready(STARTED).await?.into_keys().collect();
+        let before = said(s, &replicas, AGAIN).await?;
         operator.pods().delete(bundled::DATABASE, &DeleteParams::default()).await?;
         let (old, _) = database;
         let (_, restarts) = eventually("the database's new pod", STARTED, async || {
@@ -50,8 +53,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         })
         .await?;
         ensure!(restarts == 0, "the database's new pod failed {restarts} times");
-        // These replicas are new: the database was away once since they started.
-        says(s, &replicas, "the lock's database answers again").await?;
+        says_again(s, &before, AGAIN).await?;
         store_reachable(s, "True", "").await?;
         s.no_role_changed(revision).await.context("the database's pod was replaced")?;
         let calls = s.hang_up(client).await?;

@@ -99,7 +99,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             s.settled(STARTED).await?;
         }
         lose_selector(s, &slices, &slice).await?;
-        client.until("answers", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        let back = Moment::now();
+        client.until("answers", STARTED, |calls| calls.from(back).answered_by(&active.pod) > 50).await?;
         s.hang_up(client).await?;
         Ok(())
     })

@@ -16,10 +16,26 @@ pub(crate) async fn store_reachable(s: &Scenario, wanted: &str, word: &str) -> R
 
 /// Waits until each of these replicas has logged `word`.
 pub(crate) async fn says(s: &Scenario, replicas: &[String], word: &str) -> Result<()> {
+    let before: Vec<_> = replicas.iter().map(|replica| (replica.clone(), 0)).collect();
+    says_again(s, &before, word).await
+}
+
+/// Each of these replicas, and how often it has logged `word`.
+pub(crate) async fn said(s: &Scenario, replicas: &[String], word: &str) -> Result<Vec<(String, usize)>> {
+    let mut said = Vec::new();
+    for replica in replicas {
+        let log = s.stage.operator.pods().logs(replica, &LogParams::default()).await?;
+        said.push((replica.clone(), log.matches(word).count()));
+    }
+    Ok(said)
+}
+
+/// Waits until each of these replicas has logged `word` more often than `before`.
+pub(crate) async fn says_again(s: &Scenario, before: &[(String, usize)], word: &str) -> Result<()> {
     eventually(&format!("every replica to log {word:?}"), STARTED, async || {
-        for replica in replicas {
+        for (replica, times) in before {
             let log = s.stage.operator.pods().logs(replica, &LogParams::default()).await?;
-            ensure!(log.contains(word), "{replica} logged: {log}");
+            ensure!(log.matches(word).count() > *times, "{replica} logged: {log}");
         }
         Ok(())
     })

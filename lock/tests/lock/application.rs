@@ -152,7 +152,8 @@ async fn functions_with_the_owners_rights_ignore_the_callers_search_path() {
     let functions: Vec<(String, String)> = sqlx::query_as(functions).fetch_all(&mut admin).await.unwrap();
     assert!(!functions.is_empty());
     for (function, settings) in functions {
-        assert!(settings.contains("search_path=pg_catalog, pg_temp"), "{function} has {settings:?}");
+        let path = settings.split("; ").find_map(|setting| setting.strip_prefix("search_path="));
+        assert_eq!(path, Some("pg_catalog, pg_temp"), "{function} has {settings:?}");
     }
     let mut bank = application(&database).await.connect().await;
     for table in ["lock", "term", "meta"] {

@@ -34,12 +34,13 @@ impl Controller {
     /// that was lost together with the former holder is no longer taken for a living one.
     pub(super) fn balance(&mut self, now: Duration) {
         let Some(own) = self.may_give() else { return };
-        let (ttl, calm_since) = (self.session_ttl, self.index.lock().calm_since());
+        let (ttl, lock) = (self.session_ttl, self.index.lock());
         let unanswered = self.groups.values().any(|group| group.claims.is_given());
-        if now < calm_since + ttl || !self.batches.allow_another(unanswered, ttl, calm_since, now) {
+        if now < lock.living_since().max(lock.answers_since()) + ttl
+            || !self.batches.allow_another(unanswered, ttl, lock.living_since(), now)
+        {
             return;
         }
-        let lock = self.index.lock();
         let falls_to_other = |group: &Group| {
             let record = group.record();
             let chosen = falls_to(&record.key, self.index.holder_node(&record.name), lock.working());
