@@ -26,9 +26,12 @@ pub struct ApiServer<'a> {
 }
 
 impl ApiServer<'_> {
-    /// Stops it cleanly.
+    /// Stops it cleanly. It first waits for its requests, for up to a minute if their clients are cut off. If that
+    /// takes too long, it is killed, as by a service manager.
     pub async fn stop(&self) -> Result<()> {
-        self.machines().end_running(API_SERVER_DAEMON, Signal::TERM).await
+        let pid = self.machines().running(API_SERVER_DAEMON).await?;
+        let stopped = self.machines().end_running(API_SERVER_DAEMON, Signal::TERM).await;
+        if stopped.is_err() && !has_ended(pid) { self.kill().await } else { stopped }
     }
 
     /// Kills it.

@@ -1514,6 +1514,12 @@ fn a_plan_finishes_what_was_begun() {
     let expected = ["grant", "stamp", "declare", "strip", "promote", "confirm"];
     assert_eq!(steps[..6], expected, "{steps:?}");
     assert_eq!((to.as_deref(), rest), (Some("b"), Rest::HolderWorks));
+    // A pod that is active already gets the stamp of the unfinished term before the next one is declared.
+    let mut world = settled();
+    world.declared = declaration(6, Some("a"), &["b"]);
+    let (steps, to, rest) = planned(&world, row(6, Some("a"), false));
+    assert_eq!(steps[..5], ["grant", "stamp", "strip", "recheck", "promote"], "{steps:?}");
+    assert_eq!((to.as_deref(), rest), (Some("a"), Rest::HolderWorks));
 }
 
 #[test]

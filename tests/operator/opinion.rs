@@ -175,22 +175,30 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
     let (groups, pods, _web) = answering_group(server, &namespace, lock).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
-    let variables = [
-        ("LEADERGROUP_DATABASE_URL", url.as_str()),
-        ("LEADERGROUP_TTL", "6s"),
-        ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
-    ];
-    let start = |name| Operator::start_as(name, server, &namespace, &variables);
+    let start = |name| {
+        let node = format!("node-of-web-{name}");
+        let variables = [
+            ("LEADERGROUP_DATABASE_URL", url.as_str()),
+            ("LEADERGROUP_TTL", "6s"),
+            ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
+            ("LEADERGROUP_NODE", node.as_str()),
+        ];
+        Operator::start_as(name, server, &namespace, &variables)
+    };
     let mut replicas = [start("0"), start("1")];
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
-    // The group has gone to the replica that it falls to, and both have probed the active pod.
-    eventually("two sessions with some heartbeats", async || {
+    let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
+    let (active_pod, before) = (active(&pods).await, token().await);
+    // A group falls to a replica on another node than its active pod. From there it moves for one reason only.
+    let first = usize::from(active_pod == ["web-0"]);
+    eventually("the group to go to the replica that it falls to", async || {
+        owner(&database).await == Some(first)
+    })
+    .await;
+    eventually("two sessions with some heartbeats: both replicas have probed the active pod", async || {
         database.number("select count(*) from leadergroup.session").await == 2 && beats(&database).await >= 16
     })
     .await;
-    let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
-    let first = an_owner(&database).await;
-    let (active_pod, before) = (active(&pods).await, token().await);
     replicas[first].allow_descriptors(false);
     eventually("the other replica to own the group", async || owner(&database).await == Some(1 - first))
         .await;

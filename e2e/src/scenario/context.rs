@@ -374,7 +374,8 @@ impl Scenario {
         Ok(calls)
     }
 
-    /// Notes that the scenario has changed the Service itself since `from`: until now it may have had no endpoint.
+    /// Notes that the scenario has changed the Service itself since `from`, or held up Kubernetes' controllers: until
+    /// now it may have had no endpoint.
     pub fn rebuilt_service(&mut self, from: Moment) {
         self.rebuilt.push((from, Moment::now()));
     }

@@ -41,7 +41,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         // the kill needs some seconds more, in which no replica reaches it and all groups are released.
         owner(s).await?;
         restores_a_label(s, &active).await?;
-        s.still_fails_over("the restarts").await?;
+        let failed_over = Moment::now();
+        let active = s.still_fails_over("the restarts").await?;
+        // Kubernetes' controllers may wait for some seconds more before they list again. Only then do the Services
+        // follow the label, those of the next scenario included.
+        let client = s.call_from(&active.node).await?;
+        client.until("answers", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        s.rebuilt_service(failed_over);
+        s.hang_up(client).await?;
         Ok(())
     })
     .await
