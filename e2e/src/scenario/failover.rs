@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 
-use super::service::ROUTED;
 use super::{Active, Measured, STARTED, Scenario, TAKEOVER, eventually, ms};
 use crate::{
     client::Client,
@@ -120,9 +119,10 @@ impl Scenario {
         // Clocks of other machines cannot be compared.
         if self.stage.recorder.is_some() {
             let late = switch.first_new.since(promotion.seen);
+            let routed = self.routed();
             ensure!(
-                late <= ROUTED,
-                "{} answers {late:?} after it got the label, not within {ROUTED:?}",
+                late <= routed,
+                "{} answers {late:?} after it got the label, not within {routed:?}",
                 after.pod
             );
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use super::quiet::stays_quiet;
-use super::service::Service;
+use super::service::{ROUTED, ROUTED_ON_A_BUSY_MACHINE, Service};
 use super::{Line, STARTED, Scenario, eventually};
 use crate::{
     history::{History, check, not_at_rest, operator_writes},
@@ -39,6 +39,11 @@ impl Scenario {
         .await
     }
 
+    /// How long the rules of a Service may take to follow the label.
+    pub(super) fn routed(&self) -> Duration {
+        if self.stage.together.is_going_on() { ROUTED_ON_A_BUSY_MACHINE } else { ROUTED }
+    }
+
     /// Checks the whole history, the clients' calls and the number of changes of holder, and reports.
     pub(super) async fn check(&mut self) -> Result<()> {
         let history = History {
@@ -51,7 +56,8 @@ impl Scenario {
         checked.ok_or_dump(&history, &dump)?;
         // Clocks of other machines cannot be compared.
         if self.stage.recorder.is_some() {
-            let mut service = Service::read(&history, &self.workload.name, &self.routing(), Moment::now());
+            let (app, routing) = (&self.workload.name, self.routing());
+            let mut service = Service::read(&history, app, &routing, self.routed(), Moment::now());
             self.rebuilt.iter().for_each(|(from, until)| service.rebuilt(*from, *until));
             let wrong: Vec<String> = self.calls.iter().flat_map(|calls| service.wrong(calls)).collect();
             if !wrong.is_empty() {

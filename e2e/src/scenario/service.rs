@@ -16,6 +16,8 @@ use crate::{
 /// From the label to the Service's rules on every node. kube-proxy waits for up to a second between two updates (its
 /// default `minSyncPeriod`), and the controller of the slices, kube-proxy and the kernel need their time, too.
 pub(super) const ROUTED: Duration = Duration::from_secs(3);
+/// The same while other scenarios run on the cluster, because kube-proxy then waits for the CPU for seconds.
+pub(super) const ROUTED_ON_A_BUSY_MACHINE: Duration = Duration::from_secs(10);
 /// How much later than its effects a change may reach the collector.
 const SEEN: Duration = Duration::from_secs(1);
 /// The longest time without an answer of a pod that is active and well. Calls may time out on a busy machine, but not
@@ -36,16 +38,25 @@ struct Span {
 }
 
 /// The times during which the Service's pods carried the active label, and those during which they were well, too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Service {
     active: Vec<Span>,
     serving: Vec<Span>,
+    /// How long the rules may take to follow the label.
+    routed: Duration,
 }
 
 impl Service {
-    /// The pods with this label `app`, of a history that ends now. A pod does not serve during its faults.
-    pub(super) fn read(history: &History, app: &str, routing: &RoutingSpec, now: Moment) -> Self {
-        let mut service = Self::default();
+    /// The pods with this label `app`, of a history that ends now. A pod does not serve during its faults. The rules
+    /// may take `routed` to follow the label.
+    pub(super) fn read(
+        history: &History,
+        app: &str,
+        routing: &RoutingSpec,
+        routed: Duration,
+        now: Moment,
+    ) -> Self {
+        let mut service = Self { active: Vec::new(), serving: Vec::new(), routed };
         let mut open: BTreeMap<(&str, bool), Span> = BTreeMap::new();
         for change in history.changes.iter().filter(|change| change.id.kind == Kind::Pod) {
             let pod = match &change.state {
@@ -110,17 +121,18 @@ impl Service {
 
     /// What is wrong with a client's calls, one text for each kind and pod.
     pub(super) fn wrong(&self, calls: &Calls) -> Vec<String> {
+        let routed = self.routed;
         let mut found = BTreeMap::new();
         // A pod that ends while it answers may leave an answer without its name.
         for (at, end, pod) in calls.answers().filter(|(_, _, pod)| !pod.is_empty()) {
             let mut spans = self.active.iter().filter(|span| span.pod == pod);
-            if !spans.any(|span| span.from <= end.plus(SEEN) && at <= span.until.plus(ROUTED)) {
-                *found.entry(format!("{pod}, which was not active for {ROUTED:?}, answered")).or_insert(0) +=
+            if !spans.any(|span| span.from <= end.plus(SEEN) && at <= span.until.plus(routed)) {
+                *found.entry(format!("{pod}, which was not active for {routed:?}, answered")).or_insert(0) +=
                     1;
             }
         }
         for (at, end) in calls.failed(REFUSED) {
-            let settled = |span: &&Span| span.from.plus(ROUTED) <= at && end.plus(SEEN) <= span.until;
+            let settled = |span: &&Span| span.from.plus(routed) <= at && end.plus(SEEN) <= span.until;
             if let Some(span) = self.serving.iter().find(settled) {
                 *found
                     .entry(format!("while {} was active and well, it was refused", span.pod))
@@ -130,7 +142,7 @@ impl Service {
         let mut texts: Vec<String> =
             found.into_iter().map(|(text, count)| format!("{text} {count} times")).collect();
         texts.extend(
-            self.unheard(calls).map(|pod| format!("{pod} was active for {ROUTED:?}, and never answered")),
+            self.unheard(calls).map(|pod| format!("{pod} was active for {routed:?}, and never answered")),
         );
         texts.extend(
             self.silent(calls)
@@ -144,7 +156,7 @@ impl Service {
         let first_and_last = calls.first_and_last();
         let is_silent = move |span: &&Span| {
             let Some((first, last)) = first_and_last else { return false };
-            let (from, until) = (first.max(span.from.plus(ROUTED)), last.min(span.until));
+            let (from, until) = (first.max(span.from.plus(self.routed)), last.min(span.until));
             let of_pod = calls.answers().filter(|(_, _, pod)| *pod == span.pod);
             let times = of_pod.map(|(at, ..)| at).filter(|at| from < *at && *at < until);
             let marks: Vec<Moment> = [from].into_iter().chain(times).chain([until]).collect();
@@ -160,12 +172,12 @@ impl Service {
     fn unheard(&self, calls: &Calls) -> impl Iterator<Item = &str> {
         let first_and_last = calls.first_and_last();
         let whole = self.serving.iter().filter(move |span| {
-            let due = span.from.plus(ROUTED);
+            let due = span.from.plus(self.routed);
             due.plus(SEEN) <= span.until
                 && first_and_last.is_some_and(|(first, last)| first <= span.from && due <= last)
         });
         let is_unheard = |span: &&Span| {
-            let (from, due) = (span.from, span.from.plus(ROUTED));
+            let (from, due) = (span.from, span.from.plus(self.routed));
             let heard =
                 |(at, _, pod): (Moment, Moment, &str)| pod == span.pod && from <= at.plus(SEEN) && at <= due;
             !calls.answers().any(heard)
@@ -225,7 +237,7 @@ mod tests {
     ];
 
     fn wrong(history: &History, parts: &[(std::ops::Range<u64>, Result<&str, &str>)]) -> Vec<String> {
-        Service::read(history, "web", &RoutingSpec::default(), second(100)).wrong(&calls(parts))
+        Service::read(history, "web", &RoutingSpec::default(), ROUTED, second(100)).wrong(&calls(parts))
     }
 
     const REFUSAL: Result<&str, &str> = Err(REFUSED);
@@ -268,7 +280,7 @@ mod tests {
         history.faults = Some(vec![fault(12, Some(second(13)))]);
         assert_eq!(wrong(&history, &seen).len(), 1, "long after its fault");
         history.faults = None;
-        let mut service = Service::read(&history, "web", &RoutingSpec::default(), second(100));
+        let mut service = Service::read(&history, "web", &RoutingSpec::default(), ROUTED, second(100));
         service.rebuilt(second(19), second(20));
         assert_eq!(service.wrong(&calls(&seen)), [""; 0], "the scenario rebuilt the Service");
     }

@@ -43,6 +43,11 @@ impl Together {
         self.0.lock().kept = Some(Vec::new());
     }
 
+    /// Whether scenarios run side by side.
+    pub(super) fn is_going_on(&self) -> bool {
+        self.0.lock().kept.is_some()
+    }
+
     /// Whether a namespace is kept.
     pub(super) fn keep(&self, namespace: &str) -> bool {
         self.0.lock().kept.as_mut().is_some_and(|kept| {
@@ -89,8 +94,9 @@ mod tests {
         let together = Together::default();
         assert!(!together.keep("alone"));
         together.begin();
+        assert!(together.is_going_on());
         assert!(together.keep("one") && together.keep("other"));
         assert_eq!(together.end(), ["one", "other"]);
-        assert!(!together.keep("alone"));
+        assert!(!together.keep("alone") && !together.is_going_on());
     }
 }
