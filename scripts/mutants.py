@@ -204,7 +204,8 @@ def main():
         print(f'{number:2}/{len(chosen)}  {mutant["name"]} ({mutant["file"]})', flush=True)
         file = tree / mutant["file"]
         original = file.read_text()
-        file.write_text(original.replace(mutant["find"], mutant["replace"]))
+        faulty = original.replace(mutant["find"], mutant["replace"])
+        file.write_text(faulty)
         mutant["layers"] = []
         try:
             for check in mutant["checks"]:
@@ -213,7 +214,7 @@ def main():
                     # Unless the machine is so busy that it takes too long without the fault, too.
                     file.write_text(original)
                     without, _ = verdict(check, tree, target)
-                    file.write_text(original.replace(mutant["find"], mutant["replace"]))
+                    file.write_text(faulty)
                     said = said if without == "passed" else f"without the fault {without}, with it too long"
                 print(f'       {layer(check)}: {"SURVIVED" if said == "passed" else said} {what}', flush=True)
                 mutant["layers"] += [layer(check)] if said == "failed" else ["time-out"] if said == "too long" else []

@@ -12,9 +12,8 @@ source scripts/sessions.sh
 
 # The number of the night chooses seeds and shards: each night does others.
 export NIGHT=${NIGHT:-$(($(date +%s) / 86400))}
-night=$NIGHT
 shards=12
-shard=$((night % shards))/$shards
+shard=$((NIGHT % shards))/$shards
 folder=$CARGO_TARGET_DIR/nightly
 failed=0
 
@@ -30,25 +29,25 @@ step() {
 }
 
 if [[ ${1:-} == computing ]]; then
-  step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((night * 1000000)) \
+  step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((NIGHT * 1000000)) \
     LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
   step "planted faults" scripts/mutants.py --shard "$shard"
   for room in election health lock operator; do
-    step "generated changes of the $room" scripts/cargo-mutants.sh run "$room" --shard $((night % 96))/96
+    step "generated changes of the $room" scripts/cargo-mutants.sh run "$room" --shard $((NIGHT % 96))/96
   done
-  step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$night" LEADERGROUP_MODEL_TIMES=5 \
+  step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$NIGHT" LEADERGROUP_MODEL_TIMES=5 \
     cargo test -p leadergroup-lock --test lock model
-  step "untrusted input" env CASES="${CASES:-20000}" SEED="$night" make fuzz
+  step "untrusted input" env CASES="${CASES:-20000}" SEED="$NIGHT" make fuzz
   exit "$failed"
 fi
 
-echo "night $night: shard $shard"
+echo "night $NIGHT: shard $shard"
 mkdir -p "$folder"
 : >"$folder/steps.tsv"
 beside "the steps that only compute" 19 scripts/nightly.sh computing
 
 # Through make, which fails if no scenario has the name. Both take too long for one night.
-if ((night % 2)); then
+if ((NIGHT % 2)); then
   step "clients of many changes" env LEADERGROUP_CLIENTS_CHANGES=200 make e2e SCENARIO=clients_view
 else
   step "deletions in all orders" make e2e SCENARIO=deletions
@@ -56,7 +55,7 @@ fi
 # The page must not show the run of an earlier night.
 run=$CARGO_TARGET_DIR/random-faults.json
 rm -f "$run"
-step "random faults" make random-faults MINUTES="${MINUTES:-60}" GROUPS="${FAULT_GROUPS:-20}" SEED="$night"
+step "random faults" make random-faults MINUTES="${MINUTES:-60}" GROUPS="${FAULT_GROUPS:-20}" SEED="$NIGHT"
 
 join "the steps that only compute" || {
   failed=1

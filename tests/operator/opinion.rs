@@ -22,9 +22,9 @@ use crate::{
     kubelet::active,
     objects::{condition, group, groups},
     paths::Answering,
-    postgres::{self, DEADLINE, PASSWORD, ROLE, eventually},
+    postgres::{self, DEADLINE, Database, PASSWORD, ROLE, eventually},
     replica::Operator,
-    sessions::{an_owner, beats, later, owner},
+    sessions::{beats, later, owner},
 };
 
 /// How long an owner relies on the answers of others.
@@ -47,6 +47,34 @@ async fn answering_group(
     (groups, pods, web)
 }
 
+/// Starts a replica on the node of one of these pods.
+fn on_node_of(
+    pod: usize,
+    name: &str,
+    server: &ApiServer,
+    namespace: &str,
+    variables: &[(&str, &str)],
+) -> Operator {
+    let node = format!("node-of-web-{pod}");
+    let variables = [variables, &[("LEADERGROUP_NODE", node.as_str())]].concat();
+    Operator::start_as(name, server, namespace, &variables)
+}
+
+/// Settings with a ttl that is longer than the pause after which a group that was handed over may be claimed back.
+fn quick(url: &str) -> [(&str, &str); 3] {
+    [("LEADERGROUP_DATABASE_URL", url), ("LEADERGROUP_TTL", "6s"), ("LEADERGROUP_RETRY_INTERVAL", "500ms")]
+}
+
+/// The replica that the group falls to, which is on another node than its active pod. Waits until it owns the group.
+async fn owner_elsewhere(database: &Database, active_pod: &str) -> usize {
+    let elsewhere = usize::from(active_pod == "web-0");
+    eventually("the group to go to the replica that it falls to", async || {
+        owner(database).await == Some(elsewhere)
+    })
+    .await;
+    elsewhere
+}
+
 #[tokio::test]
 async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_that_nobody_hears_is_replaced()
 {
@@ -56,24 +84,17 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
     let (groups, pods, web) = answering_group(server, &namespace, lock).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
-    // The ttl is longer than the pause after which a group that was handed over may be claimed back.
-    let variables = [
-        ("LEADERGROUP_DATABASE_URL", url.as_str()),
-        ("LEADERGROUP_TTL", "6s"),
-        ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
-    ];
-    let start = |name| Operator::start_as(name, server, &namespace, &variables);
-    let mut replicas = [start("0"), start("1")];
+    let mut replicas = [0, 1].map(|pod| on_node_of(pod, &pod.to_string(), server, &namespace, &quick(&url)));
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
     eventually("two sessions", async || {
         database.number("select count(*) from leadergroup.session").await == 2
     })
     .await;
-    // Once the sessions have been the same for their ttl, the group has gone to the replica that it falls to.
-    later(&database, 16).await;
-    let first = an_owner(&database).await;
     let (active_pod, before) = (active(&pods).await.remove(0), token().await);
+    let first = owner_elsewhere(&database, &active_pod).await;
+    // By then both have probed the active pod.
+    later(&database, 16).await;
     let [held, standby] = if active_pod == "web-0" { [0, 1] } else { [1, 0] };
     let other = 1 - first;
 
@@ -175,26 +196,11 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
     let (groups, pods, _web) = answering_group(server, &namespace, lock).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
-    let start = |name| {
-        let node = format!("node-of-web-{name}");
-        let variables = [
-            ("LEADERGROUP_DATABASE_URL", url.as_str()),
-            ("LEADERGROUP_TTL", "6s"),
-            ("LEADERGROUP_RETRY_INTERVAL", "500ms"),
-            ("LEADERGROUP_NODE", node.as_str()),
-        ];
-        Operator::start_as(name, server, &namespace, &variables)
-    };
-    let mut replicas = [start("0"), start("1")];
+    let mut replicas = [0, 1].map(|pod| on_node_of(pod, &pod.to_string(), server, &namespace, &quick(&url)));
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
     let (active_pod, before) = (active(&pods).await, token().await);
-    // A group falls to a replica on another node than its active pod. From there it moves for one reason only.
-    let first = usize::from(active_pod == ["web-0"]);
-    eventually("the group to go to the replica that it falls to", async || {
-        owner(&database).await == Some(first)
-    })
-    .await;
+    let first = owner_elsewhere(&database, &active_pod[0]).await;
     eventually("two sessions with some heartbeats: both replicas have probed the active pod", async || {
         database.number("select count(*) from leadergroup.session").await == 2 && beats(&database).await >= 16
     })
@@ -219,17 +225,13 @@ async fn a_group_that_falls_to_a_replica_that_does_not_hear_its_active_pod_keeps
     let (groups, pods, web) = answering_group(server, &namespace, lock).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
-    let start = |name: &str, pod: usize| {
-        let node = format!("node-of-web-{pod}");
-        let variables = [
-            ("LEADERGROUP_DATABASE_URL", url.as_str()),
-            ("LEADERGROUP_TTL", "9s"),
-            ("LEADERGROUP_RETRY_INTERVAL", "1s"),
-            ("LEADERGROUP_NODE", node.as_str()),
-            ("LEADERGROUP_LOG_FILTER", "info,leadergroup::operator=debug"),
-        ];
-        Operator::start_as(name, server, &namespace, &variables)
-    };
+    let variables = [
+        ("LEADERGROUP_DATABASE_URL", url.as_str()),
+        ("LEADERGROUP_TTL", "9s"),
+        ("LEADERGROUP_RETRY_INTERVAL", "1s"),
+        ("LEADERGROUP_LOG_FILTER", "info,leadergroup::operator=debug"),
+    ];
+    let start = |name: &str, pod| on_node_of(pod, name, server, &namespace, &variables);
     let token = async || groups.get("web").await.unwrap().data["status"]["token"].clone();
     let mut first = start("0", 0);
     eventually("a holder", async || condition(&groups, "web", "Ready").await.0 == "True").await;

@@ -1,7 +1,5 @@
 //! The replicas' sessions in the database, and which of them owns a group.
 
-use std::cell::Cell;
-
 use crate::postgres::{Database, eventually};
 
 /// The number that is the name of the replica that owns the database's only group, if one does: a group that moves has
@@ -10,17 +8,6 @@ pub(crate) async fn owner(database: &Database) -> Option<usize> {
     let owner = "select coalesce(max(split_part(s.name, '/', 2)::int8), -1) from leadergroup.lock l \
                  join leadergroup.session s on s.id = l.session where not s.dead";
     usize::try_from(database.number(owner).await).ok()
-}
-
-/// Waits until there is an owner.
-pub(crate) async fn an_owner(database: &Database) -> usize {
-    let seen = Cell::new(None);
-    eventually("an owner", async || {
-        seen.set(owner(database).await);
-        seen.get().is_some()
-    })
-    .await;
-    seen.get().expect("just seen")
 }
 
 /// The heartbeats of the living session that has the fewest.

@@ -151,7 +151,7 @@ impl Service {
         texts
     }
 
-    /// The pods that served, and between two answers of which the client called in vain for too long.
+    /// The pods that gave the client no answer for too long while they served.
     fn silent(&self, calls: &Calls) -> impl Iterator<Item = &str> {
         let first_and_last = calls.first_and_last();
         let is_silent = move |span: &&Span| {

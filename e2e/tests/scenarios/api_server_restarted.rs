@@ -46,7 +46,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         // Kubernetes' controllers may wait for some seconds more before they list again. Only then do the Services
         // follow the label, those of the next scenario included.
         let client = s.call_from(&active.node).await?;
-        client.until("answers", STARTED, |calls| calls.answered_by(&active.pod) > 50).await?;
+        client.reaches(&active.pod).await?;
         s.rebuilt_service(failed_over);
         s.hang_up(client).await?;
         Ok(())
