@@ -61,6 +61,8 @@ pub struct PodView {
     pub fencing: Option<String>,
     /// The node it was bound to.
     pub node: Option<String>,
+    /// Its address, if it has one.
+    pub address: Option<String>,
     /// It has a deletionTimestamp.
     pub deleting: bool,
     /// It has finished, or is being evicted.
@@ -141,6 +143,7 @@ impl Object {
                 stamp: annotation(json, STAMP_ANNOTATION),
                 fencing: annotation(json, FENCING_ANNOTATION),
                 node: json.pointer("/spec/nodeName").and_then(Value::as_str).map(str::to_owned),
+                address: json.pointer("/status/podIP").and_then(Value::as_str).map(str::to_owned),
                 deleting: json.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string),
                 ended: matches!(
                     json.pointer("/status/phase").and_then(Value::as_str),

@@ -19,13 +19,14 @@ use super::{
     books::Book,
     ledger::{Operation, audit},
     overlap::{Exempt, Limits, Record, Term, overlaps},
+    recorded::{address_successors, terms},
     tables,
     verdict::Verdict,
 };
 use crate::{
     client::{Call, Calls, Client},
     cluster::Cluster,
-    history::{GroupView, History, Kind, Object, Promotion, check},
+    history::History,
     images::{Content, Image},
     moment::Moment,
     network,
@@ -277,7 +278,12 @@ impl Fleet {
         }
         let silent = silent(&records);
         let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
-        let limits = Limits { overlap: period(cluster) + ON_THE_WAY, nodes: self.nodes, pods: self.pods };
+        let limits = Limits {
+            overlap: period(cluster) + ON_THE_WAY,
+            successors: address_successors(history, &self.pods),
+            nodes: self.nodes,
+            pods: self.pods,
+        };
         let all = || records.iter().flat_map(|record| &record.calls);
         let book = book_of(&self.namespace, &self.group);
         let audit = async |of: Book| -> Result<_> {
@@ -296,7 +302,7 @@ impl Fleet {
             refused: all().filter(|call| is_refused(call)).count(),
         };
         if verdict.ensure().is_err() {
-            dump(&self.namespace, &terms, &records).context("writing the record")?;
+            dump(&self.namespace, &self.group, &terms, &records).context("writing the record")?;
         }
         Ok(verdict)
     }
@@ -338,10 +344,10 @@ fn network_of(node: &str) -> Result<u64> {
 }
 
 /// Writes the terms and the calls to a file, for the search after a violation.
-fn dump(namespace: &str, terms: &[Term], records: &[Record]) -> Result<()> {
+fn dump(namespace: &str, group: &str, terms: &[Term], records: &[Record]) -> Result<()> {
     let folder = target_folder()?.join("e2e-dump").join(namespace);
     fs::create_dir_all(&folder)?;
-    let mut file = BufWriter::new(fs::File::create(folder.join("calls.txt"))?);
+    let mut file = BufWriter::new(fs::File::create(folder.join(format!("calls-of-{group}.txt")))?);
     for term in terms {
         writeln!(file, "{term:?}")?;
     }
@@ -351,38 +357,6 @@ fn dump(namespace: &str, terms: &[Term], records: &[Record]) -> Result<()> {
         }
     }
     Ok(file.flush()?)
-}
-
-/// The terms of a group in which a pod was active. Their times are those of the API server's history: the database's
-/// clock may be wrong.
-fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
-    let key = format!("/{namespace}/{group}");
-    let promotions = check(history).promotions.into_iter().filter(|promotion| promotion.key.ends_with(&key));
-    let term = |promotion: Promotion| {
-        let is_of = |view: &GroupView| {
-            let holder = view.declaration.holder.as_ref().map(|holder| &holder.uid);
-            view.declaration.token == promotion.token && holder == Some(&promotion.uid)
-        };
-        let declared = history
-            .changes
-            .iter()
-            .find(|change| matches!(&change.state, Some(Object::Group(view)) if is_of(view)))?;
-        let gone = history.changes.iter().find(|change| {
-            change.id.kind == Kind::Pod
-                && change.id.namespace == namespace
-                && change.id.name == promotion.pod
-                && change.state.is_none()
-        });
-        Some(Term {
-            token: promotion.token,
-            pod: promotion.pod,
-            uid: promotion.uid,
-            declared: declared.seen,
-            gone: gone.map(|change| change.seen),
-        })
-    };
-    let terms: Option<Vec<Term>> = promotions.map(term).collect();
-    terms.context("a promotion that was not declared")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod fleet;
 mod ledger;
 mod overlap;
 mod program;
+mod recorded;
 mod tables;
 mod verdict;
 

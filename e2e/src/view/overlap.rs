@@ -5,7 +5,10 @@
 //! overlap; it is never more than the true one. A Service routes only calls that open a connection, so calls through
 //! kept connections are measured by themselves.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::Serialize;
 
@@ -60,6 +63,10 @@ pub struct Limits {
     /// Pods that hang or are cut off, by UID. When such a pod comes back, a connection from a port that was used before
     /// may follow the former one to it, and it may outlive its object.
     pub pods: Vec<Exempt>,
+    /// The names of pods that were given the address of one of these pods. If a client's connection was not answered,
+    /// its node remembers for two minutes where it led. The next connection from the same port leads there, too, and
+    /// reaches the pod that has the address by then. No operator can prevent this.
+    pub successors: BTreeSet<String>,
 }
 
 /// What clients noticed of one change of holder.
@@ -99,6 +106,8 @@ pub struct Overlaps {
     pub opened: usize,
     /// Answers through kept connections.
     pub kept: usize,
+    /// Answers of pods that were never active, from the address of a pod that had hung or had been cut off.
+    pub strange: usize,
     /// The violations.
     pub violations: Vec<(Trouble, String)>,
 }
@@ -117,7 +126,7 @@ type FirstOf<K> = BTreeMap<K, Moment>;
 /// Computes the overlaps and finds the violations. The terms are in order, and begin before the calls.
 pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps {
     let mut out = Overlaps::default();
-    let answers = out.answers(terms, records);
+    let answers = out.answers(terms, records, limits);
     out.kept = answers.iter().filter(|answer| answer.call.kept).count();
     out.opened = answers.len() - out.kept;
     let away = Away::new(terms, &answers, limits);
@@ -233,7 +242,7 @@ impl Overlaps {
     }
 
     /// The answers, each with its term.
-    fn answers<'a>(&mut self, terms: &[Term], records: &'a [Record]) -> Vec<Answer<'a>> {
+    fn answers<'a>(&mut self, terms: &[Term], records: &'a [Record], limits: &Limits) -> Vec<Answer<'a>> {
         let mut answers = Vec::new();
         for record in records {
             self.moved(record);
@@ -242,6 +251,7 @@ impl Overlaps {
                 let declared = terms.partition_point(|term| term.declared <= call.end);
                 match terms[..declared].iter().rposition(|term| term.pod == pod) {
                     Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
+                    None if limits.successors.contains(pod) => self.strange += 1,
                     None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
                 }
             }

@@ -123,6 +123,15 @@ fn a_pod_without_a_term_must_not_answer() {
 }
 
 #[test]
+fn a_pod_with_the_address_of_one_that_was_cut_off_may_answer() {
+    let terms = terms(&[("a", 0), ("b", 100)]);
+    let limits = Limits { successors: ["c".to_owned()].into(), ..limits() };
+    let found = |pod| overlaps(&terms, &[on("one", vec![new(120, "b"), new(200, pod)])], &limits);
+    assert_eq!((found("c").troubles(), found("c").strange), (vec![], 1));
+    assert_eq!((found("d").troubles(), found("d").strange), (vec![Trouble::NeverActive], 0));
+}
+
+#[test]
 fn a_pod_that_is_gone_must_not_answer_not_even_through_a_kept_connection() {
     let mut terms = terms(&[("a", 0), ("b", 100)]);
     terms[0].gone = Some(ms(300));

@@ -52,13 +52,15 @@ impl fmt::Display for Verdict {
         write!(
             f,
             "{} changes seen by clients ({} answers through new connections, {} through kept ones), two pods served for \
-             {} ms at most, through kept connections for {} ms, where exempt for {} ms; {} fenced writes in {} terms, {} reads, {refused} refused; ",
+             {} ms at most, through kept connections for {} ms, where exempt for {} ms, \
+             {} answers at a reused address; {} fenced writes in {} terms, {} reads, {refused} refused; ",
             served.changes.len(),
             served.opened,
             served.kept,
             served.longest().as_millis(),
             served.longest_kept().as_millis(),
             served.longest_exempt().as_millis(),
+            served.strange,
             fenced.written,
             fenced.terms,
             fenced.read,
