@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Makes small generated changes to decision code with a pinned cargo-mutants, and runs fast tests against each change.
-# .cargo/mutants.toml lists the changes that are known to make no difference, with reasons. The program is built once
-# into the cache.
+# .cargo/mutants.toml lists the functions that are left out, with reasons. The program is built once into the cache.
 #   scripts/cargo-mutants.sh build                    builds it; several minutes the first time, nothing after that
 #   scripts/cargo-mutants.sh run <room> [options]     the rooms: election, health, lock, operator. The options are those of
 #                                                     `cargo mutants`: --shard 0/8, --in-diff change.diff, --iterate

@@ -21,7 +21,7 @@ const PROBED: [&str; 2] = ["Silent", "ProbeRefused"];
 /// What Kubernetes reports against a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// Gone, being deleted, or its labels were changed. It counts for the rest of the term.
+    /// Gone, being deleted, or no longer selected by the group. It counts for the rest of the term.
     Deleted,
     /// It counts for the rest of the term.
     Ended,
@@ -188,13 +188,9 @@ impl Pass {
             pod.against.clear();
         }
         let Some(before) = before else { return };
-        let routing = self.groups.values().map(|group| group.routing.role_label.as_str());
-        let roles: Vec<&str> = routing.collect();
-        let labels = |pod: &PodView| {
-            let own = pod.labels.iter().filter(|(key, _)| !roles.contains(&key.as_str()));
-            own.map(|(key, value)| (key.clone(), value.clone())).collect::<BTreeMap<_, _>>()
-        };
-        let (left, restarted) = (labels(&before) != labels(now), now.restarts > before.restarts);
+        let group = pod.term.as_ref().and_then(|(uid, _)| self.groups.get(uid));
+        let left = group.is_some_and(|group| group.selects(&before.labels) && !group.selects(&now.labels));
+        let restarted = now.restarts > before.restarts;
         pod.reported(Evidence::Deleted, now.deleting || left, true, change.seen);
         pod.reported(Evidence::Ended, now.ended, true, change.seen);
         pod.reported(Evidence::NotReady, now.unready, now.unready, change.seen);

@@ -132,12 +132,7 @@ impl Scenario {
     }
 
     /// Notes pods that a fault of the scenario makes fail from now on, so that the checker accepts that they are
-    /// replaced, for whatever reason. Call it before the fault.
-    pub fn fails(&mut self, uids: impl IntoIterator<Item = String>) {
-        self.fails_from(Moment::now(), uids, &[]);
-    }
-
-    /// The same for pods that may be replaced for these reasons only.
+    /// replaced for one of these reasons. Call it before the fault.
     pub fn fails_for(&mut self, uids: impl IntoIterator<Item = String>, reasons: &[&str]) {
         self.fails_from(Moment::now(), uids, reasons);
     }

@@ -23,8 +23,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             client.reaches(&active.pod).await?;
             // A pod that becomes active again was already killed before.
             let leaking = container(s, &active.pod).await?.container_id;
-            // It may be replaced before it is killed, see below.
-            s.fails([active.uid.clone()]);
+            // On a busy machine it may hang at its limit for longer than the ttl before the kernel kills it.
+            let evidence = [&CRASHED[..], &["Silent"]].concat();
+            s.fails_for([active.uid.clone()], &evidence);
             s.order(&active.pod, "leak").await?;
             let killed = eventually("the kernel to kill the leaking pod", STARTED, async || {
                 let container = container(s, &active.pod).await?;
@@ -40,8 +41,6 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let at = Moment::from(
                 std::time::Instant::now().checked_sub(ago).context("before the machine's start")?,
             );
-            // On a busy machine it may hang at its limit for longer than the ttl before the kernel kills it.
-            let evidence = [&CRASHED[..], &["Silent"]].concat();
             s.failover(&format!("leak {round}"), &active, at, Some(&client), &evidence).await?;
             active = s.settled(STARTED).await?;
         }

@@ -32,7 +32,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let (active, of_other) = (s.active().await?, active_of(s, OTHER, &shared).await?);
         ensure!((&active, &of_other) == (&before, &other), "an active pod lost its label");
         // The older one waits for a new pod that only it selects; the younger one has one.
-        s.fails([before.uid.clone(), uid(s, &other).await?]);
+        s.fails_for([before.uid.clone(), uid(s, &other).await?], &["PodDeleted"]);
         for pod in [&before.pod, &other] {
             s.pods().delete(pod, &DeleteParams::default()).await?;
         }

@@ -1,5 +1,5 @@
-//! An admission webhook fails or hangs for the next pod, for the active pod, and for all pods. Meanwhile a group in
-//! another namespace fails over again and again.
+//! An admission webhook denies, fails or hangs for the next pod, for the active pod, and for all pods. Meanwhile a
+//! group in another namespace fails over again and again.
 
 use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 
@@ -121,22 +121,31 @@ async fn prefer_another(s: &Scenario, active: &Active) -> Result<(String, Value)
     Ok((next, label))
 }
 
-/// A switchover to the pod is refused, and the active pod stays. If it is deleted, another pod follows at once.
+/// A switchover to the pod is refused, whether the webhook denies it or fails, and the active pod stays. If it is
+/// deleted, another pod follows at once.
 async fn next_pod_fails(s: &mut Scenario, active: &Active) -> Result<()> {
     let (next, label) = prefer_another(s, active).await?;
     let webhook = webhook(s, &label, "Fail", &next).await?;
-    webhook.set(Answer::Fail);
-    s.request_switchover(&s.workload.name, "to the refused pod", Some(&next)).await?;
-    eventually("the switchover to be refused", STARTED, async || {
-        ensure!(s.active().await? == *active, "{} is no longer active", active.pod);
-        let last = s.group().await?.status.unwrap_or_default().switchover;
-        ensure!(last.as_ref().is_some_and(|last| last.result == SwitchoverResult::Refused), "{last:?}");
-        let (_, _, message) = s.condition(&s.workload.name, "Redundant").await?;
-        ensure!(message.contains(&next) && message.contains("webhook"), "the condition says {message}");
-        Ok(())
-    })
-    .await?;
-    ensure!(webhook.asked() > 0, "no webhook was asked");
+    for (answer, request) in
+        [(Answer::Deny(403), "to a pod that is denied"), (Answer::Fail, "to a pod that fails")]
+    {
+        webhook.set(answer);
+        let asked = webhook.asked();
+        s.request_switchover(&s.workload.name, request, Some(&next)).await?;
+        eventually("the switchover to be refused", STARTED, async || {
+            ensure!(s.active().await? == *active, "{} is no longer active", active.pod);
+            let last = s.group().await?.status.unwrap_or_default().switchover;
+            let is_refused = last
+                .as_ref()
+                .is_some_and(|last| last.request == request && last.result == SwitchoverResult::Refused);
+            ensure!(is_refused, "{last:?}");
+            let (_, _, message) = s.condition(&s.workload.name, "Redundant").await?;
+            ensure!(message.contains(&next) && message.contains("webhook"), "the condition says {message}");
+            Ok(())
+        })
+        .await?;
+        ensure!(webhook.asked() > asked, "{request}: no webhook was asked");
+    }
     let after = deleted(s, active, "deleted, the next pod's webhook fails", None).await?;
     ensure!(after.pod != next, "the refused pod is active");
     webhook.lift(&next).await

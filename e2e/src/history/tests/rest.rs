@@ -123,6 +123,15 @@ fn i5_a_change_without_evidence() {
         assert_eq!(replaced(None, reason, Some(none)).violated(), [Invariant::Evidence], "{reason}");
     }
     assert_eq!(replaced(None, "Silent", Some(&["b"])).violated(), [Invariant::Evidence], "of another pod");
+    let marked = json!({ "metadata": { "labels": { "tier": "front" } } });
+    for reason in ["PodDeleted", "Silent"] {
+        let tape = replaced(Some(&marked), reason, Some(none));
+        assert_eq!(
+            tape.violated(),
+            [Invariant::Evidence],
+            "a label that the group does not select by: {reason}"
+        );
+    }
 }
 
 #[test]
