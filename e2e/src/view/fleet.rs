@@ -280,7 +280,7 @@ impl Fleet {
         let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
         let limits = Limits {
             overlap: period(cluster) + ON_THE_WAY,
-            successors: address_successors(history, &self.pods),
+            successors: address_successors(history, &terms),
             nodes: self.nodes,
             pods: self.pods,
         };

@@ -5,10 +5,7 @@
 //! overlap; it is never more than the true one. A Service routes only calls that open a connection, so calls through
 //! kept connections are measured by themselves.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
@@ -52,6 +49,13 @@ pub struct Exempt {
     pub until: Option<Moment>,
 }
 
+impl Exempt {
+    /// Whether a part of the call is in this time.
+    fn includes(&self, call: &Call) -> bool {
+        self.from <= call.end && self.until.is_none_or(|until| call.at < until)
+    }
+}
+
 /// What is allowed.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
@@ -63,10 +67,10 @@ pub struct Limits {
     /// Pods that hang or are cut off, by UID. When such a pod comes back, a connection from a port that was used before
     /// may follow the former one to it, and it may outlive its object.
     pub pods: Vec<Exempt>,
-    /// The names of pods that were given the address of one of these pods. If a client's connection was not answered,
+    /// Other pods that were given the address of a former holder, by name. If a client's connection was not answered,
     /// its node remembers for two minutes where it led. The next connection from the same port leads there, too, and
     /// reaches the pod that has the address by then. No operator can prevent this.
-    pub successors: BTreeSet<String>,
+    pub successors: Vec<Exempt>,
 }
 
 /// What clients noticed of one change of holder.
@@ -106,7 +110,7 @@ pub struct Overlaps {
     pub opened: usize,
     /// Answers through kept connections.
     pub kept: usize,
-    /// Answers of pods that were never active, from the address of a pod that had hung or had been cut off.
+    /// Answers of pods that were never active, from the address of a former holder.
     pub strange: usize,
     /// The violations.
     pub violations: Vec<(Trouble, String)>,
@@ -251,7 +255,9 @@ impl Overlaps {
                 let declared = terms.partition_point(|term| term.declared <= call.end);
                 match terms[..declared].iter().rposition(|term| term.pod == pod) {
                     Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
-                    None if limits.successors.contains(pod) => self.strange += 1,
+                    None if limits.successors.iter().any(|it| it.name == pod && it.includes(call)) => {
+                        self.strange += 1;
+                    }
                     None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
                 }
             }
@@ -297,11 +303,7 @@ impl Away {
     }
 
     fn covers(&self, answer: &Answer<'_>) -> bool {
-        self.0.iter().any(|away| {
-            away.name == answer.node
-                && away.from <= answer.call.end
-                && away.until.is_none_or(|until| answer.call.at < until)
-        })
+        self.0.iter().any(|away| away.name == answer.node && away.includes(answer.call))
     }
 }
 

@@ -123,12 +123,13 @@ fn a_pod_without_a_term_must_not_answer() {
 }
 
 #[test]
-fn a_pod_with_the_address_of_one_that_was_cut_off_may_answer() {
+fn a_pod_with_the_address_of_a_former_holder_may_answer_for_some_time() {
     let terms = terms(&[("a", 0), ("b", 100)]);
-    let limits = Limits { successors: ["c".to_owned()].into(), ..limits() };
-    let found = |pod| overlaps(&terms, &[on("one", vec![new(120, "b"), new(200, pod)])], &limits);
-    assert_eq!((found("c").troubles(), found("c").strange), (vec![], 1));
-    assert_eq!((found("d").troubles(), found("d").strange), (vec![Trouble::NeverActive], 0));
+    let limits = Limits { successors: vec![exempt("c", 150, Some(250))], ..limits() };
+    let found = |at, pod| overlaps(&terms, &[on("one", vec![new(120, "b"), new(at, pod)])], &limits);
+    assert_eq!((found(200, "c").troubles(), found(200, "c").strange), (vec![], 1));
+    assert_eq!((found(200, "d").troubles(), found(200, "d").strange), (vec![Trouble::NeverActive], 0));
+    assert_eq!(found(251, "c").troubles(), [Trouble::NeverActive]);
 }
 
 #[test]

@@ -1,11 +1,20 @@
 //! What the API server's history says of a group's pods.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 
 use super::overlap::{Exempt, Term};
-use crate::history::{GroupView, History, Kind, Object, Promotion, check};
+use crate::{
+    history::{GroupView, History, Kind, Object, Promotion, check},
+    moment::Moment,
+};
+
+/// How long the kernel remembers a connection that was not answered (`nf_conntrack_tcp_timeout_syn_sent`).
+const REMEMBERED: Duration = Duration::from_mins(2);
 
 /// The terms of a group in which a pod was active. Their times are those of the API server's history: the database's
 /// clock may be wrong.
@@ -39,17 +48,21 @@ pub(super) fn terms(history: &History, namespace: &str, group: &str) -> Result<V
     terms.context("a promotion that was not declared")
 }
 
-/// The names of the pods that were given the address of one of these pods.
-pub(super) fn address_successors(history: &History, pods: &[Exempt]) -> BTreeSet<String> {
-    let mut addresses = BTreeSet::new();
-    let mut successors = BTreeSet::new();
+/// When other pods had the address of a former holder, by their names, until no node remembers the former connections.
+pub(super) fn address_successors(history: &History, terms: &[Term]) -> Vec<Exempt> {
+    let mut of_holders: BTreeMap<&str, Moment> = BTreeMap::new();
+    let mut given = BTreeSet::new();
+    let mut successors = Vec::new();
     for change in &history.changes {
         let Some(Object::Pod(pod)) = &change.state else { continue };
-        let Some(address) = &pod.address else { continue };
-        if pods.iter().any(|exempt| exempt.name == pod.uid) {
-            addresses.insert(address);
-        } else if addresses.contains(address) {
-            successors.insert(change.id.name.clone());
+        let Some(address) = pod.address.as_deref() else { continue };
+        if terms.iter().any(|term| term.uid == pod.uid) {
+            of_holders.entry(address).or_insert(change.seen);
+        } else if let Some(from) = of_holders.get(address).copied()
+            && given.insert((&pod.uid, address))
+        {
+            let until = Some(change.seen.plus(REMEMBERED));
+            successors.push(Exempt { name: change.id.name.clone(), from, until });
         }
     }
     successors
@@ -60,16 +73,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        history::{Change, ObjectId},
-        moment::Moment,
-    };
+    use crate::history::{Change, ObjectId};
 
-    fn change(name: &str, address: Option<&str>) -> Change {
+    fn at(seconds: u64) -> Moment {
+        Moment::default().plus(Duration::from_secs(seconds))
+    }
+
+    fn change(seconds: u64, name: &str, address: Option<&str>) -> Change {
         let pod = json!({ "metadata": { "uid": format!("uid-{name}") }, "status": { "podIP": address } });
         Change {
             revision: 1,
-            seen: Moment::default(),
+            seen: at(seconds),
             seen_at: jiff::Timestamp::UNIX_EPOCH,
             id: ObjectId { kind: Kind::Pod, namespace: "ns".into(), name: name.into() },
             state: Some(Object::read(Kind::Pod, &pod).expect("a readable pod")),
@@ -79,19 +93,22 @@ mod tests {
     }
 
     #[test]
-    fn who_got_the_address_of_a_pod_that_was_cut_off() {
+    fn who_got_the_address_of_a_former_holder() {
         let changes = vec![
-            change("before", Some("10.0.0.1")),
-            change("cut-off", None),
-            change("cut-off", Some("10.0.0.1")),
-            change("elsewhere", Some("10.0.0.2")),
-            change("after", None),
-            change("after", Some("10.0.0.1")),
-            change("cut-off", Some("10.0.0.3")),
+            change(1, "before", Some("10.0.0.1")),
+            change(2, "holder", None),
+            change(3, "holder", Some("10.0.0.1")),
+            change(4, "elsewhere", Some("10.0.0.2")),
+            change(5, "after", None),
+            change(6, "after", Some("10.0.0.1")),
+            change(200, "after", Some("10.0.0.1")),
+            change(201, "holder", Some("10.0.0.3")),
         ];
         let history = History { changes, ..History::default() };
-        let cut_off = Exempt { name: "uid-cut-off".into(), from: Moment::default(), until: None };
-        assert_eq!(address_successors(&history, &[cut_off]), ["after".to_owned()].into());
-        assert!(address_successors(&history, &[]).is_empty());
+        let term =
+            Term { token: 1, pod: "holder".into(), uid: "uid-holder".into(), declared: at(3), gone: None };
+        let after = Exempt { name: "after".into(), from: at(3), until: Some(at(126)) };
+        assert_eq!(address_successors(&history, &[term]), [after]);
+        assert_eq!(address_successors(&history, &[]), []);
     }
 }
