@@ -134,8 +134,7 @@ impl Replaced {
 
     /// Whether a fault of the test explains a change for this reason.
     fn may_be_due_to(&self, fault: &Fault, reason: Option<&str>) -> bool {
-        let explains =
-            |wanted: &str| fault.reasons.is_empty() || fault.reasons.iter().any(|one| one == wanted);
+        let explains = |wanted: &str| fault.reasons.iter().any(|one| one == wanted);
         // A change that another replica completed has no reason of its own. A fault explains evidence that the API
         // server shows only as far as that is shown, so there it is enough that the times fit.
         let is_told = |reason: &&str| PLANNED.contains(reason) || PROBED.contains(reason);

@@ -124,7 +124,7 @@ pub struct History {
 pub struct Fault {
     /// The pod's UID.
     pub uid: String,
-    /// The reasons for which the operator may replace the pod because of it; none if it may give any.
+    /// The reasons for which the operator may replace the pod because of it, beside those that the API server shows.
     pub reasons: Vec<String>,
     /// Not later than the fault, on the clock of [`Change::seen`].
     pub from: Moment,

@@ -58,9 +58,11 @@ fn fault(uid: &str, reasons: &[&str], from: u64, until: Option<u64>) -> Fault {
     Fault { uid: uid.to_owned(), reasons, from: moment(from), until: until.map(moment) }
 }
 
-/// Faults of these pods that last for the whole history.
+const PROBED: &[&str] = &["Silent", "ProbeRefused"];
+
+/// Faults that probes find, of these pods, for the whole history.
 fn lasting(uids: &[&str]) -> Vec<Fault> {
-    uids.iter().map(|uid| fault(uid, &[], 0, None)).collect()
+    uids.iter().map(|uid| fault(uid, PROBED, 0, None)).collect()
 }
 
 /// `a` is active with token 1 and well, `what` happens to it, and `b` takes over for this reason.
@@ -202,7 +204,7 @@ fn replaced_later(what: &[Value], seconds: i64, reason: &str, faults: Vec<Fault>
 
 #[test]
 fn i5_a_fault_that_was_undone_long_ago() {
-    let undone = |from, until| vec![fault("a", &[], from, Some(until))];
+    let undone = |from, until| vec![fault("a", PROBED, from, Some(until))];
     for reason in ["Silent", "ProbeRefused", "Resumed"] {
         assert_eq!(replaced_later(&[], 5, reason, undone(1, 14)), [], "{reason}: right after it");
         assert_eq!(replaced_later(&[], 600, reason, undone(1, 610)), [], "{reason}: while it lasts");
@@ -223,6 +225,7 @@ fn i5_a_fault_explains_only_its_own_reasons() {
         (&["Switchover"], "Switchover", true),
         (&["Switchover"], "Rollout", false),
         (&["Switchover"], "Silent", false),
+        (&[], "Silent", false),
     ] {
         let found = replaced_later(&[], 5, reason, vec![fault("a", reasons, 1, None)]);
         let expected: &[Invariant] = if explained { &[] } else { &[Invariant::Evidence] };
