@@ -5,10 +5,10 @@ use std::{rc::Rc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use tokio::time::{self, Instant};
 
-use super::{Stage, target_folder};
+use super::{Scenario, Stage, target_folder};
 use crate::{command::progress, history::operator_writes};
 
-/// How long the groups of the scenarios that ran side by side are watched. It finds everything that is written with a
+/// How long groups are watched when their scenarios have ended. It finds everything that is written with a
 /// shorter period.
 const MINUTE: Duration = Duration::from_mins(1);
 /// When the minute begins after the last scenario. A minor change of a status is reported up to 10 s later.
@@ -16,27 +16,41 @@ const REPORTED: Duration = Duration::from_secs(12);
 /// How often it is looked for writes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// I8: watches the groups of all kept namespaces for a minute, in which the operator must write nothing, and deletes
-/// the namespaces.
+/// I8: a minute of quiet for the groups of all kept namespaces, which are deleted afterwards.
 pub(super) async fn minute_of_quiet(stage: &Rc<Stage>) -> Result<()> {
     let kept = stage.together.end();
-    let Some(recorder) = stage.recorder.as_ref().filter(|_| !kept.is_empty()) else { return Ok(()) };
-    progress("a minute of quiet for the groups of these scenarios");
+    if kept.is_empty() {
+        return Ok(());
+    }
     let names: Vec<&str> = kept.iter().map(String::as_str).collect();
+    let quiet = are_quiet(stage, &names).await;
+    // The next scenarios are not to be measured beside this.
+    stage.delete_namespaces(&names).await?;
+    quiet
+}
+
+impl Scenario {
+    /// I8: watches the groups of this scenario alone for the minute in which the others are watched together.
+    pub async fn minute_of_quiet(&self) -> Result<()> {
+        are_quiet(&self.stage, &[&self.namespace]).await
+    }
+}
+
+/// Watches the groups of these namespaces for a minute, in which the operator must write nothing.
+async fn are_quiet(stage: &Stage, names: &[&str]) -> Result<()> {
+    let Some(recorder) = &stage.recorder else { return Ok(()) };
+    progress(&format!("a minute of quiet for the groups in {}", names.join(", ")));
     time::sleep(REPORTED).await;
     let revision = recorder.revision().await?;
     let quiet = stays_quiet(MINUTE, async || {
-        let history = recorder.objects().await?.of_namespaces(&names);
+        let history = recorder.objects().await?.of_namespaces(names);
         let writes = operator_writes(&history, revision);
         if !writes.is_empty() {
             history.dump(&target_folder()?.join("e2e-dump/quiet.jsonl"))?;
         }
         Ok(writes)
     });
-    let quiet = quiet.await.with_context(|| format!("a minute of quiet (I8) of the groups in {names:?}"));
-    // The next scenarios are not to be measured beside this.
-    stage.delete_namespaces(&names).await?;
-    quiet
+    quiet.await.with_context(|| format!("a minute of quiet (I8) of the groups in {names:?}"))
 }
 
 /// Fails as soon as there are writes within this time.
