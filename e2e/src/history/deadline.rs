@@ -42,6 +42,23 @@ impl Deadline {
         };
         Self { uid: uid.to_owned(), from, within: noticed + ACTS, from_evidence: ACTS }
     }
+
+    /// Those of pods that held the role when their fault began. Of one that was replaced before, the change that
+    /// followed shows nothing. Evidence that is older than the fault is of an earlier one, so the time from it does not
+    /// count.
+    #[must_use]
+    pub fn of_holders(deadlines: Vec<Self>, promotions: &[Promotion]) -> Vec<Self> {
+        let held = |mut deadline: Self| {
+            let (_, next) = term(&deadline, promotions)?;
+            let Some(next) = next else { return Some(deadline) };
+            let evidence = next.evidence_ms.map(|ms| next.seen.minus(Duration::from_millis(ms)));
+            if evidence.is_some_and(|evidence| evidence < deadline.from) {
+                deadline.from_evidence = Duration::MAX;
+            }
+            (next.seen > deadline.from).then_some(deadline)
+        };
+        deadlines.into_iter().filter_map(held).collect()
+    }
 }
 
 /// The deadlines that no promotion of another pod of the group met.
@@ -49,16 +66,24 @@ pub(super) fn violations(deadlines: &[Deadline], promotions: &[Promotion]) -> Ve
     deadlines.iter().filter_map(|deadline| missed(deadline, promotions)).collect()
 }
 
+/// The pod's last promotion before its fault, and the next one of another pod of the group.
+fn term<'a>(
+    deadline: &Deadline,
+    promotions: &'a [Promotion],
+) -> Option<(&'a Promotion, Option<&'a Promotion>)> {
+    let own = promotions.iter().rposition(|one| one.uid == deadline.uid && one.seen <= deadline.from)?;
+    let (own, later) = promotions[own..].split_first()?;
+    Some((own, later.iter().find(|next| next.group == own.group && next.uid != own.uid)))
+}
+
 fn missed(deadline: &Deadline, promotions: &[Promotion]) -> Option<Violation> {
     let Deadline { uid, from, within, from_evidence } = deadline;
-    let term = promotions.iter().rposition(|one| one.uid == *uid && one.seen <= *from);
-    let (own, later) = term.and_then(|term| promotions[term..].split_first()).unzip();
-    let is_next = |next: &&Promotion| own.is_some_and(|own| next.group == own.group) && next.uid != *uid;
-    let next = later.unwrap_or_default().iter().find(is_next);
     let violation = |revision, text| {
         Some(Violation { invariant: Invariant::Liveness, revision, object: format!("Pod {uid}"), text })
     };
-    let Some(next) = next else { return violation(0, format!("it failed at {from}, and none replaced it")) };
+    let Some(next) = term(deadline, promotions).and_then(|(_, next)| next) else {
+        return violation(0, format!("it failed at {from}, and none replaced it"));
+    };
     let took = next.seen.since(*from);
     if took > *within {
         let text = format!("{} followed {took:?} after the fault, not within {within:?}", next.pod);

@@ -176,6 +176,15 @@ impl Scenario {
         self.settled(STARTED).await
     }
 
+    /// Adds deadlines of pods, except of those that had been replaced before their fault began. Returns how many were
+    /// added.
+    pub async fn are_replaced(&mut self, deadlines: Vec<Deadline>) -> Result<usize> {
+        let due = Deadline::of_holders(deadlines, &check(&self.objects().await?).promotions);
+        let count = due.len();
+        self.deadlines.extend(due);
+        Ok(count)
+    }
+
     async fn promotion_of(&self, active: &Active) -> Result<Promotion> {
         let checked = check(&self.objects().await?);
         let found =

@@ -307,6 +307,28 @@ fn i6_a_failed_pod_is_replaced_before_its_deadline() {
 }
 
 #[test]
+fn i6_only_a_pod_that_holds_the_role_when_its_fault_begins_must_be_replaced() {
+    let of_holders = |tape: &Tape, uid: &str, from: Moment| {
+        let deadline = Deadline::usual(uid, from, "Silent", Duration::from_secs(5), Duration::ZERO);
+        Deadline::of_holders(vec![deadline], &check(&tape.history).promotions)
+    };
+    let silent = replaced(None, "Silent", Some(&["a"]));
+    let labelled = check(&silent.history).promotions[1].seen;
+    let before = labelled.minus(Duration::from_secs(1));
+    assert_eq!(of_holders(&silent, "a", before).len(), 1);
+    assert_eq!(of_holders(&silent, "a", labelled), [], "it was replaced before");
+    assert_eq!(of_holders(&silent, "b", before), [], "it became active later");
+    assert_eq!(of_holders(&silent, "b", labelled).len(), 1, "nobody follows, which the deadline finds");
+    // The evidence is 4 s older than the label.
+    let reported = replaced(Some(&deleted()), "PodDeleted", Some(&["a"]));
+    let labelled = check(&reported.history).promotions[1].seen;
+    let from_evidence =
+        |age| of_holders(&reported, "a", labelled.minus(Duration::from_secs(age)))[0].from_evidence;
+    assert_eq!(from_evidence(4), ACTS);
+    assert_eq!(from_evidence(3), Duration::MAX, "it is older than the fault");
+}
+
+#[test]
 fn i6_the_deadline_of_each_reason() {
     let (ttl, refused) = (Duration::from_secs(5), Duration::from_secs(2));
     let within = |reason| Deadline::usual("a", moment(1), reason, ttl, refused).within.as_secs();
