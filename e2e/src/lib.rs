@@ -29,6 +29,7 @@ pub mod process;
 pub mod programs;
 pub mod provider;
 pub mod random;
+pub mod random_faults;
 pub mod scenario;
 pub mod state;
 pub mod supervisor;

@@ -1,5 +1,7 @@
 //! The owner of a scenario's group: finds it, and moves the ownership to the replica that the scenario needs.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
@@ -17,6 +19,32 @@ pub(crate) async fn owner(s: &Scenario) -> Result<(String, String)> {
         let row = s.stage.own()?.database().sql("leadergroup", &query).await?;
         let (session, name) = row.trim().split_once('|').context("no living session owns the group")?;
         Ok((session.to_owned(), name.to_owned()))
+    })
+    .await
+}
+
+/// Waits until the heartbeats of the sessions that own so many groups of the namespace go on. The session of a replica
+/// that was lost seems to own its groups until the other replicas have noticed.
+pub(crate) async fn all_owned(s: &Scenario, groups: u64) -> Result<()> {
+    let query = format!(
+        "select s.id, s.beat, count(*) from leadergroup.lock l join leadergroup.session s on s.id = l.session \
+         where not s.dead and l.key like '%/{}/%' group by s.id, s.beat",
+        s.namespace
+    );
+    let mut first: BTreeMap<String, u64> = BTreeMap::new();
+    eventually("living sessions to own all groups", STARTED, async || {
+        let rows = s.stage.own()?.database().sql("leadergroup", &query).await?;
+        let mut owned = 0;
+        for row in rows.lines() {
+            let mut columns = row.split('|');
+            let mut next = || columns.next().with_context(|| format!("a row of three columns, not {row}"));
+            let (session, beat, count) = (next()?, next()?.parse()?, next()?.parse::<u64>()?);
+            if beat > *first.entry(session.to_owned()).or_insert(beat) {
+                owned += count;
+            }
+        }
+        ensure!(owned == groups, "{owned} of {groups} groups have an owner that lives");
+        Ok(())
     })
     .await
 }

@@ -8,14 +8,14 @@ use kube::{Api, api::DeleteParams};
 use leadergroup_e2e::{
     clock::WallClock,
     history::TermCollector,
+    moment::Moment,
     network::{CONTROL, DATABASE},
     random::Random,
+    random_faults::{Kind, Plan, Targets},
     scenario::{STARTED, Scenario, eventually},
 };
 use serde_json::json;
 use tokio::time::timeout;
-
-use super::kind::{Kind, Plan, Targets};
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// How much the copy lags behind to which the database fails over. Heartbeats alone commit once a second.
@@ -38,8 +38,8 @@ impl Injector {
         Ok(Self { clock, upgrades: 0, request: String::new() })
     }
 
-    /// Causes a fault.
-    pub(super) async fn begin(&mut self, s: &Scenario, plan: &Plan, random: &mut Random) -> Result<()> {
+    /// Causes a fault. Returns when it took place: for a request, when it was sent.
+    pub(super) async fn begin(&mut self, s: &Scenario, plan: &Plan, random: &mut Random) -> Result<Moment> {
         let cluster = s.stage.own()?;
         let node = || plan.nodes.first().context("a node").map(String::as_str);
         let other = || plan.nodes.get(1).context("another node").map(String::as_str);
@@ -47,10 +47,11 @@ impl Injector {
         let replica = || plan.replica.as_ref().context("a replica");
         let (server, database) = (cluster.api_server(), cluster.database());
         let delete = DeleteParams::default();
+        let mut at = Moment::now();
         match plan.kind {
-            Kind::NodePowerOff => drop(cluster.power_off(node()?).await?),
-            Kind::NodeCutOff => drop(cluster.cut_off(node()?).await?),
-            Kind::NodeFrozen => drop(cluster.freeze_node(node()?).await?),
+            Kind::NodePowerOff => at = cluster.power_off(node()?).await?.into(),
+            Kind::NodeCutOff => at = cluster.cut_off(node()?).await?.into(),
+            Kind::NodeFrozen => at = cluster.freeze_node(node()?).await?.into(),
             Kind::NodeFromApiServer => cluster.cut_path(node()?, CONTROL).await?,
             Kind::NodeToApiServer => cluster.cut_one_way(node()?, CONTROL, None).await?,
             Kind::ApiServerToNode => cluster.cut_one_way(CONTROL, node()?, None).await?,
@@ -61,8 +62,12 @@ impl Injector {
             Kind::NodeToNode => cluster.cut_one_way(node()?, other()?, None).await?,
             Kind::NodeCordoned => in_time(s.cordon(node()?, true)).await?,
             Kind::ProxyPaused => cluster.pause_proxy(node()?).await?,
-            Kind::PodFrozen => drop(cluster.freeze_pod(&pod()?.uid).await?),
-            Kind::PodPaused => drop(cluster.pause(&pod()?.uid)?),
+            Kind::PodFrozen => at = cluster.freeze_pod(&pod()?.uid).await?.into(),
+            Kind::PodPaused => {
+                cluster.pause(&pod()?.uid)?;
+                // Not earlier: the first of its processes were stopped before the last ones.
+                at = Moment::now();
+            }
             Kind::PodKilled => drop(cluster.kill_pod(&pod()?.uid)?),
             Kind::PodDeleted => delete_pod(&s.pods(), &pod()?.name, delete).await?,
             Kind::PodDeletedByForce => delete_pod(&s.pods(), &pod()?.name, delete.grace_period(0)).await?,
@@ -85,7 +90,7 @@ impl Injector {
                 in_time(s.request_switchover(&pod()?.group, &self.request, None)).await?;
             }
         }
-        Ok(())
+        Ok(at)
     }
 
     async fn step_clock(&self, s: &Scenario, random: &mut Random) -> Result<()> {

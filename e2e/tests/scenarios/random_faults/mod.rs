@@ -1,9 +1,12 @@
 //! Random faults, two at a time, over several groups: of nodes, networks, pods, PostgreSQL, the API server and the
 //! operator. Among them are stopped kube-proxies, the database's clock (with the package faketime) and its failover to
 //! a copy that lacks commits, cordoned nodes and requested switchovers. After each pair everything is mended, and all
-//! groups must be served again, and all pods Ready. The history checker then finds out whether an invariant was broken
-//! at any revision. A fault that does not take place fails the run. So does a run of an hour in which a kind of fault
-//! never took place.
+//! groups must be served again, and all pods Ready. After the last pair the operator writes nothing for a minute (I8).
+//! The history checker then finds out whether an invariant was broken at any revision. A fault that does not take place
+//! fails the run. So does a run of an hour in which a kind of fault never took place.
+//!
+//! Active pods that certainly fail have deadlines (I6), where nothing else disturbs the failover before it is due
+//! ([`Due`]). The run says how many there were, and a run of an hour without any fails.
 //!
 //! Clients on all nodes call and write to the groups `g0` and `g1`. Their books are judged until the database loses
 //! commits, which happens only in the last quarter of a run.
@@ -12,21 +15,19 @@
 //! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
 
 mod inject;
-mod kind;
+mod state;
 
 use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use leadergroup_e2e::{
     command::progress,
     deck::Deck,
     moment::Moment,
     random::Random,
-    scenario::{
-        Active, STARTED, Scenario, Stage, Workload, eventually, faults_setting, is_ready, target_folder,
-    },
+    random_faults::{Due, Kind, LONG, Plan, Struck, Targets, proved},
+    scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting, target_folder},
     timeline::{Injected, Timeline},
     view::{Fleet, deployment},
 };
@@ -34,19 +35,15 @@ use tokio::time::{sleep, timeout};
 
 use self::{
     inject::Injector,
-    kind::{Kind, Plan, Replica, Target, Targets},
+    state::{active, served, targets, whole},
 };
-use crate::ownership::node_of;
+use crate::ownership::all_owned;
 
 const NAMESPACE: &str = "e2e-random-faults";
 /// In this part of a run no commits are lost: what applications have committed would be lost with them.
 const BOOKS_ARE_JUDGED: f64 = 0.75;
-/// The bound for all groups together, on a machine of two cores that also starts nodes again.
-const SERVED_WITHIN: Duration = Duration::from_mins(1);
 /// How many pods a group has.
 const REPLICAS: i32 = 2;
-/// In a run that lasts this long each kind of fault takes place.
-const ALL_KINDS: Duration = Duration::from_hours(1);
 /// How long the last pair of faults may take. The scenario's own time limit is later, so that there is time for a page.
 const LAST_PAIR: Duration = Duration::from_mins(2);
 
@@ -86,7 +83,11 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let told = timeout(lasts + LAST_PAIR, told).await.unwrap_or_else(|_| {
             Err(anyhow!("seed {seed}, round {rounds}: not over {LAST_PAIR:?} after the end of the run"))
         });
-        let told = told.and_then(|()| run.had_all_kinds(lasts));
+        let told = match told.and_then(|()| run.had_all_kinds(lasts)) {
+            // The clients still call: their calls are no reason to write, either.
+            Ok(()) => s.minute_of_quiet().await,
+            told => told,
+        };
         if told.is_err() {
             // The end of the scenario reads from the API server. Its error is not the one to report.
             if let Err(error) = run.injector.undo(s).await {
@@ -97,9 +98,9 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             "seed {seed}: {rounds} pairs of faults over {groups} groups; served again after {:.1} s at most",
             longest.as_secs_f64()
         );
-        progress(&text);
-        s.note(text.clone());
-        run.end(s, (start, Moment::now()), text, told).await
+        run.note(s, text);
+        let told = told.and(run.due(s, lasts).await);
+        run.end(s, (start, Moment::now()), told).await
     })
     .await
 }
@@ -124,9 +125,13 @@ struct Run {
     groups: u64,
     /// The faults so far.
     faults: Vec<Injected>,
+    /// The failovers that can be asked for.
+    due: Due,
     /// The clients of the groups that have some, by the group's name.
     fleets: BTreeMap<String, Fleet>,
     may_lose_commits: bool,
+    /// What there is to say at the end.
+    notes: Vec<String>,
 }
 
 /// Whether clients on all nodes call and write to this group: one by selector, and one with managed endpoints.
@@ -147,8 +152,10 @@ impl Run {
             injector,
             groups,
             faults: Vec::new(),
+            due: Due::new(s.workload.group("x")?.spec.lock.ttl.0),
             fleets,
             may_lose_commits: false,
+            notes: Vec::new(),
         })
     }
 
@@ -192,22 +199,29 @@ impl Run {
     /// Fails if a run was long enough for all kinds of faults, and one of them never took place.
     fn had_all_kinds(&self, lasts: Duration) -> Result<()> {
         let never = self.kinds.undealt();
-        ensure!(lasts < ALL_KINDS || never.is_empty(), "these kinds of faults never took place: {never:?}");
+        ensure!(lasts < LONG || never.is_empty(), "these kinds of faults never took place: {never:?}");
         Ok(())
     }
 
+    /// Hands the deadlines of the run to the checker. Fails if it was long, and there is none.
+    async fn due(&mut self, s: &mut Scenario, lasts: Duration) -> Result<()> {
+        let due = s.are_replaced(self.due.take()).await.context("the deadlines of failovers")?;
+        self.note(s, proved(due, lasts)?);
+        Ok(())
+    }
+
+    fn note(&mut self, s: &mut Scenario, text: String) {
+        progress(&format!("  {text}"));
+        s.note(text.clone());
+        self.notes.push(text);
+    }
+
     /// Judges what the clients saw, and writes down the run for its page.
-    async fn end(
-        self,
-        s: &mut Scenario,
-        during: (Moment, Moment),
-        note: String,
-        told: Result<()>,
-    ) -> Result<()> {
+    async fn end(self, s: &mut Scenario, during: (Moment, Moment), told: Result<()>) -> Result<()> {
         let calls = self.fleets.iter().map(|(group, fleet)| (group.clone(), fleet.calls())).collect();
         let mut run = Timeline::of(&s.objects().await?, during, self.faults, &calls);
         run.title.push_str("Random faults");
-        run.notes.push(note);
+        run.notes.extend(self.notes);
         let mut verdicts = Ok(());
         if told.is_ok() {
             let history = s.history().await?;
@@ -232,37 +246,31 @@ impl Run {
     async fn round(&mut self, s: &mut Scenario) -> Result<Duration> {
         let targets = targets(s).await?;
         let began = self.faults.len();
-        let mut plans: Vec<Plan> = Vec::new();
+        let mut struck: Vec<Struck> = Vec::new();
         for _ in 0..2 {
             let may = |kind| self.may_lose_commits || kind != Kind::DatabaseFailedOver;
-            let plan = targets.choose(&mut self.kinds, may, &mut self.random, plans.first());
+            let first = struck.first().map(|fault| &fault.plan);
+            let plan = targets.choose(&mut self.kinds, may, &mut self.random, first);
             let plan = plan.context("there is nothing to disturb")?;
-            progress(&format!("  {:?} {}", plan.kind, plan.target()));
-            let pods = plan.failing(&targets);
-            s.fails_for(pods.clone(), plan.kind.reasons());
-            self.warn(&plan, &targets);
-            let now = Moment::now();
-            let kind = format!("{:?}", plan.kind);
-            self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
-            let caused = self.injector.begin(s, &plan, &mut self.random).await;
-            caused.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
-            let pause = 1_000 + self.random.below(9_000);
-            sleep(Duration::from_millis(u64::try_from(pause)?)).await;
-            plans.push(plan);
+            let fault = self.strike(s, plan, &targets).await?;
+            struck.push(fault);
         }
         self.injector.undo(s).await?;
         let mended = Moment::now();
         for fault in self.faults.iter_mut().skip(began) {
             fault.until = mended;
         }
+        self.due.add(&targets, &struck, mended);
         served(s, self.groups).await?;
         let took = Moment::now().since(mended);
-        for plan in &plans {
+        for Struck { plan, .. } in &struck {
             let checked = self.injector.took_place(s, plan, &targets).await;
             checked.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
         }
         s.stage.operator.ready(STARTED).await?;
         whole(s, self.groups).await?;
+        // The next faults have deadlines, which assume that the operator works.
+        all_owned(s, self.groups).await?;
         for fleet in self.fleets.values_mut() {
             fleet.mended().await?;
         }
@@ -270,86 +278,21 @@ impl Run {
         s.all_recover();
         Ok(took)
     }
-}
 
-/// The active pod of a group, as its status names it.
-async fn active(s: &Scenario, group: &str) -> Result<Active> {
-    let status = s.groups().get(group).await?.status.unwrap_or_default();
-    let active = status.active.with_context(|| format!("{group} names no active pod"))?;
-    Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
-}
-
-/// The pods and replicas that work: no fault can take place in others.
-async fn targets(s: &Scenario) -> Result<Targets> {
-    let works = |pod: &&Pod| {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        pod.metadata.deletion_timestamp.is_none() && phase == Some("Running") && is_ready(pod)
-    };
-    let id = |pod: &Pod| Some((pod.metadata.uid.clone()?, pod.metadata.name.clone()?));
-    let role = s.workload.role_label;
-    let active = |pod: &Pod| {
-        pod.metadata.labels.as_ref().and_then(|all| all.get(role)).is_some_and(|role| role == "active")
-    };
-    let replica = |pod: &Pod| {
-        let (uid, name) = id(pod)?;
-        Some(Replica { uid, name, node: node_of(pod)? })
-    };
-    let pods = s.pods().list(&ListParams::default()).await?.items;
-    let pods = pods.iter().filter(works).filter_map(|pod| {
-        let (uid, name) = id(pod)?;
-        let group = pod.metadata.labels.as_ref()?.get("app")?.clone();
-        Some(Target { uid, name, node: node_of(pod)?, group, active: active(pod) })
-    });
-    Ok(Targets {
-        nodes: s.stage.own()?.nodes().iter().map(|node| node.name.clone()).collect(),
-        pods: pods.collect(),
-        replicas: s.stage.operator.replicas().await?.iter().filter(works).filter_map(replica).collect(),
-    })
-}
-
-/// Waits until every group is Ready with one active pod, which its status names.
-async fn served(s: &Scenario, groups: u64) -> Result<()> {
-    eventually("every group to be served", SERVED_WITHIN, async || {
-        let mut actives: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let labelled = ListParams::default().labels(&format!("{}=active", s.workload.role_label));
-        for pod in s.pods().list(&labelled).await?.items {
-            let app = pod.metadata.labels.and_then(|mut all| all.remove("app")).unwrap_or_default();
-            actives.entry(app).or_default().extend(pod.metadata.uid);
-        }
-        let all = s.groups().list(&ListParams::default()).await?.items;
-        ensure!(all.len() == usize::try_from(groups)?, "there are {} groups", all.len());
-        for group in all {
-            let name = group.metadata.name.unwrap_or_default();
-            let status = group.status.unwrap_or_default();
-            let ready =
-                status.conditions.iter().find(|one| one.type_ == "Ready").context("no condition Ready")?;
-            ensure!(ready.status == "True", "{name} is not Ready ({}): {}", ready.reason, ready.message);
-            let named: Vec<String> = status.active.into_iter().map(|active| active.uid).collect();
-            ensure!(
-                actives.get(&name) == Some(&named),
-                "{name} names {named:?}; labelled: {:?}",
-                actives.get(&name)
-            );
-        }
-        Ok(())
-    })
-    .await
-}
-
-/// Waits until every group has all its pods, and all of them are Ready.
-async fn whole(s: &Scenario, groups: u64) -> Result<()> {
-    let wanted = usize::try_from(groups)? * usize::try_from(REPLICAS)?;
-    eventually("all pods of all groups to be Ready", STARTED, async || {
-        let mut pods = s.pods().list(&ListParams::default()).await?.items;
-        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-        let unready: Vec<_> =
-            pods.iter().filter(|pod| !is_ready(pod)).map(|pod| &pod.metadata.name).collect();
-        ensure!(
-            unready.is_empty() && pods.len() == wanted,
-            "{} of {wanted} pods, not Ready: {unready:?}",
-            pods.len()
-        );
-        Ok(())
-    })
-    .await
+    /// Causes a fault, and waits for some seconds.
+    async fn strike(&mut self, s: &mut Scenario, plan: Plan, targets: &Targets) -> Result<Struck> {
+        progress(&format!("  {:?} {}", plan.kind, plan.target()));
+        let pods = plan.failing(targets);
+        s.fails_for(pods.clone(), plan.kind.reasons());
+        self.warn(&plan, targets);
+        let now = Moment::now();
+        let kind = format!("{:?}", plan.kind);
+        self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
+        let caused = self.injector.begin(s, &plan, &mut self.random).await;
+        let from = caused.with_context(|| format!("{:?} {} did not take place", plan.kind, plan.target()))?;
+        let pause = 1_000 + self.random.below(9_000);
+        sleep(Duration::from_millis(u64::try_from(pause)?)).await;
+        // What comes next may disturb a failover from now on.
+        Ok(Struck { plan, from, until: Moment::now() })
+    }
 }

@@ -2,22 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use leadergroup_e2e::{deck::Deck, random::Random};
+use crate::{deck::Deck, random::Random};
 
 macro_rules! kinds {
     ($($kind:ident: $concerns:ident $breaks:ident $reasons:expr),+ $(,)?) => {
         /// A kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(super) enum Kind {
+        #[allow(missing_docs, reason = "the names say what they are")]
+        pub enum Kind {
             $($kind),+
         }
 
         impl Kind {
             /// All of them.
-            pub(super) const ALL: &[Self] = &[$(Self::$kind),+];
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
 
             /// What it concerns.
-            pub(super) fn concerns(self) -> Concerns {
+            pub fn concerns(self) -> Concerns {
                 match self {
                     $(Self::$kind => Concerns::$concerns),+
                 }
@@ -32,7 +33,7 @@ macro_rules! kinds {
 
             /// The reasons for which its pods may be replaced, as far as the API server does not show them. None: the
             /// pods are well.
-            pub(super) fn reasons(self) -> &'static [&'static str] {
+            pub fn reasons(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$kind => $reasons),+
                 }
@@ -43,15 +44,22 @@ macro_rules! kinds {
 
 /// What a fault concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Concerns {
+pub enum Concerns {
+    /// A node.
     Node,
+    /// Two nodes.
     TwoNodes,
+    /// A pod of a group.
     Pod,
+    /// PostgreSQL.
     Database,
+    /// The API server.
     ApiServer,
+    /// A replica of the operator.
     Replica,
     /// All replicas, one after the other.
     Operator,
+    /// A group.
     Group,
 }
 
@@ -137,44 +145,58 @@ impl Kind {
 }
 
 /// What there is to disturb and works, as listed before the faults: afterwards the API server may be away.
-pub(super) struct Targets {
-    pub(super) nodes: Vec<String>,
+#[derive(Clone, Default)]
+pub struct Targets {
+    /// The nodes.
+    pub nodes: Vec<String>,
     /// The groups' pods.
-    pub(super) pods: Vec<Target>,
-    pub(super) replicas: Vec<Replica>,
+    pub pods: Vec<Target>,
+    /// The operator's replicas.
+    pub replicas: Vec<Replica>,
 }
 
 /// A pod of a group.
 #[derive(Clone)]
-pub(super) struct Target {
-    pub(super) uid: String,
-    pub(super) name: String,
-    pub(super) node: String,
-    pub(super) group: String,
-    pub(super) active: bool,
+pub struct Target {
+    /// Its UID.
+    pub uid: String,
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// Its group.
+    pub group: String,
+    /// Whether it has the active label.
+    pub active: bool,
 }
 
 /// A replica of the operator.
 #[derive(Clone)]
-pub(super) struct Replica {
-    pub(super) uid: String,
-    pub(super) name: String,
-    pub(super) node: String,
+pub struct Replica {
+    /// The UID of its pod.
+    pub uid: String,
+    /// The name of its pod.
+    pub name: String,
+    /// Its node.
+    pub node: String,
 }
 
 /// A fault that can take place.
 #[derive(Clone)]
-pub(super) struct Plan {
-    pub(super) kind: Kind,
+pub struct Plan {
+    /// Its kind.
+    pub kind: Kind,
     /// The nodes that it disturbs.
-    pub(super) nodes: Vec<String>,
-    pub(super) pod: Option<Target>,
-    pub(super) replica: Option<Replica>,
+    pub nodes: Vec<String>,
+    /// The pod that it disturbs, or one of the group.
+    pub pod: Option<Target>,
+    /// The replica that it disturbs.
+    pub replica: Option<Replica>,
 }
 
 impl Targets {
     /// Deals a kind that may take place now, and chooses what it concerns.
-    pub(super) fn choose(
+    pub fn choose(
         &self,
         kinds: &mut Deck<Kind>,
         may: impl Fn(Kind) -> bool,
@@ -237,7 +259,7 @@ impl Targets {
 
 impl Plan {
     /// The UIDs of the pods that may be replaced because of it.
-    pub(super) fn failing(&self, targets: &Targets) -> Vec<String> {
+    pub fn failing(&self, targets: &Targets) -> Vec<String> {
         let those = |concerned: &dyn Fn(&Target) -> bool| -> Vec<String> {
             targets.pods.iter().filter(|pod| concerned(pod)).map(|pod| pod.uid.clone()).collect()
         };
@@ -252,13 +274,13 @@ impl Plan {
     }
 
     /// The UIDs of the pods that hang, or cannot be reached, and may come back later.
-    pub(super) fn hanging(&self, targets: &Targets) -> Vec<String> {
+    pub fn hanging(&self, targets: &Targets) -> Vec<String> {
         let hang = matches!(self.kind.breaks(), Breaks::Pods | Breaks::PodsAndRules);
         if hang { self.failing(targets) } else { Vec::new() }
     }
 
     /// The nodes whose clients may be routed by outdated rules.
-    pub(super) fn outdated<'a>(&'a self, targets: &'a Targets) -> &'a [String] {
+    pub fn outdated<'a>(&'a self, targets: &'a Targets) -> &'a [String] {
         match (self.kind.breaks(), self.kind.concerns()) {
             (Breaks::Nothing | Breaks::Pods, _) => &[],
             (_, Concerns::ApiServer) => &targets.nodes,
@@ -267,7 +289,7 @@ impl Plan {
     }
 
     /// What it is about, for people.
-    pub(super) fn target(&self) -> String {
+    pub fn target(&self) -> String {
         match (self.kind.concerns(), &self.pod, &self.replica) {
             (Concerns::Group, Some(pod), _) => pod.group.clone(),
             (_, Some(pod), _) => pod.name.clone(),
