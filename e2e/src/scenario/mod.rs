@@ -7,6 +7,7 @@
 mod context;
 mod diagnose;
 mod failover;
+mod kubelet;
 mod operator;
 mod quiet;
 mod report;

@@ -113,6 +113,8 @@ async fn change(
             let after = replaced.await;
             cluster.thaw_pod(&before.uid)?;
             fleet.mended().await?;
+            // Else the next change could make it active before the kubelet reports that it hung.
+            s.kubelet_hears(before).await?;
             after
         }
         CutOff => {
