@@ -41,7 +41,9 @@ mod tests {
     #[test]
     fn the_answered_readiness_probes_of_one_pod_are_counted() {
         let line = |uid: &str, kind: &str, result: &str, count: u32| {
-            format!("prober_probe_total{{container=\"main\",pod_uid=\"{uid}\",probe_type=\"{kind}\",result=\"{result}\"}} {count}")
+            format!(
+                "prober_probe_total{{container=\"main\",pod_uid=\"{uid}\",probe_type=\"{kind}\",result=\"{result}\"}} {count}"
+            )
         };
         let metrics = [
             line("a", "Readiness", "failed", 1),
