@@ -3,7 +3,7 @@
 
 use leadergroup_lock::{Key, Peer, SessionId};
 
-use super::{group::Owner, sessions::Sessions};
+use super::sessions::Sessions;
 
 /// The replica that a group falls to, of those that are alive: one on another node than the group's holder if there is
 /// one, because a replica that is lost together with the holder cannot notice its loss; and of several, the one with
@@ -36,41 +36,8 @@ pub fn stable_hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// Which pods of a group this replica probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probing {
-    /// All: this replica owns the group, or may soon own it.
-    All,
-    /// The holder only: this replica is the deputy. If the owner is lost together with the holder's node, the time of
-    /// silence does not begin again.
-    Holder,
-    /// None: another replica does.
-    None,
-}
-
-/// Which pods of the group with this key and owner this replica probes.
-pub fn probing(by: &Owner, key: &Key, holder_node: Option<&str>, sessions: &Sessions) -> Probing {
-    match by {
-        Owner::This | Owner::Unknown => Probing::All,
-        Owner::Foreign(_) | Owner::Refused(_) => Probing::None,
-        Owner::Other(session) => {
-            let own = sessions.own();
-            if own.is_none() || deputy(key, holder_node, *session, sessions) != own {
-                Probing::None
-            } else if sessions.is_suspect(*session) {
-                // If the group falls to this replica, there must be fresh evidence on every pod by then.
-                Probing::All
-            } else {
-                Probing::Holder
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -99,32 +66,5 @@ mod tests {
     #[test]
     fn the_hash_stays_the_same() {
         assert_eq!(format!("{:016x}", stable_hash(b"web")), "c850f03f92a375f3");
-    }
-
-    #[test]
-    fn the_deputy_probes_the_holder_and_all_pods_once_the_owner_seems_to_have_stopped() {
-        let key = Key::new("web").expect("a key");
-        let replicas = ["n1", "n2", "n3"];
-        let replicas = replicas.map(|node| Peer { session: SessionId::new(), place: Some(node.to_owned()) });
-        let [own, owner, third] = [0, 1, 2].map(|index: usize| replicas[index].session);
-        let view = |suspects: &[SessionId]| {
-            let (mut sessions, at) = (Sessions::default(), (Duration::ZERO, Duration::ZERO));
-            sessions.beat(own, replicas.to_vec(), suspects.to_vec(), at);
-            sessions
-        };
-        let by_owner = Owner::Other(owner);
-        // On the third one's node only this replica is elsewhere, beside the owner.
-        let of_this = |node, suspects: &[SessionId]| probing(&by_owner, &key, node, &view(suspects));
-        assert_eq!(of_this(Some("n3"), &[]), Probing::Holder);
-        assert_eq!(
-            of_this(Some("n1"), &[]),
-            Probing::None,
-            "the third one is on another node than the holder"
-        );
-        assert_eq!(of_this(Some("n1"), &[third]), Probing::Holder, "the third one is not counted on");
-        assert_eq!(of_this(Some("n3"), &[owner]), Probing::All);
-        assert_eq!(probing(&Owner::This, &key, None, &view(&[])), Probing::All);
-        assert_eq!(probing(&Owner::Foreign("other".into()), &key, None, &view(&[])), Probing::None);
-        assert_eq!(probing(&by_owner, &key, None, &Sessions::default()), Probing::None);
     }
 }

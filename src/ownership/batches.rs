@@ -2,40 +2,13 @@
 
 use std::time::Duration;
 
-use super::event::{Replica, Why};
+use super::event::{Replica, Room};
 
 /// The most groups that are given away for one reason at a heartbeat. They are without an owner until the next replica
 /// has claimed them, usually for some milliseconds.
 const MOST_AT_ONCE: usize = 50;
 /// The time between two batches if other replicas claimed no group of the first one.
 const UNTAKEN_PAUSE: Duration = Duration::from_mins(1);
-
-/// What may still be given away at a heartbeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room([usize; 3]);
-
-impl Room {
-    /// Whether one more group may be given away for this reason.
-    pub fn has(&self, why: Why) -> bool {
-        place(why).is_none_or(|place| self.0[place] > 0)
-    }
-
-    /// A group was given away for this reason.
-    pub fn take(&mut self, why: Why) {
-        if let Some(place) = place(why) {
-            self.0[place] = self.0[place].saturating_sub(1);
-        }
-    }
-}
-
-fn place(why: Why) -> Option<usize> {
-    match why {
-        Why::FallsElsewhere => Some(0),
-        Why::HeardElsewhere => Some(1),
-        Why::JudgesNone => Some(2),
-        Why::Undecodable => None,
-    }
-}
 
 /// The batches of groups that this replica gives to those that they fall to.
 #[derive(Debug, Default)]
@@ -72,7 +45,7 @@ impl Batches {
             Some(at) if unanswered && now < at + ttl => false,
             Some(at) => self.taken || at < sessions.living_since() || now >= at + UNTAKEN_PAUSE,
         };
-        Room([if settled && next { MOST_AT_ONCE } else { 0 }, MOST_AT_ONCE, MOST_AT_ONCE])
+        Room::for_each_reason([if settled && next { MOST_AT_ONCE } else { 0 }, MOST_AT_ONCE, MOST_AT_ONCE])
     }
 }
 
@@ -81,7 +54,7 @@ mod tests {
     use leadergroup_lock::{Peer, SessionId};
 
     use super::*;
-    use crate::ownership::Sessions;
+    use crate::ownership::{Sessions, Why};
 
     const TTL: Duration = Duration::from_secs(4);
 

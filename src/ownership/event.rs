@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use leadergroup_lock::{Claimed, Key, LockRow, SessionId};
 
-use super::{batches::Room, sessions::Sessions};
+use super::sessions::Sessions;
 
 /// This replica and the others, at the time of a step.
 #[derive(Clone, Copy, Debug)]
@@ -162,4 +162,36 @@ pub enum Why {
     JudgesNone,
     /// This replica cannot decode it.
     Undecodable,
+}
+
+/// What may still be given away at a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room([usize; 3]);
+
+impl Room {
+    /// For so many groups that fall elsewhere, that are heard elsewhere, and that this replica cannot judge.
+    pub(super) fn for_each_reason(most: [usize; 3]) -> Self {
+        Self(most)
+    }
+
+    /// Whether one more group may be given away for this reason.
+    pub fn has(&self, why: Why) -> bool {
+        place(why).is_none_or(|place| self.0[place] > 0)
+    }
+
+    /// A group was given away for this reason.
+    pub fn take(&mut self, why: Why) {
+        if let Some(place) = place(why) {
+            self.0[place] = self.0[place].saturating_sub(1);
+        }
+    }
+}
+
+fn place(why: Why) -> Option<usize> {
+    match why {
+        Why::FallsElsewhere => Some(0),
+        Why::HeardElsewhere => Some(1),
+        Why::JudgesNone => Some(2),
+        Why::Undecodable => None,
+    }
 }

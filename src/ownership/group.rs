@@ -5,11 +5,12 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Claimed, SessionId};
+use leadergroup_lock::{Claimed, Key, SessionId};
 
 use super::{
-    assignment::owner,
+    assignment::{deputy, owner},
     event::{Answer, Effect, Event, Failure, Inside, Outside, Replica, Why},
+    sessions::Sessions,
 };
 
 /// How soon a refused claim is made again, and how soon a group that was handed over is claimed back if it is still
@@ -36,6 +37,18 @@ pub enum Owner {
     Foreign(Arc<str>),
     /// None: the group may not take its key, for this reason.
     Refused(Arc<str>),
+}
+
+/// Which pods of a group this replica probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// All: this replica owns the group, or may soon own it.
+    All,
+    /// The holder only: this replica is the deputy. If the owner is lost together with the holder's node, the time of
+    /// silence does not begin again.
+    Holder,
+    /// None: another replica does.
+    None,
 }
 
 /// Since when a group can be claimed, and from when on it is.
@@ -174,6 +187,20 @@ impl Group {
             Phase::Unowned { .. } | Phase::Claiming { .. } | Phase::Given(_) => Owner::Unknown,
             Phase::Foreign { group, .. } => Owner::Foreign(group.clone()),
             Phase::Refused { reason, .. } => Owner::Refused(reason.clone()),
+        }
+    }
+
+    /// Which pods of the group this replica probes, if its holder is on this node.
+    pub fn probing(&self, key: &Key, holder_node: Option<&str>, sessions: &Sessions) -> Probing {
+        let own = sessions.own();
+        match self.owner() {
+            Owner::This | Owner::Unknown => Probing::All,
+            Owner::Foreign(_) | Owner::Refused(_) => Probing::None,
+            Owner::Other(_) if own.is_none() => Probing::None,
+            Owner::Other(session) if deputy(key, holder_node, session, sessions) != own => Probing::None,
+            // If the group falls to this replica, there must be fresh evidence on every pod by then.
+            Owner::Other(session) if sessions.is_suspect(session) => Probing::All,
+            Owner::Other(_) => Probing::Holder,
         }
     }
 

@@ -5,9 +5,9 @@
 //! gives one away, which replica is the *deputy*, and what replicas ask each other about holders that they do not hear.
 //! It uses the lock's types, performs no I/O and reads no clock.
 //!
-//! [`Group::step`] takes an [`Event`] and the present time, and returns [`Effect`]s. The phase says who owns the group,
-//! as far as this replica knows. These are the phases, and all ways from one to another; a test compares this table with
-//! the code.
+//! [`Group::step`] takes an [`Event`] and the present time, and returns an [`Effect`]. The phase says who owns the
+//! group, as far as this replica knows. These are the phases, and all ways from one to another; a test compares this
+//! table with the code.
 //!
 //! | phase | the group | ends with |
 //! |---|---|---|
@@ -32,10 +32,10 @@ mod opinion;
 mod sessions;
 mod unclaimed;
 
-pub use assignment::{Probing, deputy, owner, probing, stable_hash};
-pub use batches::{Batches, Room};
-pub use event::{Answer, Effect, Event, Failure, Inside, Outside, Replica, Why};
-pub use group::{Group, Owner, Phase};
+pub use assignment::{deputy, owner, stable_hash};
+pub use batches::Batches;
+pub use event::{Answer, Effect, Event, Failure, Inside, Outside, Replica, Room, Why};
+pub use group::{Group, Owner, Phase, Probing};
 pub use opinion::{Opinion, Untold, What};
 pub use sessions::{Sessions, Yielded};
 pub use unclaimed::Unclaimed;

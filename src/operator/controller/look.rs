@@ -13,7 +13,7 @@ use crate::{
         object::GroupName,
         queue::Urgency,
     },
-    ownership::{self, Probing, probing},
+    ownership::{self, Probing},
 };
 use leadergroup_lock::SessionId;
 
@@ -50,11 +50,12 @@ impl Controller {
     /// Brings a group up to date: its object, what is probed, and its world.
     pub(super) fn prepare(&mut self, name: &GroupName, now: Duration) -> Option<World> {
         let group = self.sync(name)?;
-        let (owner, holder) = (group.ownership.owner(), group.holder().map(str::to_owned));
-        let record = group.record().clone();
-        let probing = match record.is_deleting() {
-            true => Probing::None,
-            false => probing(&owner, &record.key, self.index.holder_node(name), self.index.sessions()),
+        let (record, holder) = (group.record().clone(), group.holder().map(str::to_owned));
+        let group = self.groups.get(name)?;
+        let probing = if record.is_deleting() {
+            Probing::None
+        } else {
+            group.ownership.probing(&record.key, self.index.holder_node(name), self.index.sessions())
         };
         for (uid, target) in self.index.targets(name, probing) {
             let Some(target) = target else {

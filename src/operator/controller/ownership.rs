@@ -207,10 +207,13 @@ impl Controller {
 
     fn failed_to_claim(&mut self, name: &GroupName, trouble: Trouble, now: Duration) {
         let Some(group) = self.groups.get_mut(name) else { return };
-        let known = group.trouble.replace(trouble.clone());
-        if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
+        if group.trouble.as_ref() == Some(&trouble) {
+            return;
+        }
+        if self.causes.is_new(&trouble, now) {
             tracing::warn!(group = %name, ?trouble, "could not take the group over; trying again");
         }
+        group.trouble = Some(trouble);
     }
 
     /// Begins to work for a group.

@@ -31,7 +31,6 @@ impl Controller {
         let record = group.record().clone();
         let never_seen = record.status().is_none_or(|status| status.observed_generation < 0);
         let hindrance = self.index.hindrance(&name.namespace, never_seen, now);
-        let (owner, owned) = (group.ownership.owner(), group.is_owned());
         let responsible = is_responsible(&self.index, group, hindrance.as_ref(), never_seen, now);
         let quiet = group.report.quiet_until.is_some_and(|until| now < until);
         let waits = quiet || group.report.writing || now < group.report.after;
@@ -44,7 +43,7 @@ impl Controller {
         let inputs = Inputs {
             record: record.clone(),
             election: group.version(),
-            owner,
+            owner: group.ownership.owner(),
             trouble: group.trouble.clone(),
             hindrance,
             contested: seen.contested(),
@@ -67,7 +66,7 @@ impl Controller {
         if is_minor(record.status(), &wanted) && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);
         }
-        group.report.spoken = !owned;
+        group.report.spoken = !group.is_owned();
         group.report.rendered = Some(inputs);
         let Some(patch) = patch(record.status(), &wanted) else { return };
         let told = group.report.told.replace(wanted.clone());

@@ -413,3 +413,31 @@ fn only_so_many_groups_are_given_away_at_a_heartbeat() {
     }
     assert!(!room.has(Why::HeardElsewhere) && room.has(Why::JudgesNone) && room.has(Why::FallsElsewhere));
 }
+
+#[test]
+fn the_deputy_probes_the_holder_and_all_pods_once_the_owner_seems_to_have_stopped() {
+    let replicas = ["n1", "n2", "n3"];
+    let replicas = replicas.map(|node| Peer { session: SessionId::new(), place: Some(node.to_owned()) });
+    let [own, owner, third] = [0, 1, 2].map(|index: usize| replicas[index].session);
+    let view = |suspects: &[SessionId]| {
+        let (mut sessions, at) = (Sessions::default(), (Duration::ZERO, Duration::ZERO));
+        sessions.beat(own, replicas.to_vec(), suspects.to_vec(), at);
+        sessions
+    };
+    let of = |phase: Phase| Group { phase, ..Group::default() };
+    let by_owner = of(Phase::Elsewhere { session: owner, not_before: Duration::ZERO });
+    // On the third one's node only this replica is elsewhere, beside the owner.
+    let probing = |group: &Group, node, suspects: &[SessionId]| group.probing(&key(), node, &view(suspects));
+    assert_eq!(probing(&by_owner, Some("n3"), &[]), Probing::Holder);
+    assert_eq!(
+        probing(&by_owner, Some("n1"), &[]),
+        Probing::None,
+        "the third one is on another node than the holder"
+    );
+    assert_eq!(probing(&by_owner, Some("n1"), &[third]), Probing::Holder, "the third one is not counted on");
+    assert_eq!(probing(&by_owner, Some("n3"), &[owner]), Probing::All);
+    assert_eq!(probing(&Group::ours(), None, &[]), Probing::All);
+    let foreign = of(Phase::Foreign { group: "other".into(), vacancy: Vacancy::default() });
+    assert_eq!(probing(&foreign, None, &[]), Probing::None);
+    assert_eq!(by_owner.probing(&key(), None, &Sessions::default()), Probing::None);
+}
