@@ -2,7 +2,7 @@
 # Makes small generated changes to decision code with a pinned cargo-mutants, and runs fast tests against each change.
 # .cargo/mutants.toml lists the functions that are left out, with reasons. The program is built once into the cache.
 #   scripts/cargo-mutants.sh build                    builds it; several minutes the first time, nothing after that
-#   scripts/cargo-mutants.sh run <room> [options]     the rooms: election, health, lock, operator. The options are those of
+#   scripts/cargo-mutants.sh run <room> [options]     the rooms: election, health, lock, operator, ownership. The options are those of
 #                                                     `cargo mutants`: --shard 0/8, --in-diff change.diff, --iterate
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ copy() {
   git ls-files -z --cached --others --exclude-standard | tar --null --files-from - --ignore-failed-read -cf - 2>/dev/null |
     tar -xf - -C "$home/tree"
   case "$1" in
-    election | health)
+    election | health | ownership)
       rm "$home/tree/src/main.rs"
       sed -i -E "/^pub mod /{/ (api|$1);/!d}" "$home/tree/src/lib.rs"
       ;;
@@ -45,7 +45,10 @@ run() {
       ;;
     operator)
       files=(-f src/routing/marks.rs)
-      for file in assignment ownership queue timers; do files+=(-f "src/operator/$file.rs"); done
+      for file in queue timers; do files+=(-f "src/operator/$file.rs"); done
+      ;;
+    ownership)
+      files=(-f 'src/ownership/**/*.rs')
       ;;
     *)
       echo "error: there is no room $room for this" >&2

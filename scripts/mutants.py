@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The rooms of the code, the chart, and the checkers in tests.
-ROOMS = "api chart cli config e2e election health lock operator routing simulation telemetry".split()
+ROOMS = "api chart cli config e2e election health lock operator ownership routing simulation telemetry".split()
 FEWEST = 3
 # A test that hangs because of a fault has noticed it.
 LIMIT_SECONDS = 900

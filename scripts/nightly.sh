@@ -32,7 +32,7 @@ if [[ ${1:-} == computing ]]; then
   step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((NIGHT * 1000000)) \
     LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
   step "planted faults" scripts/mutants.py --shard "$shard"
-  for room in election health lock operator; do
+  for room in election health lock operator ownership; do
     step "generated changes of the $room" scripts/cargo-mutants.sh run "$room" --shard $((NIGHT % 96))/96
   done
   step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$NIGHT" LEADERGROUP_MODEL_TIMES=5 \

@@ -9,5 +9,6 @@ pub mod config;
 pub mod election;
 pub mod health;
 pub mod operator;
+pub mod ownership;
 pub mod routing;
 pub mod telemetry;

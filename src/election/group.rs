@@ -101,8 +101,6 @@ pub enum Retirement {
 /// The state of one group, advanced by [`Group::step`].
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Whether this replica owns the group. The labels of a deleted group may be settled without that.
-    pub(super) owned: bool,
     pub(super) world: World,
     pub(super) row: Row,
     pub(super) declared: Declaration,
@@ -173,7 +171,6 @@ impl Group {
     /// A group that this replica does not own yet.
     pub fn new(world: World) -> Self {
         Self {
-            owned: false,
             declared: world.declared.clone(),
             world,
             row: Row::default(),
@@ -231,9 +228,10 @@ impl Group {
         &self.declared
     }
 
-    /// Whether this replica is the owner: it became so, and no outcome has shown otherwise since.
-    pub fn is_owned(&self) -> bool {
-        self.owned
+    /// Whether the election is at work: this replica became the owner, and no outcome has shown since that another one
+    /// is, or that the group is gone. The labels of a deleted group may be settled without an owner.
+    pub fn is_at_work(&self) -> bool {
+        !matches!(self.phase, Phase::Observing | Phase::Retired)
     }
 
     /// Whether a change of holder is in progress: decided, but not complete.

@@ -37,7 +37,6 @@ impl Group {
             Event::Owned { seed, row, world } => {
                 self.refresh(world);
                 self.forget();
-                self.owned = true;
                 self.seed = seed.as_u128();
                 // An effect of an earlier election of this group, which was forgotten, may still be under way.
                 self.tickets = seed.as_u64_pair().1 >> 1;
@@ -51,7 +50,7 @@ impl Group {
                 self.retire(Retirement::Labels, &mut effects);
             }
             // During a change the doubt is only recorded: the row is read when the group is stable.
-            Event::Doubt => self.doubted = self.owned,
+            Event::Doubt => self.doubted = self.is_at_work(),
             Event::Outcome(ticket, outcome, world) => {
                 self.refresh(world);
                 self.answered(ticket, outcome, now, &mut effects);
@@ -62,11 +61,9 @@ impl Group {
         if self.awaiting.is_none() {
             self.advance(now, &mut effects);
         }
-        if let Some(at) = self.refusals.wake().filter(|_| self.owned) {
+        if let Some(at) = self.refusals.wake().filter(|_| self.is_at_work()) {
             self.wake_at(at);
         }
-        // The row is another replica's, or there is none any more.
-        self.owned &= !matches!(self.phase, Phase::Observing | Phase::Retired);
         effects
     }
 

@@ -1400,10 +1400,10 @@ fn without_ownership_nothing_is_done() {
     let late = case.asked[0].0;
     case.step(Event::Disowned);
     case.step(Event::Outcome(late, Outcome::Granted { token: 6 }, with(Standing::Silent)));
-    assert!(case.asked.is_empty() && !case.group.is_owned());
+    assert!(case.asked.is_empty() && !case.group.is_at_work());
     let mut case = Case::stable(with(Standing::Silent));
     case.answer(Outcome::Rejected(Rejection::NotOwner));
-    assert!(case.asked.is_empty() && !case.group.is_owned());
+    assert!(case.asked.is_empty() && !case.group.is_at_work());
 }
 
 #[test]

@@ -17,22 +17,22 @@ use uuid::Uuid;
 
 use super::{
     CALL_TIMEOUT, PROBES, QUEUE, STUCK,
-    claim::{Answer, Answered},
+    claim::Answered,
     conditions::View,
     controller::{Controller, Health, Parts},
     events::Events,
     executor::Context,
     keys::KeyRule,
-    lock_view::{LockNews, Yielded},
+    lock_view::LockNews,
     message::Message,
     object::GroupName,
-    ownership::Ownership,
     status,
 };
 use crate::{
     api::{LeaderGroup, PodRef, Sighting},
     election::Phase,
     health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    ownership::{self, Answer, Yielded},
     routing::{Reported, Router},
     telemetry::{Liveness, Metrics, ReadyChecks},
 };
@@ -320,7 +320,8 @@ impl Bench {
         bench.beat(&[], Yielded::None);
         bench.turn();
         for group in order {
-            assert_eq!(*bench.view(&name(group)).group.claims.owner(), Ownership::Claiming);
+            let view = bench.view(&name(group));
+            assert!(matches!(view.group.ownership.phase(), ownership::Phase::Claiming { .. }));
             let answers = vec![answered(group, Claimed::Foreign { group: "other".to_owned() })];
             bench.take(Message::Claimed { session: bench.own, answers });
             bench.turn();

@@ -5,29 +5,16 @@ use std::sync::Arc;
 use kube::Resource as _;
 
 use super::{
-    keys::{KeyRefusal, KeyRule},
+    keys::KeyRule,
     object::GroupName,
     record::{Record, same_place},
     trouble::Trouble,
 };
-use crate::{api::Sighting, routing::Router};
+use crate::{api::Sighting, ownership::Answer, routing::Router};
 use leadergroup_lock::{Changed, Claim, Claimed, SessionId, Store, Token, Tombstone};
 
 /// The most groups in one claim.
 pub(super) const LARGEST_CLAIM: usize = 1_000;
-
-/// The answer to a claim.
-#[derive(Debug)]
-pub(super) enum Answer {
-    /// The answer of the lock.
-    Lock(Box<Claimed>),
-    /// The answer of the lock, which is final only once it is known whether the group still exists: see [`settle`].
-    Unsettled(Box<Claimed>),
-    /// The group is being deleted, and the lock has no row of it any more.
-    Buried,
-    /// The lock has no row of the group, which may not take its key.
-    Refused(KeyRefusal),
-}
 
 /// What a quorum read says about a group.
 enum Presence {
@@ -84,7 +71,7 @@ fn first_answer(keys: &KeyRule, group: &Record, claimed: Claimed) -> Answer {
         matches!(claimed, Claimed::Missing | Claimed::Tombstone { .. } | Claimed::Foreign { .. });
     match keys.refusal(group).filter(|_| has_no_row) {
         Some(_) if group.is_deleting() => Answer::Buried,
-        Some(refusal) => Answer::Refused(refusal),
+        Some(refusal) => Answer::Refused(refusal.to_string().into()),
         None if is_unsettled(&claimed, group) => Answer::Unsettled(Box::new(claimed)),
         None => Answer::Lock(Box::new(claimed)),
     }

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::{
-    coverage::ProbeCoverage, group::Group, index::IndexedGroup, outage::Hindrance, ownership::Ownership,
-    trouble::Trouble,
+    coverage::ProbeCoverage, group::Group, index::IndexedGroup, outage::Hindrance, trouble::Trouble,
 };
 use crate::{
     api::{ConditionType, Reason, Role},
     election::{Member, Phase, Standing},
+    ownership::Owner,
     routing::RoleLabelUse,
 };
 
@@ -116,15 +116,16 @@ fn accepted(view: View) -> Finding {
     if let Some(invalid) = view.seen.invalid() {
         return finding(Accepted, false, Reason::InvalidSpec, invalid);
     }
-    if let Ownership::Foreign(other) = view.group.ownership() {
+    let owner = view.group.ownership.owner();
+    if let Owner::Foreign(other) = &owner {
         let message = format!(
             "the lock key {} is in use by {other}; delete that group, or create this one again with another spec.lock.key",
             view.group.record().key
         );
         return finding(Accepted, false, Reason::KeyInUse, message);
     }
-    if let Ownership::Refused(refusal) = view.group.ownership() {
-        return finding(Accepted, false, Reason::KeyNotAllowed, refusal.to_string());
+    if let Owner::Refused(reason) = owner {
+        return finding(Accepted, false, Reason::KeyNotAllowed, reason.to_string());
     }
     if let Some(message) = view.seen.contested() {
         return finding(Accepted, false, Reason::SelectedByOtherGroup, message);

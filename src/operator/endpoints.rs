@@ -13,14 +13,13 @@ use kube::ResourceExt as _;
 
 use super::{
     index::SliceOfOthers,
-    lock_view::LockView,
-    ownership::Ownership,
     publishing::{EndpointsProblem, EndpointsReport},
     record::Record,
 };
 use crate::{
     api::{Endpoints, GROUP_LABEL, NO_ROLE, Reason, Role},
     election::{self, Phase},
+    ownership::{Owner, Sessions},
     routing::{
         Basis, Marks, Occupants, Published, Router, RoutingError, SERVICE_NAME_LABEL, SliceChange, families,
         is_as_wanted, is_managed, routed_to, slice, slice_name, stamp_of,
@@ -53,15 +52,15 @@ pub(super) enum Decider {
 
 impl Decider {
     /// For a group with this owner.
-    pub(super) fn of(ownership: &Ownership, lock: &LockView) -> Self {
+    pub(super) fn of(owner: &Owner, sessions: &Sessions) -> Self {
         // Without a session this replica does not know who lives.
-        let lives = |session| lock.own().is_some() && lock.is_living(session);
-        match ownership {
-            Ownership::Ours => Self::This,
-            Ownership::Other(session) if lives(*session) => Self::Another,
+        let lives = |session| sessions.own().is_some() && sessions.is_living(session);
+        match owner {
+            Owner::This => Self::This,
+            Owner::Other(session) if lives(*session) => Self::Another,
             // The group has no row of its own.
-            Ownership::Foreign(_) | Ownership::Refused(_) => Self::Another,
-            Ownership::Other(_) | Ownership::Unowned | Ownership::Claiming => Self::None,
+            Owner::Foreign(_) | Owner::Refused(_) => Self::Another,
+            Owner::Other(_) | Owner::Unknown => Self::None,
         }
     }
 }
@@ -521,22 +520,22 @@ mod tests {
     fn a_replica_decides_unless_another_one_lives_that_does() {
         let [own, other] = [(); 2].map(|()| Peer { session: SessionId::new(), place: None });
         let view = |living: &[&Peer]| {
-            let mut view = LockView::default();
-            view.beat(own.session, living.iter().copied().cloned().collect(), Vec::new(), Duration::ZERO);
-            view
+            let (mut sessions, at) = (Sessions::default(), (Duration::ZERO, Duration::ZERO));
+            sessions.beat(own.session, living.iter().copied().cloned().collect(), Vec::new(), at);
+            sessions
         };
         let (alone, both, mut lost) = (view(&[&own]), view(&[&own, &other]), view(&[&own, &other]));
-        lost.session_lost();
-        let by_other = || Ownership::Other(other.session);
-        for (ownership, lock, decider) in [
-            (Ownership::Ours, &alone, Decider::This),
+        lost.lost();
+        let by_other = || Owner::Other(other.session);
+        for (owner, sessions, decider) in [
+            (Owner::This, &alone, Decider::This),
             (by_other(), &both, Decider::Another),
             (by_other(), &alone, Decider::None),
             (by_other(), &lost, Decider::None),
-            (Ownership::Unowned, &both, Decider::None),
-            (Ownership::Foreign("c2/shop/web/u".into()), &alone, Decider::Another),
+            (Owner::Unknown, &both, Decider::None),
+            (Owner::Foreign("c2/shop/web/u".into()), &alone, Decider::Another),
         ] {
-            assert_eq!(Decider::of(&ownership, lock), decider, "{ownership:?}");
+            assert_eq!(Decider::of(&owner, sessions), decider, "{owner:?}");
         }
     }
 }

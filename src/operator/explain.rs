@@ -21,7 +21,6 @@ use super::{
     index::{Event, Index, IndexedGroup, Request},
     keys::KeyRule,
     object::{GroupName, trim},
-    probing::Probing,
     record::Record,
     trouble::Trouble,
     watch,
@@ -30,6 +29,7 @@ use crate::{
     api::{Declaration, Reason, Sighting},
     election::{Member, Plan, Row, Standing, World},
     health::{Monotonic, PodFacts, ProbeOutcome, ProbeStep, Prober},
+    ownership::Probing,
     routing::{Router, words},
 };
 use leadergroup_lock::{LockError, LockInfo, Store};

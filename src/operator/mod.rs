@@ -8,7 +8,7 @@
 //! |---|---|
 //! | what comes in | `watch`, `lock_keeper`, `message` |
 //! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owners`, `coverage` |
-//! | what is run | `controller`, `group`, `ownership`, `unclaimed`, `assignment`, `probing`, `opinion`, `timers`, `resync` |
+//! | what is run | `controller`, `group`, `timers`, `resync` |
 //! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `keys`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
 //! | what the commands read | `explain`, `claimant` |
 //! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report`, `publishing` |
@@ -16,8 +16,6 @@
 //! This is the only room that uses all the others.
 
 mod api_server;
-mod assignment;
-mod batches;
 #[doc(hidden)]
 pub mod bench;
 mod causes;
@@ -45,11 +43,8 @@ mod lock_view;
 mod message;
 mod nodes;
 mod object;
-mod opinion;
 mod outage;
 mod owners;
-mod ownership;
-mod probing;
 mod publishing;
 mod queue;
 mod record;
@@ -58,7 +53,6 @@ mod resync;
 mod status;
 mod timers;
 mod trouble;
-mod unclaimed;
 mod undecodable;
 mod watch;
 mod watch_health;

@@ -3,10 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    coverage::ProbeCoverage, outage::Hindrance, ownership::Ownership, publishing::EndpointsReport,
-    record::Record, trouble::Trouble,
+    coverage::ProbeCoverage, outage::Hindrance, publishing::EndpointsReport, record::Record, trouble::Trouble,
 };
-use crate::{api::LeaderGroupStatus, routing::RoleLabelUse};
+use crate::{api::LeaderGroupStatus, ownership::Owner, routing::RoleLabelUse};
 
 /// How often a status may be written for nothing but minor changes, such as a standby that comes and goes.
 const MINOR_INTERVAL: Duration = Duration::from_secs(10);
@@ -60,7 +59,7 @@ pub(super) struct Inputs {
     pub(super) record: Arc<Record>,
     /// The version of the election's state.
     pub(super) election: u64,
-    pub(super) ownership: Ownership,
+    pub(super) owner: Owner,
     pub(super) trouble: Option<Trouble>,
     pub(super) hindrance: Option<Hindrance>,
     /// The older groups that select pods of this one.
@@ -79,7 +78,7 @@ impl PartialEq for Inputs {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.record, &other.record)
             && (self.election, self.settles) == (other.election, other.settles)
-            && self.ownership == other.ownership
+            && self.owner == other.owner
             && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
             && (&self.contested, &self.role_label_use) == (&other.contested, &other.role_label_use)
             && (&self.coverage, &self.endpoints) == (&other.coverage, &other.endpoints)

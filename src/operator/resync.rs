@@ -96,6 +96,7 @@ mod tests {
         api::Declaration,
         election::{Event, Outcome, Row, World},
         operator::{object::GroupName, record::Record},
+        ownership,
     };
 
     /// A settled group that this replica owns, whose lock is free after this many terms.
@@ -110,6 +111,7 @@ mod tests {
         let place = GroupName { namespace: "shop".into(), name: name.into() };
         let record = Record::first(object, place, "c1").expect("it has name and UID");
         let mut group = Group::new(&Arc::new(record));
+        group.ownership = ownership::Group::ours();
         let effects = group
             .step(Event::Owned { seed: Uuid::nil(), row: None, world: World::default() }, Duration::ZERO);
         let row = Some(Row { token, ..Row::default() });
@@ -149,7 +151,7 @@ mod tests {
     fn a_row_that_differs_is_doubted_and_one_of_no_group_is_a_stranger() {
         let mut groups = ["same", "newer", "owned", "lost", "busy", "lent"].map(|name| settled(name, 3));
         groups[4].step(Event::Doubt, Duration::ZERO);
-        groups[5].step(Event::Disowned, Duration::ZERO);
+        groups[5].ownership = ownership::Group::default();
         let table = [
             held("same", 3, None),
             held("newer", 4, None),

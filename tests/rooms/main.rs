@@ -54,6 +54,7 @@ const RESTRICTED: &[&str] = &[
 /// - `telemetry` has handles that others call. It must not depend on what it reports about.
 /// - `config` reads the settings: durations as in `api`, the log format of `telemetry`, the lock's database settings.
 /// - `election` is the pure core: types of `api`, and nothing that has a clock, a network or a file.
+/// - `ownership` is the second pure core: types of the lock's crate, of which it calls nothing.
 /// - `health` turns facts into verdicts. Only its prober talks to the network, and never to the API server.
 /// - `routing` carries effects out through kube. It does not use `election`, so that it cannot decide.
 /// - `operator` connects the rooms. It does not use `cli`: it is a library that a command starts.
@@ -71,11 +72,12 @@ const ROOMS: &[Room] = &[
         outside: &["clap", "leadergroup_lock", "std::env", "std::fs"],
     },
     Room { name: "election", rooms: &["api"], outside: &[] },
+    Room { name: "ownership", rooms: &[], outside: &["leadergroup_lock"] },
     Room { name: "health", rooms: &["api"], outside: &["k8s_openapi", "std::thread", "tokio"] },
     Room { name: "routing", rooms: &["api"], outside: &["k8s_openapi", "kube", "tokio"] },
     Room {
         name: "operator",
-        rooms: &["api", "config", "election", "health", "routing", "telemetry"],
+        rooms: &["api", "config", "election", "health", "ownership", "routing", "telemetry"],
         outside: &["k8s_openapi", "kube", "leadergroup_lock", "std::time::Instant", "tokio"],
     },
     Room {
@@ -240,7 +242,7 @@ fn the_design_document_shows_the_same_rules() {
 }
 
 /// The rooms whose files `docs/architecture.md` names.
-const CORE: &[&str] = &["src/election/", "src/health/", "src/operator/", "src/routing/"];
+const CORE: &[&str] = &["src/election/", "src/health/", "src/operator/", "src/ownership/", "src/routing/"];
 
 /// The files that tables of a document name in their first column. The line before a table begins with its folder, such
 /// as "`src/election` — the decision:".

@@ -110,7 +110,7 @@ impl Model {
             actions.push(Action::MarkDead { replica: index });
         }
         if replica.session.is_some()
-            && replica.entry.as_ref().is_some_and(|entry| !entry.claiming && !entry.machine.is_owned())
+            && replica.entry.as_ref().is_some_and(|entry| !entry.claiming && !entry.machine.is_at_work())
             && self.claimable(replica)
         {
             actions.push(Action::Claim { replica: index });

@@ -108,7 +108,7 @@ impl Model {
         let Some(machine) = entry.as_ref().map(|entry| &entry.machine) else { return false };
         let heard_elsewhere = |holder: &PodRef| evidence.get(&holder.uid) == Some(&Standing::HeardElsewhere);
         let lives = session.is_some_and(|session| self.databases[*database].lives(session));
-        let at_rest = machine.is_owned() && *machine.phase() == Phase::Stable && !machine.busy();
+        let at_rest = machine.is_at_work() && *machine.phase() == Phase::Stable && !machine.busy();
         at_rest && machine.holder().is_some_and(heard_elsewhere) && lives && !self.database_down
     }
 

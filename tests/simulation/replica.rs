@@ -335,7 +335,7 @@ impl Replica {
                 entry.claiming = false;
                 // Of a session that was given up since, or to the first of two claims, an answer says nothing.
                 let current =
-                    task.session == self.session && self.session.is_some() && !entry.machine.is_owned();
+                    task.session == self.session && self.session.is_some() && !entry.machine.is_at_work();
                 match answer {
                     End::Claimed(Claimed::Ours(row)) if current => {
                         let (seed, world) = (Uuid::from_u128(seed), self.world());
@@ -395,7 +395,7 @@ impl Replica {
     }
 
     pub fn is_owner(&self) -> bool {
-        self.entry.as_ref().is_some_and(|entry| entry.machine.is_owned())
+        self.entry.as_ref().is_some_and(|entry| entry.machine.is_at_work())
     }
 
     pub fn doubt(&mut self, now: Duration) {

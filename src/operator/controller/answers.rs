@@ -3,28 +3,23 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use uuid::Uuid;
 
 use super::Controller;
 use crate::{
     api::PodRef,
-    election::{Event, Outcome, Row},
+    election::{Event, Outcome},
     operator::{
-        claim::{Answer, Answered, settle},
-        effect::row_of,
         garbage::Garbage,
         index,
-        lock_view::Yielded,
         message::{Done, Message},
         object::GroupName,
-        ownership::Ownership,
         queue::Urgency,
         resync::{self, Rows},
         trouble::Trouble,
     },
+    ownership::Yielded,
     routing::Reported,
 };
-use leadergroup_lock::{Claimed, SessionId};
 
 /// The pause after a failed write of a status.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
@@ -82,86 +77,6 @@ impl Controller {
         self.index.group(name).is_some_and(|group| *group.record().uid == *uid)
     }
 
-    /// Settles a claim that needs a read, and perhaps the finalizer.
-    fn settle(&mut self, name: &GroupName, session: SessionId, claimed: Box<Claimed>) {
-        let Some(group) = self.groups.get_mut(name) else { return };
-        group.claims.settle();
-        let record = group.record().clone();
-        self.executor.start_in(&name.namespace, Urgency::Routine, move |context| async move {
-            let answer = settle(&context.store, &context.router, session, &record, claimed).await;
-            Message::Settled { session, answer: Box::new(answer) }
-        });
-    }
-
-    /// A claim was answered.
-    pub(super) fn claimed(&mut self, session: SessionId, answered: Answered, now: Duration) {
-        let Answered { name, uid, answer, object } = answered;
-        if !self.is_current(&name, &uid) {
-            return;
-        }
-        if let Some(object) = object {
-            self.apply(index::Event::GroupRead(*object), now);
-        }
-        self.index.touch(&name);
-        let current = self.index.lock().own() == Some(session);
-        let draining = self.draining;
-        self.sync(&name);
-        let Some(group) = self.groups.get_mut(&name) else { return };
-        let answer = match answer {
-            _ if !current => return group.claims.abandon(),
-            // The answer to a second claim. Adopting the group again would restart its election, and lose the record of
-            // unused terms.
-            _ if group.is_owned() => return,
-            Ok(Answer::Unsettled(_)) if draining => return group.claims.abandon(),
-            Ok(Answer::Unsettled(claimed)) => return self.settle(&name, session, claimed),
-            answer => answer,
-        };
-        let row = match &answer {
-            Ok(Answer::Lock(claimed)) => claimed.ours().map(|row| row_of(row.clone())),
-            _ => None,
-        };
-        let buried = matches!(&answer, Ok(Answer::Buried));
-        group.report.spoken &= answer.is_err();
-        let given = is_decisive(&answer) && group.claims.take_given();
-        let offered = group.claims.is_offered(now);
-        match group.claims.answered(answer, self.index.lock(), now) {
-            Ok(true) => {
-                group.trouble = None;
-                group.owned_since = now;
-                if offered {
-                    group.moved_at = Some(now);
-                }
-                if given {
-                    group.returned_at = Some(now);
-                }
-                self.adopt(&name, row, now);
-            }
-            Ok(false) if buried => self.step(&name, Event::Buried, now),
-            Ok(false) => {
-                if given && matches!(group.claims.owner(), Ownership::Other(_)) {
-                    self.batches.taken();
-                }
-            }
-            Err(trouble) => {
-                let known = group.trouble.replace(trouble.clone());
-                if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
-                    tracing::warn!(group = %name, ?trouble, "could not take the group over; trying again");
-                }
-            }
-        }
-    }
-
-    /// Begins to work for a group.
-    fn adopt(&mut self, name: &GroupName, row: Option<Row>, now: Duration) {
-        let Some(world) = self.prepare(name, now) else { return };
-        if row.as_ref().is_some_and(|row| row.token > 0) {
-            self.executor.metrics().adoption();
-        }
-        // Without a finalizer the group could be deleted and leave its labels behind. Reading the group adds it.
-        let row = row.filter(|_| self.index.group(name).is_some_and(|group| group.record().has_finalizer()));
-        self.step(name, Event::Owned { seed: Uuid::new_v4(), row, world }, now);
-    }
-
     /// A write of a status ended.
     pub(super) fn reported(
         &mut self,
@@ -206,8 +121,8 @@ impl Controller {
 
     /// Starts a comparison with the lock's table, if one is due.
     pub(super) fn start_resync(&mut self, now: Duration) {
-        let lock = self.index.lock();
-        let Some(session) = lock.own().filter(|_| lock.outage().is_none()) else { return };
+        let sessions = self.index.sessions();
+        let Some(session) = sessions.own().filter(|_| sessions.answers_since().is_some()) else { return };
         if self.resync.is_due(session, self.session_ttl, now) {
             self.executor.start(Urgency::AtOnce, move |context| async move {
                 Message::Rows(resync::read(&context.store, session).await)
@@ -218,11 +133,11 @@ impl Controller {
     /// Reads the rows that differ from what the elections hold again, and looks for rows whose groups are gone.
     pub(super) fn compare(&mut self, rows: Rows, now: Duration) {
         self.resync.ended();
-        let lock = self.index.lock();
-        let Some(held) = rows.rows.filter(|_| lock.own() == Some(rows.session)) else { return };
+        let sessions = self.index.sessions();
+        let Some(held) = rows.rows.filter(|_| sessions.own() == Some(rows.session)) else { return };
         // One replica looks after the rows without an owner.
-        let unowned = lock.living().iter().map(|replica| replica.session).min() == Some(rows.session);
-        self.doubt_owners(&Yielded::Any);
+        let unowned = sessions.living().iter().map(|replica| replica.session).min() == Some(rows.session);
+        self.given_up(&Yielded::Any, now);
         let (differing, strangers) = resync::compare(self.groups.values(), &held);
         for name in differing {
             tracing::info!(group = %name, "the lock's row differs from what this replica expects: reading it again");
@@ -246,13 +161,4 @@ impl Controller {
 /// The name and UID of a pod.
 fn reference(pod: &Pod) -> Option<PodRef> {
     Some(PodRef { name: pod.metadata.name.clone()?, uid: pod.metadata.uid.clone()? })
-}
-
-/// Whether the answer to a claim tells whose the group is.
-fn is_decisive(answer: &Result<Answer, Trouble>) -> bool {
-    match answer {
-        Ok(Answer::Lock(claimed)) => !matches!(**claimed, Claimed::Busy),
-        Ok(_) => true,
-        Err(_) => false,
-    }
 }

@@ -42,7 +42,7 @@ impl Controller {
             group.publishing.report = EndpointsReport { services: Vec::new(), problem };
             return;
         }
-        let decider = Decider::of(&group.ownership(), self.index.lock());
+        let decider = Decider::of(&group.ownership.owner(), self.index.sessions());
         let Some(mut route) = Route::of(group.election(), decider) else { return };
         let election = group.election();
         let is_active = |uid: &str| election.member(uid).is_some_and(|member| member.role == Role::Active);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::Controller;
+use super::{Controller, ownership::of_replica};
 use crate::{
     election::{self, Effect, Event, Finished, Outcome, Ticket, World},
     operator::{
@@ -11,9 +11,9 @@ use crate::{
         index,
         message::Message,
         object::GroupName,
-        probing::probing,
         queue::Urgency,
     },
+    ownership::{self, Probing},
 };
 use leadergroup_lock::SessionId;
 
@@ -38,7 +38,7 @@ impl Controller {
         let record = self.index.group(name)?.record();
         let group = self.groups.entry(name.clone()).or_insert_with(|| {
             // As at a heartbeat: a new group does not wait for the next one.
-            self.unclaimed.add(record);
+            self.unclaimed.add(&record.key, name);
             Group::new(record)
         });
         if !Arc::ptr_eq(group.record(), record) {
@@ -50,9 +50,13 @@ impl Controller {
     /// Brings a group up to date: its object, what is probed, and its world.
     pub(super) fn prepare(&mut self, name: &GroupName, now: Duration) -> Option<World> {
         let group = self.sync(name)?;
-        let (ownership, holder) = (group.ownership(), group.holder().map(str::to_owned));
-        let (key, deleting) = (group.record().key.clone(), group.record().is_deleting());
-        let probing = probing(&ownership, deleting, &key, self.index.holder_node(name), self.index.lock());
+        let (record, holder) = (group.record().clone(), group.holder().map(str::to_owned));
+        let group = self.groups.get(name)?;
+        let probing = if record.is_deleting() {
+            Probing::None
+        } else {
+            group.ownership.probing(&record.key, self.index.holder_node(name), self.index.sessions())
+        };
         for (uid, target) in self.index.targets(name, probing) {
             let Some(target) = target else {
                 self.prober.remove(&uid);
@@ -68,11 +72,18 @@ impl Controller {
 
     /// Moves a group's election by one event, starts its effects, and updates its status and timer.
     pub(super) fn step(&mut self, name: &GroupName, event: Event, now: Duration) {
-        let session = self.index.lock().own();
-        let Some(group) = self.sync(name) else { return };
+        let session = self.index.sessions().own();
+        if self.sync(name).is_none() {
+            return;
+        }
+        let Some(group) = self.groups.get_mut(name) else { return };
         let before = (group.is_owned(), group.holder().map(str::to_owned));
         let effects = group.step(event, now);
         // Whose evidence is weighed as a holder's, and which pods are probed, depends on this.
+        if !group.election().is_at_work() {
+            let replica = of_replica(&self.index, self.session_ttl, self.draining);
+            group.ownership.step(ownership::Event::Lost, replica, now);
+        }
         let changed = (before.0, before.1.as_deref()) != (group.is_owned(), group.holder());
         for (ticket, effect) in effects {
             if let Effect::Finished(finished) = effect {

@@ -5,12 +5,10 @@
 //! sends its result as a message. So a group whose calls hang does not delay the others.
 
 mod answers;
-mod balance;
-mod claims;
 mod endpoints;
 mod gauges;
 mod look;
-mod opinions;
+mod ownership;
 mod requests;
 mod status;
 #[cfg(test)]
@@ -28,7 +26,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    batches::Batches,
     causes::Causes,
     conditions::View,
     events::Events,
@@ -37,13 +34,12 @@ use super::{
     index::{self, Index},
     message::Message,
     object::GroupName,
-    opinion::Untold,
     resync::Schedule,
     timers::Timers,
-    unclaimed::Unclaimed,
 };
 use crate::{
     health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
+    ownership::{Batches, Unclaimed, Untold},
     telemetry::{Check, Liveness},
 };
 
@@ -99,7 +95,7 @@ pub(super) struct Controller {
     /// Groups whose status waits for its turn to be written.
     unreported: VecDeque<GroupName>,
     /// Groups to claim, if they still have no owner.
-    unclaimed: Unclaimed,
+    unclaimed: Unclaimed<GroupName>,
     /// A claim is on its way. Those that are being settled do not count.
     claiming: bool,
     batches: Batches,
@@ -218,7 +214,7 @@ impl Controller {
                 }
             }
             Message::Settled { session, answer } => self.claimed(session, *answer, now),
-            Message::NotGiven(groups) => self.not_given(&groups),
+            Message::NotGiven(groups) => self.not_given(&groups, now),
             Message::Owner { group, uid, owner, found } => {
                 if let Err(trouble) = &found {
                     let owner = &owner.name;

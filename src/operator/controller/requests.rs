@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use super::Controller;
-use crate::operator::{
-    index::{self, Notice, Request},
-    lock_view::LockNews,
-    message::Message,
-    object::GroupName,
-    queue::Urgency,
-    trouble::Trouble,
-    undecodable,
-    watch_health::Sight,
+use crate::{
+    operator::{
+        index::{self, Notice, Request},
+        lock_view::LockNews,
+        message::Message,
+        object::GroupName,
+        queue::Urgency,
+        trouble::Trouble,
+        undecodable,
+        watch_health::Sight,
+    },
+    ownership::Event,
 };
 
 impl Controller {
@@ -27,25 +30,20 @@ impl Controller {
                 });
             }
             Request::Forget(name) => self.forget(&name),
-            Request::PassOn(name) => self.pass_on(&name, now),
+            Request::PassOn(name) => self.own(&name, Event::PassOn, now),
             Request::ReportUndecodable(unreadable) => {
                 self.executor.start_silent(Urgency::AtOnce, |context| async move {
                     undecodable::report(&context.router, &unreadable).await;
                 });
             }
-            Request::SessionEnded => self.disown_all(now),
+            Request::SessionEnded => self.session_ended(now),
             Request::ReadRows => self.doubt_rows(now),
-            Request::AskOthers { group, pod, blind } => self.ask_others(&group, pod, blind),
+            Request::AskOthers { group, pod, blind } => self.own(&group, Event::Unheard { pod, blind }, now),
             Request::ProbeNow(uid) => self.prober.probe_now(&uid),
-            Request::Vouch { group, pod } => self.vouch(&group, pod, now),
-            Request::Vouched { group, pod } => self.vouched(&group, &pod, now),
-            Request::DoubtOwners(yielded) => self.doubt_owners(&yielded),
-            Request::AskForClaims => {
-                self.ask_for_claims();
-                self.hand_over(now);
-                self.give_up(now);
-                self.balance(now);
-            }
+            Request::Vouch { group, pod } => self.heard(&group, pod, now),
+            Request::Vouched { group, pod } => self.own(&group, Event::HeardElsewhere(pod), now),
+            Request::DoubtOwners(yielded) => self.given_up(&yielded, now),
+            Request::Heartbeat => self.heartbeat(now),
             Request::OutageOver => {
                 self.groups.values_mut().for_each(|group| group.report.spoken = false);
             }
@@ -60,7 +58,7 @@ impl Controller {
 
     fn forget(&mut self, name: &GroupName) {
         if let Some(group) = self.groups.remove(name) {
-            self.unclaimed.remove(group.record());
+            self.unclaimed.remove(&group.record().key, name);
         }
         self.timers.set(name, None);
         self.executor.metrics().forget_group(&name.namespace, &name.name);

@@ -7,7 +7,6 @@ use crate::{
     api::LeaderGroupStatus,
     election::Phase,
     operator::{
-        assignment::falls_to,
         causes::Causes,
         conditions::View,
         events::Events,
@@ -16,13 +15,13 @@ use crate::{
         message::Message,
         object::GroupName,
         outage::Hindrance,
-        ownership::Ownership,
         queue::Urgency,
         record::Record,
         report::Inputs,
         status::{is_minor, news, patch, refused_switchover, status, warnings},
         trouble::Trouble,
     },
+    ownership::{Owner, owner},
 };
 
 impl Controller {
@@ -32,7 +31,6 @@ impl Controller {
         let record = group.record().clone();
         let never_seen = record.status().is_none_or(|status| status.observed_generation < 0);
         let hindrance = self.index.hindrance(&name.namespace, never_seen, now);
-        let (ownership, owned) = (group.ownership(), group.is_owned());
         let responsible = is_responsible(&self.index, group, hindrance.as_ref(), never_seen, now);
         let quiet = group.report.quiet_until.is_some_and(|until| now < until);
         let waits = quiet || group.report.writing || now < group.report.after;
@@ -45,7 +43,7 @@ impl Controller {
         let inputs = Inputs {
             record: record.clone(),
             election: group.version(),
-            ownership,
+            owner: group.ownership.owner(),
             trouble: group.trouble.clone(),
             hindrance,
             contested: seen.contested(),
@@ -68,7 +66,7 @@ impl Controller {
         if is_minor(record.status(), &wanted) && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);
         }
-        group.report.spoken = !owned;
+        group.report.spoken = !group.is_owned();
         group.report.rendered = Some(inputs);
         let Some(patch) = patch(record.status(), &wanted) else { return };
         let told = group.report.told.replace(wanted.clone());
@@ -128,18 +126,19 @@ fn is_responsible(
     never_seen: bool,
     now: Duration,
 ) -> bool {
-    let (record, lock) = (group.record(), index.lock());
-    match (group.ownership(), hindrance) {
-        (Ownership::Ours, _) => true,
+    let (record, sessions) = (group.record(), index.sessions());
+    match (group.ownership.owner(), hindrance) {
+        (Owner::This, _) => true,
         _ if group.report.spoken => false,
-        (Ownership::Foreign(_) | Ownership::Refused(_), _) => {
-            lock.own().is_some() && falls_to(&record.key, None, lock.living().iter()) == lock.own()
+        (Owner::Foreign(_) | Owner::Refused(_), _) => {
+            let own = sessions.own();
+            own.is_some() && owner(&record.key, None, sessions.living().iter()) == own
         }
         // Other replicas may see what this one does not. It speaks for the groups that it owned last, and for those on
         // which nobody has reported. One that never reached the database speaks for all: perhaps none does. The report
         // says how many pods there are, so they must have been listed.
         (_, Some(Hindrance::Lock(_))) => {
-            let speaks = never_seen || group.claims.was_ours() || !lock.has_beaten();
+            let speaks = never_seen || group.ownership.was_ours() || !sessions.has_beaten();
             speaks && index.allows_claim(&record.name, now)
         }
         (_, Some(Hindrance::Pods(_))) => never_seen,

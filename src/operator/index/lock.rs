@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Index, Notice, Request, Requests};
-use crate::operator::{
-    connectivity::Peer,
-    lock_view::{LockNews, Yielded},
+use crate::{
+    operator::{connectivity::Peer, lock_view::LockNews},
+    ownership::Yielded,
 };
 
 impl Index {
@@ -19,14 +19,15 @@ impl Index {
         self.heard(Peer::Database, reached, now);
         match news {
             LockNews::Beat { own, living, suspects, doubt, yielded, took } => {
-                if self.lock.answers_again(now) {
+                if self.lock.answers_again() {
                     requests.extend([Request::Log(Notice::DatabaseUp), Request::OutageOver]);
                     self.touch_all();
                 }
-                if self.lock.own() != Some(own) {
+                let sessions = &mut self.lock.sessions;
+                if sessions.own() != Some(own) {
                     requests.push(Request::SessionEnded);
                 }
-                if self.lock.beat(own, living, suspects, now.saturating_sub(took)) {
+                if sessions.beat(own, living, suspects, (now.saturating_sub(took), now)) {
                     self.touch_all();
                 }
                 if doubt {
@@ -35,10 +36,10 @@ impl Index {
                 if !matches!(yielded, Yielded::None) {
                     requests.push(Request::DoubtOwners(yielded));
                 }
-                requests.push(Request::AskForClaims);
+                requests.push(Request::Heartbeat);
             }
             LockNews::Lost => {
-                self.lock.session_lost();
+                self.lock.sessions.lost();
                 requests.push(Request::SessionEnded);
             }
             LockNews::Down(error) => self.lock_down(&error.to_string(), now, requests),
@@ -49,11 +50,11 @@ impl Index {
         if self.lock.outage().is_none_or(|outage| outage.problem != problem) {
             requests.push(Request::Log(Notice::DatabaseDown(problem.to_owned())));
         }
-        let shown = self.lock.shown_outage();
-        if self.lock.down(problem, self.session_ttl, now) {
+        self.lock.down(problem, now);
+        if self.lock.sessions.down(self.session_ttl, now) {
             requests.push(Request::SessionEnded);
         }
-        if self.lock.note_shown(now) != shown {
+        if self.lock.note_shown(now) {
             self.touch_all();
         }
         // A deletion stops waiting for the database after some time.

@@ -46,7 +46,6 @@ use super::{
     nodes::Nodes,
     object::GroupName,
     outage::{Hindrance, OUTAGE_PATIENCE, Outage},
-    probing::Probing,
     timers::Timers,
     watch_health::{Scope, Sight, WatchHealth, Watched},
 };
@@ -54,6 +53,7 @@ use crate::{
     api::{Endpoints, HoldConnection},
     election::World,
     health::{NodeLeases, Reach, Target},
+    ownership::{Probing, Sessions},
 };
 use attached::AllAttached;
 use placement::Placement;
@@ -216,8 +216,8 @@ impl Index {
         probed.peek().is_some() && probed.all(|pod| cannot(pod))
     }
 
-    pub(super) fn lock(&self) -> &LockView {
-        &self.lock
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.lock.sessions
     }
 
     /// The world of a group at this time. It contains everything that was seen, so the group is no longer dirty.

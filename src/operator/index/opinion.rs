@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Index, Request, Requests};
-use crate::operator::{
-    object::GroupName,
-    opinion::{Opinion, What},
+use crate::{
+    operator::object::GroupName,
+    ownership::{Opinion, What},
 };
 use leadergroup_lock::SessionId;
 
@@ -47,7 +47,8 @@ impl Index {
         now: Duration,
         requests: &mut Requests,
     ) {
-        if self.lock.own() == Some(from) || !self.lock.is_living(from) {
+        let sessions = &self.lock.sessions;
+        if sessions.own() == Some(from) || !sessions.is_living(from) {
             return;
         }
         for uid in &opinion.pods {

@@ -16,13 +16,13 @@ use crate::{
     api::{Sighting, Unreadable},
     health::ProbeEvent,
     operator::{
-        lock_view::{LockNews, Yielded},
+        lock_view::LockNews,
         object::GroupName,
-        opinion::Opinion,
         record::Record,
         trouble::Trouble,
         watch_health::{Scope, Watched},
     },
+    ownership::{Opinion, Yielded},
     routing::{OtherSlice, RoleLabelUse},
 };
 use leadergroup_lock::SessionId;
@@ -97,8 +97,8 @@ pub(in crate::operator) enum Request {
     DoubtOwners(Yielded),
     /// Another replica hears this holder, and can take the group.
     Vouched { group: GroupName, pod: Arc<str> },
-    /// Claim the groups without an owner.
-    AskForClaims,
+    /// A heartbeat succeeded, or groups can be claimed that could not be before.
+    Heartbeat,
     /// An outage is over. The next one is reported again, by replicas that do not own the group too.
     OutageOver,
     /// The watches may work better or worse than before.

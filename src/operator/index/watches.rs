@@ -19,7 +19,7 @@ impl Index {
         if had_failed || self.lock.outage().is_some() {
             self.touch_all();
         }
-        requests.extend([Request::WatchesChanged, Request::AskForClaims]);
+        requests.extend([Request::WatchesChanged, Request::Heartbeat]);
     }
 
     pub(super) fn watch_failed(

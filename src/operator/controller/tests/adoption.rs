@@ -52,7 +52,7 @@ fn an_adoption_keeps_the_holder_and_its_term() {
     bench.claim(bench.own);
     bench.turn();
     let election = election(&bench, 0);
-    assert!(election.is_owned() && *election.phase() == Phase::Stable && !election.busy());
+    assert!(election.is_at_work() && *election.phase() == Phase::Stable && !election.busy());
     assert_eq!((election.holder().cloned(), election.row().token), (held, term.token.get()));
     assert_eq!(*election.declared(), declared);
 }
@@ -75,7 +75,7 @@ fn a_replica_that_stops_begins_no_change_of_holder() {
 fn the_answer_to_a_second_claim_does_not_begin_the_election_anew() {
     let mut bench = listed(1);
     bench.settle();
-    let since = |bench: &Bench| bench.view(&name(0)).group.owned_since;
+    let since = |bench: &Bench| bench.view(&name(0)).group.ownership.ours_since();
     let before = since(&bench);
     bench.now += s(1);
     bench.claim(bench.own);

@@ -15,9 +15,9 @@ use crate::{
         bench::{TOKEN, holder, pod_ref},
         effect::row_of,
         lock_view::LockNews,
-        opinion::{Opinion, What},
         trouble::Trouble,
     },
+    ownership::{Opinion, What},
 };
 
 /// Heartbeats, each after a second.
@@ -29,8 +29,16 @@ fn beats(bench: &mut Bench, others: &[Peer], count: u64) {
     }
 }
 
-/// The replica becomes the owner of the group, and finds a term that another one granted and did not declare. There is
-/// no evidence on its holder, so nothing is under way.
+/// No other replica claims the group, so this one does, and becomes the owner.
+fn take(bench: &mut Bench, others: &[Peer]) {
+    beats(bench, others, 3);
+    bench.claim(bench.own);
+    bench.turn();
+    assert!(owns(bench, 0));
+}
+
+/// The election of a group that the replica owns restarts, and finds a term that another replica granted and did not
+/// declare. There is no evidence on its holder, so nothing is under way.
 fn resume(bench: &mut Bench) {
     let term = LockRow {
         token: Token::new(TOKEN + 1),
@@ -55,12 +63,9 @@ fn a_group_at_rest_goes_to_the_replica_that_it_falls_to_and_one_in_the_middle_of
     let other = elsewhere();
     for changing in [false, true] {
         let mut bench = listed(1);
-        bench.beat(std::slice::from_ref(&other), Yielded::None);
-        bench.turn();
+        take(&mut bench, std::slice::from_ref(&other));
         if changing {
             resume(&mut bench);
-        } else {
-            bench.claim(bench.own);
         }
         bench.turn();
         bench.report(&name(0));
@@ -75,10 +80,7 @@ fn a_group_at_rest_goes_to_the_replica_that_it_falls_to_and_one_in_the_middle_of
 fn a_group_stays_for_one_ttl_after_an_outage_of_the_database() {
     let others = [elsewhere()];
     let mut bench = listed(1);
-    bench.beat(&others, Yielded::None);
-    bench.turn();
-    bench.claim(bench.own);
-    bench.turn();
+    take(&mut bench, &others);
     bench.report(&name(0));
     beats(&mut bench, &others, 3);
     let detail = "the server restarts".to_owned();
@@ -119,7 +121,7 @@ impl DeafOwner {
         this.bench.list_groups(vec![object]);
         this.lease(0);
         let others = [this.other.clone()];
-        beats(&mut this.bench, &others, 1);
+        beats(&mut this.bench, &others, 3);
         let of_other = answered(0, Claimed::By { session: this.other.session });
         this.bench.take(Message::Claimed { session: this.bench.own, answers: vec![of_other] });
         // The other one asks about the holder. This one hears it, offers to take the group, and gets it.
@@ -211,9 +213,10 @@ fn a_group_that_could_not_be_given_up_has_not_moved() {
         assert!(owner.owns_after(58) && !owner.owns_after(4));
         let groups = if failed { vec![name(0)] } else { Vec::new() };
         owner.bench.take(Message::NotGiven(groups));
-        owner.bench.claim(owner.bench.own);
-        owner.bench.turn();
-        assert!(owns(&owner.bench, 0));
+        // It is not claimed back at once.
+        let others = [owner.other.clone()];
+        beats(&mut owner.bench, &others, 5);
+        take(&mut owner.bench, &others);
         assert_eq!(owner.owns_after(8), !failed);
     }
 }
@@ -252,16 +255,9 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
         bench.list_groups(vec![object]);
         let gone = bench.pod(0, 0, true);
         bench.take(Message::Pod(None, watcher::Event::Delete(gone)));
-        bench.beat(others, Yielded::None);
-        let free = LockRow { holder: None, ..row(0, bench.own) };
-        bench.within(|controller, now| {
-            let world = controller.prepare(&name(0), now).expect("the group");
-            controller.step(
-                &name(0),
-                Event::Owned { seed: Uuid::nil(), row: Some(row_of(free)), world },
-                now,
-            );
-        });
+        beats(&mut bench, others, 3);
+        let free = answered(0, Claimed::Ours(LockRow { holder: None, ..row(0, bench.own) }));
+        bench.take(Message::Claimed { session: bench.own, answers: vec![free] });
         for _ in 0..8 {
             bench.now += s(1);
             bench.probe(0, 1, failed);

@@ -12,9 +12,9 @@ use crate::{
     election::{Group as Election, Phase},
     operator::{
         bench::{Bench, answered, group, name, row},
-        lock_view::Yielded,
         message::Message,
     },
+    ownership::Yielded,
 };
 
 const SESSION_TTL: Duration = Duration::from_secs(4);

@@ -87,15 +87,15 @@ fn a_lost_session_and_other_living_sessions_concern_all_groups() {
     case.beat(own, &[own]);
     assert_eq!(case.dirty(), ["web"]);
     let requests = case.beat(own, &[own]);
-    assert!(matches!(requests[..], [Request::AskForClaims]), "{requests:?}");
+    assert!(matches!(requests[..], [Request::Heartbeat]), "{requests:?}");
     assert_eq!(case.dirty(), [""; 0], "all is as before");
     case.beat(own, &[own, other]);
     assert_eq!(case.dirty(), ["web"]);
     let requests = case.apply(Event::Lock(LockNews::Lost));
-    assert!(matches!(requests[..], [Request::SessionEnded]) && case.index.lock().own().is_none());
+    assert!(matches!(requests[..], [Request::SessionEnded]) && case.index.sessions().own().is_none());
     let again = SessionId::new();
     assert!(matches!(case.beat(again, &[again])[0], Request::SessionEnded));
-    assert_eq!(case.index.lock().own(), Some(again));
+    assert_eq!(case.index.sessions().own(), Some(again));
 }
 
 #[test]

@@ -18,14 +18,8 @@ use crate::{
     api::{HoldConnection, Reason, Role, Sighting},
     election::Standing,
     health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep, VoidCause},
-    operator::{
-        coverage::ProbeCoverage,
-        lock_view::{LockNews, Yielded},
-        object::GroupName,
-        opinion::{Opinion, What},
-        probing::Probing,
-        watch_health::Watched,
-    },
+    operator::{coverage::ProbeCoverage, lock_view::LockNews, object::GroupName, watch_health::Watched},
+    ownership::{Opinion, Probing, What, Yielded},
     routing::RoleLabelUse,
 };
 use leadergroup_lock::{LockError, Peer, SessionId};

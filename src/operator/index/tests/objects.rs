@@ -95,7 +95,7 @@ fn what_a_relist_does_not_contain_is_gone() {
     }
     let requests = case.apply(Event::Pod(None, watcher::Event::InitDone));
     assert_eq!(stopped(&requests), ["a"]);
-    assert!(requests.iter().any(|request| matches!(request, Request::AskForClaims)));
+    assert!(requests.iter().any(|request| matches!(request, Request::Heartbeat)));
     assert_eq!((case.dirty(), case.seen("web").len()), (vec!["web".to_owned()], 1));
     for event in [watcher::Event::Init, watcher::Event::InitApply(sighting(web))] {
         case.apply(Event::Group(None, event));

@@ -17,31 +17,35 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// A question about pods, or the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Opinion {
-    pub(super) what: What,
+pub struct Opinion {
+    /// Whether it is a question or an answer.
+    pub what: What,
     /// The UIDs of the pods.
-    pub(super) pods: Vec<Arc<str>>,
+    pub pods: Vec<Arc<str>>,
 }
 
 /// What a replica says of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub enum What {
     /// It does not hear them: who does? If it is `blind`, the cause is its own, such as a network that reaches no other
     /// node, and another replica may also answer that they do not work.
-    Ask { blind: bool },
+    Ask {
+        /// Whether the cause is its own.
+        blind: bool,
+    },
     /// It hears them, and would own their groups.
     Vouch,
 }
 
 impl Opinion {
     /// The messages with which this replica says this; none if there are no pods.
-    pub(super) fn messages(&self, from: SessionId) -> impl Iterator<Item = String> + use<'_> {
+    pub fn messages(&self, from: SessionId) -> impl Iterator<Item = String> + use<'_> {
         let head = format!("{} {from}", self.what.word());
         self.pods.chunks(MOST_PODS).map(move |pods| format!("{head} {}", pods.join(" ")))
     }
 
     /// Reads a message, and which replica has sent it. None if that one is of a newer version.
-    pub(super) fn read(message: &str) -> Option<(SessionId, Self)> {
+    pub fn read(message: &str) -> Option<(SessionId, Self)> {
         let mut words = message.split(' ');
         let what = What::of(words.next()?)?;
         let from = words.next()?.parse::<uuid::Uuid>().ok()?.into();
@@ -67,7 +71,7 @@ impl What {
 
 /// What is still to be told to the other replicas.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub struct Untold {
     /// Pods that they are asked about, and whether this replica is blind.
     questions: BTreeMap<Arc<str>, bool>,
     /// Pods that this replica vouches for.
@@ -77,22 +81,24 @@ pub(super) struct Untold {
 }
 
 impl Untold {
-    pub(super) fn ask(&mut self, pod: Arc<str>, blind: bool) {
+    /// The others are to be asked about this pod.
+    pub fn ask(&mut self, pod: Arc<str>, blind: bool) {
         self.questions.insert(pod, blind);
     }
 
-    pub(super) fn vouch(&mut self, pod: Arc<str>) {
+    /// The others are to be told that this replica hears this pod.
+    pub fn vouch(&mut self, pod: Arc<str>) {
         self.vouched.insert(pod);
     }
 
     /// When the next statement is due.
-    pub(super) fn due(&self) -> Option<Duration> {
+    pub fn due(&self) -> Option<Duration> {
         let waits = !self.questions.is_empty() || !self.vouched.is_empty();
         waits.then(|| self.told_at + PAUSE)
     }
 
     /// Takes everything that waits to be sent.
-    pub(super) fn take(&mut self, now: Duration) -> [Opinion; 3] {
+    pub fn take(&mut self, now: Duration) -> [Opinion; 3] {
         let Self { questions, vouched, .. } =
             std::mem::replace(self, Self { told_at: now, ..Self::default() });
         let asked = |wanted: bool| Opinion {

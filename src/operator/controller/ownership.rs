@@ -1,0 +1,356 @@
+//! Carries out what the ownership of the groups asks for: claiming groups, giving them away, and what replicas ask each
+//! other about holders. Nothing waits for an answer of another replica: without one, silence counts after the ttl.
+
+use std::{sync::Arc, time::Duration};
+
+use leadergroup_lock::{Claimed, Key, LockRow, SessionId};
+use uuid::Uuid;
+
+use super::Controller;
+use crate::{
+    election::{self, Event as Election},
+    operator::{
+        claim::{Answered, LARGEST_CLAIM, claim, settle},
+        effect::row_of,
+        group::Group,
+        index::{self, Index, IndexedGroup},
+        message::Message,
+        object::GroupName,
+        queue::Urgency,
+        trouble::Trouble,
+    },
+    ownership::{
+        Answer, Effect, Event, Failure, Inside, Opinion, Outside, Phase, Replica, Room, Why, Yielded,
+    },
+};
+
+/// Groups that are given away, and why.
+type Given = Vec<(GroupName, Key, Why)>;
+
+/// This replica and the others, for a step of a group's ownership.
+pub(super) fn of_replica(index: &Index, ttl: Duration, stopping: bool) -> Replica<'_> {
+    Replica { sessions: index.sessions(), ttl, stopping }
+}
+
+impl Controller {
+    /// Shows an event to the ownership of a group, and carries out what it asks for.
+    pub(super) fn own(&mut self, name: &GroupName, event: Event<'_>, now: Duration) {
+        let replica = of_replica(&self.index, self.session_ttl, self.draining);
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let before = group.ownership.owner();
+        let effect = group.ownership.step(event, replica, now);
+        if group.ownership.owner() != before {
+            // Which pods are probed depends on it.
+            self.index.touch(name);
+        }
+        match effect {
+            None | Some(Effect::Claim) => {}
+            Some(Effect::Settle(claimed)) => self.settle(name, claimed),
+            Some(Effect::Adopt(row)) => self.adopt(name, *row, now),
+            Some(Effect::Disown) => self.step(name, Election::Disowned, now),
+            Some(Effect::Give(why)) => {
+                let key = self.groups.get(name).map(|group| group.record().key.clone());
+                self.give(key.into_iter().map(|key| (name.clone(), key, why)).collect(), now);
+            }
+            Some(Effect::Taken) => self.batches.taken(),
+            Some(Effect::Bury) => self.step(name, Election::Buried, now),
+            Some(Effect::ReportNewer(protocol)) => self.failed_to_claim(
+                name,
+                Trouble::Lock(format!(
+                    "a newer operator (lock protocol {protocol}) has taken this group; upgrade this replica"
+                )),
+                now,
+            ),
+            Some(Effect::Ask { pod, blind }) => self.untold.ask(pod, blind),
+            Some(Effect::Vouch(pod)) => self.untold.vouch(pod),
+            Some(Effect::Rely(pod)) => self.index.relies_on_others(name, &pod, now),
+        }
+    }
+
+    /// A heartbeat succeeded: every group that this replica does not own may be claimed, and some of those that it owns
+    /// may be given away.
+    pub(super) fn heartbeat(&mut self, now: Duration) {
+        let others = self.groups.values().filter(|group| !group.is_owned());
+        others.for_each(|group| self.unclaimed.add(&group.record().key, &group.record().name));
+        let given = self.away(now);
+        for why in [Why::HeardElsewhere, Why::JudgesNone, Why::FallsElsewhere] {
+            let given: Given = given.iter().filter(|(_, _, reason)| *reason == why).cloned().collect();
+            let Some((first, ..)) = given.first() else { continue };
+            announce(why, given.len(), first);
+            if why == Why::FallsElsewhere {
+                self.batches.given(now);
+            }
+            self.give(given, now);
+        }
+    }
+
+    /// The groups that are given away at this heartbeat.
+    fn away(&mut self, now: Duration) -> Given {
+        let replica = of_replica(&self.index, self.session_ttl, self.draining);
+        if replica.may_act().is_none() {
+            return Given::new();
+        }
+        let unanswered = self.groups.values().any(|group| group.ownership.is_given());
+        let mut room = self.batches.room(unanswered, replica, now);
+        let mut given = Given::new();
+        for (name, group) in self.groups.iter_mut().filter(|(_, group)| group.is_at_rest()) {
+            let record = group.record().clone();
+            let event = Event::Beat(inside(group, &record.key, &self.index, room, now));
+            if let Some(Effect::Give(why)) = group.ownership.step(event, replica, now) {
+                room.take(why);
+                given.push((name.clone(), record.key.clone(), why));
+            }
+        }
+        given
+    }
+
+    /// Ends the elections of these groups, and gives their claims up.
+    fn give(&mut self, given: Given, now: Duration) {
+        for (name, ..) in &given {
+            self.index.touch(name);
+            self.step(name, Election::Disowned, now);
+        }
+        let Some(own) = self.index.sessions().own() else { return };
+        let (names, keys): (Vec<GroupName>, Vec<Key>) =
+            given.into_iter().map(|(name, key, _)| (name, key)).unzip();
+        self.executor.start(Urgency::AtOnce, move |context| async move {
+            let given = context.store.unclaim(own, &keys).await;
+            let failed =
+                given.inspect_err(|error| tracing::debug!(%error, "could not give groups to other replicas"));
+            Message::NotGiven(if failed.is_err() { names } else { Vec::new() })
+        });
+    }
+
+    /// These groups could not be given away.
+    pub(super) fn not_given(&mut self, groups: &[GroupName], now: Duration) {
+        for name in groups {
+            self.own(name, Event::NotGiven, now);
+        }
+    }
+
+    /// Claims the groups that have no owner and fall to this replica.
+    pub(super) fn claim(&mut self, now: Duration) {
+        let replica = of_replica(&self.index, self.session_ttl, self.draining);
+        let Some(own) = replica.may_act().filter(|_| !self.claiming) else { return };
+        let mut changed = Vec::new();
+        let claims = self.unclaimed.take(LARGEST_CLAIM, |name| {
+            let group = self.groups.get_mut(name)?;
+            let record = group.record().clone();
+            // A group that cannot be decoded is left to a replica that can.
+            let undecodable = self.index.group(name).is_some_and(IndexedGroup::is_undecodable);
+            if !self.index.allows_claim(name, now) || (undecodable && !record.is_deleting()) {
+                return None;
+            }
+            let before = group.ownership.owner();
+            let event = Event::Turn(Outside {
+                key: &record.key,
+                holder_node: self.index.holder_node(name),
+                deaf: group.election().is_deaf_to_holder(),
+            });
+            let effect = group.ownership.step(event, replica, now);
+            if group.ownership.owner() != before {
+                // Which pods are probed depends on it.
+                changed.push(name.clone());
+            }
+            effect.map(|_| record)
+        });
+        for name in changed {
+            self.index.touch(&name);
+        }
+        if claims.is_empty() {
+            return;
+        }
+        self.claiming = true;
+        self.executor.start(Urgency::AtOnce, move |context| async move {
+            Message::Claimed {
+                session: own,
+                answers: claim(&context.store, &context.keys, own, &claims).await,
+            }
+        });
+    }
+
+    /// Settles a claim that needs a read, and perhaps the finalizer.
+    fn settle(&mut self, name: &GroupName, claimed: Box<Claimed>) {
+        let Some(session) = self.index.sessions().own() else { return };
+        let Some(record) = self.groups.get(name).map(|group| group.record().clone()) else { return };
+        self.executor.start_in(&name.namespace, Urgency::Routine, move |context| async move {
+            let answer = settle(&context.store, &context.router, session, &record, claimed).await;
+            Message::Settled { session, answer: Box::new(answer) }
+        });
+    }
+
+    /// A claim was answered.
+    pub(super) fn claimed(&mut self, session: SessionId, answered: Answered, now: Duration) {
+        let Answered { name, uid, answer, object } = answered;
+        if !self.is_current(&name, &uid) {
+            return;
+        }
+        if let Some(object) = object {
+            self.apply(index::Event::GroupRead(*object), now);
+        }
+        self.index.touch(&name);
+        let is_current = self.index.sessions().own() == Some(session);
+        let Some(group) = self.sync(&name) else { return };
+        let counts = is_current && matches!(group.ownership.phase(), Phase::Claiming { .. });
+        if counts && !matches!(answer, Ok(Answer::Unsettled(_))) {
+            group.report.spoken &= answer.is_err();
+        }
+        let answer = answer.map_err(|trouble| {
+            let waits = matches!(trouble, Trouble::Unreachable(_) | Trouble::Refused(_));
+            if counts {
+                self.failed_to_claim(&name, trouble, now);
+            }
+            Failure { waits }
+        });
+        self.own(&name, Event::Answered(session, answer), now);
+    }
+
+    fn failed_to_claim(&mut self, name: &GroupName, trouble: Trouble, now: Duration) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if group.trouble.as_ref() == Some(&trouble) {
+            return;
+        }
+        if self.causes.is_new(&trouble, now) {
+            tracing::warn!(group = %name, ?trouble, "could not take the group over; trying again");
+        }
+        group.trouble = Some(trouble);
+    }
+
+    /// Begins to work for a group.
+    fn adopt(&mut self, name: &GroupName, row: LockRow, now: Duration) {
+        if let Some(group) = self.groups.get_mut(name) {
+            group.trouble = None;
+        }
+        let Some(world) = self.prepare(name, now) else { return };
+        let row = row_of(row);
+        if row.token > 0 {
+            self.executor.metrics().adoption();
+        }
+        // Without a finalizer the group could be deleted and leave its labels behind. Reading the group adds it.
+        let has_finalizer = self.index.group(name).is_some_and(|group| group.record().has_finalizer());
+        let row = has_finalizer.then_some(row);
+        self.step(name, Election::Owned { seed: Uuid::new_v4(), row, world }, now);
+    }
+
+    /// The owners of these groups may have given them up although their sessions are alive.
+    pub(super) fn given_up(&mut self, yielded: &Yielded, now: Duration) {
+        let replica = of_replica(&self.index, self.session_ttl, self.draining);
+        let concerned = self.groups.values_mut().filter(|group| yielded.concerns(&group.record().key));
+        concerned.for_each(|group| {
+            group.ownership.step(Event::GivenUp, replica, now);
+        });
+    }
+
+    fn owned(&self) -> Vec<GroupName> {
+        let owned = self.groups.iter().filter(|(_, group)| group.is_owned());
+        owned.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The session ended: other replicas may own what this one owned.
+    pub(super) fn session_ended(&mut self, now: Duration) {
+        for name in self.owned() {
+            self.own(&name, Event::SessionEnded, now);
+        }
+    }
+
+    /// The database may have lost commits: the rows of all owned groups are read again.
+    pub(super) fn doubt_rows(&mut self, now: Duration) {
+        for name in self.owned() {
+            self.step(&name, Election::Doubt, now);
+        }
+    }
+
+    /// Another replica asks about this holder, which this one hears.
+    pub(super) fn heard(&mut self, name: &GroupName, pod: Arc<str>, now: Duration) {
+        let undecodable = self.index.group(name).is_none_or(IndexedGroup::is_undecodable);
+        if undecodable || !self.index.allows_claim(name, now) {
+            return;
+        }
+        let Some(group) = self.groups.get(name) else { return };
+        let ttl = group.record().object.spec.lock.ttl.0;
+        self.own(name, Event::Heard { pod, ttl }, now);
+    }
+
+    /// Another replica has asked or answered.
+    pub(super) fn told(&mut self, message: &str, now: Duration) {
+        if let Some((from, opinion)) = Opinion::read(message) {
+            self.apply(index::Event::Opinion(from, opinion), now);
+        }
+    }
+
+    /// Tells the other replicas what there is to tell.
+    pub(super) fn tell(&mut self, now: Duration) {
+        if self.untold.due().is_none_or(|due| now < due) {
+            return;
+        }
+        let sessions = self.index.sessions();
+        let own = sessions.own().filter(|_| sessions.answers_since().is_some());
+        let opinions = self.untold.take(now);
+        let Some(own) = own else { return };
+        let messages: Vec<String> = opinions.iter().flat_map(|opinion| opinion.messages(own)).collect();
+        let peers = self.peers.clone();
+        self.executor.start_silent(Urgency::AtOnce, |context| async move {
+            if let Err(error) = context.store.tell(&peers, &messages).await {
+                tracing::debug!(%error, "could not ask or answer the other replicas");
+            }
+        });
+    }
+}
+
+/// What matters of a group at rest.
+fn inside<'a>(group: &Group, key: &'a Key, index: &'a Index, room: Room, now: Duration) -> Inside<'a> {
+    let (election, name) = (group.election(), &group.record().name);
+    let has_holder = election.holder().is_some();
+    let heard_elsewhere = election.is_heard_elsewhere();
+    Inside {
+        key,
+        holder_node: index.holder_node(name),
+        has_holder,
+        held_since: group.held_since,
+        reported: group.is_reported(),
+        unreportable: group.report.trouble.is_some(),
+        heard_elsewhere,
+        blind: heard_elsewhere && index.is_blind_to_holder(name, now),
+        judges_none: !has_holder && index.judges_no_pod(name, now),
+        room,
+    }
+}
+
+fn announce(why: Why, groups: usize, first: &GroupName) {
+    match why {
+        Why::FallsElsewhere => tracing::debug!(groups, "giving groups to the replicas that they fall to"),
+        Why::HeardElsewhere => tracing::warn!(
+            groups,
+            group = %first,
+            "another replica hears active pods that this one does not hear: giving their groups to it. Check the network \
+             between the nodes, and NetworkPolicies"
+        ),
+        Why::JudgesNone => tracing::warn!(
+            groups,
+            group = %first,
+            "this replica can probe none of the pods of groups without an active pod: giving the groups to other replicas. \
+             The condition Probed says why"
+        ),
+        Why::Undecodable => {}
+    }
+}
+
+impl Group {
+    /// Whether this replica owns the group, nothing is under way and nothing is wrong, so that another replica can
+    /// continue as well as this one.
+    fn is_at_rest(&self) -> bool {
+        let election = self.election();
+        self.is_owned()
+            && *election.phase() == election::Phase::Stable
+            && !election.busy()
+            && (election.holder().is_none() || election.has_healthy_active())
+            && !self.record().is_deleting()
+            && self.trouble.is_none()
+    }
+
+    /// Whether the status says all that this replica knows. Another one cannot report what this one has seen.
+    fn is_reported(&self) -> bool {
+        let report = &self.report;
+        !report.writing && !report.queued && report.rendered.is_some()
+    }
+}
