@@ -36,7 +36,7 @@ if [[ ${1:-} == computing ]]; then
     step "generated changes of the $room" scripts/cargo-mutants.sh run "$room" --shard $((NIGHT % 96))/96
   done
   step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$NIGHT" LEADERGROUP_MODEL_TIMES=5 \
-    cargo test -p leadergroup-lock --test lock model
+    cargo test --workspace --test lock -- model hostile
   step "untrusted input" env CASES="${CASES:-20000}" SEED="$NIGHT" make fuzz
   exit "$failed"
 fi

@@ -78,14 +78,27 @@ $$;
 -- Begins a new era by hand. For database files that were restored as they were: nothing in them shows that commits were
 -- lost.
 create function leadergroup.begin_era(token_floor bigint default 0) returns bigint
-language sql volatile
-begin atomic
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    -- A floor is never lowered again. Above this one there is no room for later tokens: JSON readers distinguish
+    -- integers up to twice as much, and the operator ignores tokens that are larger.
+    most constant bigint := 1::bigint << 52;
+    step constant bigint := 1 + floor(random() * 1000)::bigint;
+    begun bigint;
+begin
+    if begin_era.token_floor not between 0 and most then
+        raise exception 'leadergroup.begin_era: the floor % is not between 0 and %', begin_era.token_floor, most
+            using errcode = 'invalid_parameter_value', hint = 'Name a number above all tokens that a store has seen.';
+    end if;
     update leadergroup.meta as m
-    set era = m.era + s.step, era_id = gen_random_uuid(), quarantine = true,
-        token_floor = greatest(m.token_floor + sign(m.token_floor)::bigint * s.step * 1000000, begin_era.token_floor)
-    from (select 1 + floor(random() * 1000)::bigint as step) as s
-    returning m.era;
-end;
+    set era = m.era + step, era_id = gen_random_uuid(), quarantine = true,
+        token_floor = greatest(m.token_floor + sign(m.token_floor)::bigint * step * 1000000, begin_era.token_floor)
+    returning m.era into begun;
+    return begun;
+end
+$$;
 
 comment on function leadergroup.begin_era(bigint) is
     'Makes all later tokens larger than any that may have been granted and lost. For a database whose files were '

@@ -34,6 +34,8 @@ create table leadergroup.lock (
     lock_timestamp timestamptz not null default clock_timestamp(),
     -- Why the last term ended.
     end_reason text collate "C",
+    -- A longer key may fit into the index of the locks and not into that of the terms: its first term could not end.
+    constraint key_of_1_to_2000_bytes check (octet_length(key) between 1 and 2000),
     constraint sound check (
         (holder_uid is null) = (holder_namespace is null) and (holder_uid is null) = (holder_name is null)
         and (not tombstone or holder_uid is null)

@@ -75,7 +75,7 @@ begin
          look.holder_session, look.holder_ttl_ms, look.holder_silent_ms
     from (
         select min(w.id) as place from leadergroup.waiter as w
-        where w.key = look.key and w.grant_id = look.grant_id
+        where w.key = look.key and w.grant_id = look.grant_id and w.session = look.session
     ) as p
     left join leadergroup.lock as l on l.key = look.key
     left join leadergroup.session as h on h.id = l.session;

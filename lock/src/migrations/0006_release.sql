@@ -183,6 +183,11 @@ begin
         raise exception 'leadergroup.release: key, token and reason are required'
             using errcode = 'null_value_not_allowed';
     end if;
+    if release.session is null then
+        -- No session is alive; without one, leadergroup.end_hold would end the term by force, whoever holds the key.
+        return query select 1::bigint, 'dead', null::uuid, null::uuid, null::text, null::integer, null::text;
+        return;
+    end if;
     return query select 1::bigint, e.* from leadergroup.end_hold(release.session, q.key, q.token, q.reason) as e;
 end
 $$;
@@ -209,7 +214,8 @@ begin
         on conflict on constraint lock_pkey do nothing;
         perform from leadergroup.lock as l where l.key = give_up.key for no key update;
     end if;
-    delete from leadergroup.waiter as w where w.key = give_up.key and w.grant_id = give_up.grant_id;
+    delete from leadergroup.waiter as w
+    where w.key = give_up.key and w.grant_id = give_up.grant_id and w.session = give_up.session;
     select l.token into granted from leadergroup.lock as l
     where l.key = give_up.key and l.session = give_up.session and l.grant_id = give_up.grant_id;
     if found then

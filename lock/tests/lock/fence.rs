@@ -25,13 +25,18 @@ pub const SERIALIZATION_FAILURE: &str = "40001";
 /// The application's own role, which may only call the function. The lock's role is a member of it, and may therefore
 /// end its transactions.
 pub async fn application(database: &Database) -> Application {
-    let role = format!("bank_{}", database.name);
+    application_of(database, "bank").await
+}
+
+/// The same of another name.
+pub async fn application_of(database: &Database, name: &str) -> Application {
+    let role = format!("{name}_{}", database.name);
     database
         .sql(&format!(
             "create role {role} login password '{PASSWORD}';
              grant {role} to {ROLE};
              grant usage on schema leadergroup to {role};
-             create schema bank authorization {role}"
+             create schema {name} authorization {role}"
         ))
         .await;
     Application { url: database.url().replace(&format!("{ROLE}:"), &format!("{role}:")), role }

@@ -28,6 +28,7 @@ mod grants;
 mod hold_contract;
 mod hold_model;
 mod holders;
+mod hostile;
 mod hosts;
 mod listening;
 mod model;
