@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, api::ListParams};
 use leadergroup_e2e::{
     random_faults::{Replica, Target, Targets},
     scenario::{Active, STARTED, Scenario, eventually, is_ready},
@@ -80,10 +80,16 @@ pub(super) async fn served(s: &Scenario, groups: u64) -> Result<()> {
     .await
 }
 
-/// Waits until every group has all its pods, and all of them are Ready.
+/// Waits until every group has all its pods, all of them are Ready, and Kubernetes is about to evict none: a node that
+/// was away keeps its taint for a moment.
 pub(super) async fn whole(s: &Scenario, groups: u64) -> Result<()> {
     let wanted = usize::try_from(groups)? * usize::try_from(REPLICAS)?;
     eventually("all pods of all groups to be Ready", STARTED, async || {
+        for node in Api::<Node>::all(s.stage.kube.clone()).list(&ListParams::default()).await? {
+            let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            let evicts = taints.iter().any(|taint| taint.effect == "NoExecute");
+            ensure!(!evicts, "{:?} has the taints {taints:?}", node.metadata.name);
+        }
         let mut pods = s.pods().list(&ListParams::default()).await?.items;
         pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
         let unready: Vec<_> =
