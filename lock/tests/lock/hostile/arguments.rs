@@ -230,7 +230,7 @@ impl Facts<'_> {
                 Some(self.object(objects.first().expect("there is one")).to_string())
             }
             Argument::Objects(objects) => {
-                Some(Value::from_iter(objects.iter().map(|object| self.object(object))).to_string())
+                Some(objects.iter().map(|object| self.object(object)).collect::<Value>().to_string())
             }
         }
     }

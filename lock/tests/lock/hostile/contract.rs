@@ -159,8 +159,7 @@ impl Case<'_> {
         for change in self.before.changes(self.after) {
             check!(self.sound(&change), "no call may change this: {change:#?}");
             let allowed = match (outcome, kind) {
-                (Err(_), _) => false,
-                (Ok(_), Kind::Harmless) => false,
+                (Err(_), _) | (Ok(_), Kind::Harmless) => false,
                 (Ok(_), Kind::Marks) => self.marks(&change),
                 (Ok(_), Kind::Protocol) => call.caller == Caller::Program && self.protocol(&change),
                 (Ok(_), Kind::Internal) => call.caller == Caller::Program,
@@ -427,7 +426,7 @@ impl Case<'_> {
             "set_ttl" => {
                 let session = own.and_then(|own| self.before.sessions.get(&own));
                 let later = session.is_some_and(|session| call.number("change") >= Some(session.ttl_change));
-                check!(!answers.is_empty() == (lives && later), "whether it took effect");
+                check!(answers.is_empty() != (lives && later), "whether it took effect");
             }
             "mark_dead" => {
                 let marked = answers.iter().filter(|answer| answer["marked"] == true);

@@ -127,10 +127,10 @@ async fn each_function_can_be_called_by_those_who_may() {
             let may = by == Caller::Program || matches!(function.kind, Kind::Harmless | Kind::Marks);
             match outcome {
                 Ok(answers) => {
-                    assert!(may && (function.name != "release" || answers[0]["verdict"] == "done"))
+                    assert!(may && (function.name != "release" || answers[0]["verdict"] == "done"));
                 }
                 Err(failure) => {
-                    assert!(!may && failure.code == "42501", "{by:?} {}: {failure:?}", function.name)
+                    assert!(!may && failure.code == "42501", "{by:?} {}: {failure:?}", function.name);
                 }
             }
         }
