@@ -98,7 +98,12 @@ impl Refusals {
 
     /// Whether the pod is not stamped for now.
     pub(super) fn bars_stamp(&self, uid: &str) -> bool {
-        self.stamps.get(uid).is_some_and(|entry| self.now < entry.due(LONGEST_PAUSE))
+        self.stamp_refusal(uid).is_some()
+    }
+
+    /// The refusal because of which the pod is not stamped for now.
+    pub(super) fn stamp_refusal(&self, uid: &str) -> Option<&Refused> {
+        self.stamps.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE))
     }
 
     /// Whether a promotion of the pod was refused, and the pause after it is over.

@@ -19,8 +19,8 @@ pub enum SwitchoverRefusal {
     NotEligible(String),
     /// No other pod could become active.
     NoCandidate,
-    /// The API server refuses to take the label off this pod, which is active.
-    HolderRefused(String),
+    /// The API server refuses to take the label off this pod, which is active, with these words.
+    HolderRefused(String, String),
     /// The group has no active pod that works, or may not change its holder for another reason.
     NotNow,
     /// The change was begun and could not be completed.
@@ -53,10 +53,10 @@ impl fmt::Display for SwitchoverRefusal {
                 "no other pod could become active now: check that one is ready, that its node is not cordoned, and \
                  that no rollout is about to delete it; the condition Redundant says more",
             ),
-            Self::HolderRefused(pod) => write!(
-                f,
-                "the API server refuses to take the active label off {pod}; the condition Redundant says why"
-            ),
+            // The pod stays active, so no condition says it for long.
+            Self::HolderRefused(pod, words) => {
+                write!(f, "the API server refuses to take the active label off {pod}: {words}")
+            }
             Self::NotNow => f.write_str(
                 "the group has no active pod that works, or could not change its holder; its condition Ready says why",
             ),

@@ -195,8 +195,8 @@ impl Group {
         if self.world.policy.paused {
             return Err(R::Paused);
         }
-        if self.refusals.bars_stamp(&holder.uid) {
-            return Err(R::HolderRefused(holder.name.clone()));
+        if let Some(refused) = self.refusals.stamp_refusal(&holder.uid) {
+            return Err(R::HolderRefused(holder.name.clone(), refused.message.clone()));
         }
         let Some(name) = &request.to else {
             let may = |member: &Member| self.may_follow(member, Reason::Switchover);

@@ -83,11 +83,12 @@ impl Member {
     }
 
     /// This pod, to be stripped under this token. Its version is that of the watch, unless what the watch shows could
-    /// forbid the write or make it unnecessary: a stamp of a later term, or the very marks of this one. Only a read
-    /// can tell whether that is so.
+    /// forbid the write or make it unnecessary: a stamp of a later term, or the very marks of this one, or the active
+    /// label with the stamp of another group. Only a read can tell whether that is so.
     pub(super) fn to_strip(&self, token: i64) -> PodAt {
         let later = self.stamped_by_us && self.stamp.is_some_and(|stamp| stamp > token);
-        self.at(!later && !self.is_standby_of(token))
+        let foreign = self.role == Role::Active && self.stamp.is_some() && !self.stamped_by_us;
+        self.at(!later && !foreign && !self.is_standby_of(token))
     }
 
     /// The same, to be stamped as a standby: an active pod is not.

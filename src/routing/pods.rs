@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    ResourceExt,
+    Resource as _, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::Value;
 
 use super::{
     GroupRef, Router, RoutingError, as_manager,
-    marks::{Marking, stamp_of},
+    marks::{Marking, Marks, stamp_of},
 };
-use crate::api::{FENCING_ANNOTATION, OnDelete, PodAt, PodRef, Role};
+use crate::api::{FENCING_ANNOTATION, LeaderGroupSpec, OnDelete, PodAt, PodRef, Role};
 
 /// The number of attempts to write one pod's role if the pod changes in between.
 const ATTEMPTS: usize = 8;
@@ -24,10 +24,11 @@ const PARALLEL: usize = 8;
 /// The result of a strip.
 #[derive(Debug)]
 pub enum Stripped {
-    /// None of the pods is labelled active. Contains the current versions of the pods that still exist, and whether
-    /// any was written.
+    /// None of the pods is labelled active for this group. Contains the current versions of the pods that still exist,
+    /// and whether any was written.
     Done(Vec<Pod>, bool),
-    /// A larger token was declared in the meantime: this decision is out of date.
+    /// A larger token was declared in the meantime, or a pod is active for another group, which selects it, too: this
+    /// decision is out of date.
     Outdated,
 }
 
@@ -197,12 +198,44 @@ impl Router {
         if settled || (active == Active::Leave && role == Role::Active) {
             return Ok(Found::Settled(Written::Already(Box::new(found))));
         }
+        if active == Active::Strip
+            && let Some(settled) = self.of_another(group, &found).await?
+        {
+            return Ok(Found::Settled(settled));
+        }
         // The stamp is larger than our token. Either a later term was declared and this decision is out of date, or the
         // operator did not write the stamp, and it is corrected.
         if stamped.is_some_and(|stamped| stamped > token) && self.declared_above(group, token).await? {
             return Ok(Found::Settled(Written::Outdated));
         }
         Ok(Found::Version(found.resource_version().unwrap_or_default()))
+    }
+
+    /// What a strip makes of a pod that another group has made active, and selects: nothing. If this group does not
+    /// select it any more, it has no active pod in it. Otherwise the decision is out of date: the watch of the groups
+    /// does not show the other one yet.
+    async fn of_another(&self, group: &GroupRef, pod: &Pod) -> Result<Option<Written>, RoutingError> {
+        let stamp = stamp_of(pod).filter(|stamp| stamp.group != group.uid);
+        let Some(stamp) = stamp.filter(|_| group.marks.role(pod) == Role::Active) else { return Ok(None) };
+        let (groups, all) = (self.groups(group), ListParams::default());
+        let found = self.call("list the groups", groups.list(&all)).await?;
+        // Another role label would not be this one. A group that cannot be decoded may have this one.
+        let selects = |spec: &LeaderGroupSpec| {
+            spec.selector.matches(pod.labels()) && Marks::from(&spec.routing) == group.marks
+        };
+        let is_of = |uid: &str| {
+            found.iter().any(|found| {
+                let meta = found.meta();
+                meta.uid.as_deref() == Some(uid)
+                    && meta.deletion_timestamp.is_none()
+                    && found.0.as_ref().map_or(true, |group| selects(&group.spec))
+            })
+        };
+        Ok(match (is_of(&stamp.group), is_of(&group.uid)) {
+            (false, _) => None,
+            (true, false) => Some(Written::Gone),
+            (true, true) => Some(Written::Outdated),
+        })
     }
 
     async fn declared_above(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {

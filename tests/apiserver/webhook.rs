@@ -2,12 +2,10 @@
 //! or hangs.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -57,27 +55,40 @@ pub struct Scope<'a> {
     pub timeout_seconds: u32,
 }
 
+/// A change of a pod that the API server has asked about.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub pod: String,
+    /// Its labels, and those that it is to have.
+    pub labels: [BTreeMap<String, String>; 2],
+    pub dry_run: bool,
+}
+
 /// A webhook and its configuration in the API server.
 pub struct Webhook {
     client: Client,
     namespace: String,
     answer: watch::Sender<Answer>,
-    asked: Arc<AtomicUsize>,
+    calls: Calls,
     server: AbortHandle,
 }
+
+type Calls = Arc<Mutex<Vec<Call>>>;
+/// A certificate and its key.
+type Pair = (Vec<u8>, Vec<u8>);
 
 impl Webhook {
     /// Starts a server on this address, which the API server must reach, and has it asked about all updates of these
     /// pods. Waits until that is so for `probe`, which is one of them. From then on it lets all changes pass.
     pub async fn start(client: Client, address: IpAddr, scope: &Scope<'_>, probe: &str) -> Result<Self> {
-        let (certificate, key) = certificate(address)?;
+        let (certificate, key) = certificate_for(address)?;
         let (answer, answers) = watch::channel(Answer::Deny(403));
-        let asked = Arc::default();
+        let calls = Calls::default();
         let listener = TcpListener::bind((address, 0)).await?;
         let url = format!("https://{}/", listener.local_addr()?);
-        let server = listen(listener, acceptor(&certificate, &key)?, answers, Arc::clone(&asked));
+        let server = listen(listener, acceptor(&certificate, &key)?, answers, Arc::clone(&calls));
         let server = tokio::spawn(server).abort_handle();
-        let this = Self { client, namespace: scope.namespace.to_owned(), answer, asked, server };
+        let this = Self { client, namespace: scope.namespace.to_owned(), answer, calls, server };
         let configuration = configuration(scope, &url, &certificate)?;
         let configurations = Api::all(this.client.clone());
         configurations
@@ -91,13 +102,18 @@ impl Webhook {
 
     /// From now on it answers this. Calls that hang are answered, too.
     pub fn set(&self, answer: Answer) {
-        self.asked.store(0, Ordering::SeqCst);
+        lock(&self.calls).clear();
         self.answer.send_replace(answer);
     }
 
-    /// How many calls have come since the answer was set.
+    /// The calls that have come since the answer was set, in their order.
+    pub fn calls(&self) -> Vec<Call> {
+        lock(&self.calls).clone()
+    }
+
+    /// How many there are.
     pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+        lock(&self.calls).len()
     }
 
     /// Removes it, and waits until `probe` can be changed again.
@@ -154,8 +170,20 @@ fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> Result<Val
     Ok(serde_json::from_value(configuration)?)
 }
 
+/// The same for all webhooks at this address.
+fn certificate_for(address: IpAddr) -> Result<Pair> {
+    static MADE: Mutex<BTreeMap<IpAddr, Pair>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(pair) = made.get(&address) {
+        return Ok(pair.clone());
+    }
+    let pair = certificate(address)?;
+    made.insert(address, pair.clone());
+    Ok(pair)
+}
+
 /// A certificate for this address that is its own authority, and its key.
-fn certificate(address: IpAddr) -> Result<(Vec<u8>, Vec<u8>)> {
+fn certificate(address: IpAddr) -> Result<Pair> {
     let folder = tempfile::tempdir()?;
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
@@ -193,21 +221,35 @@ fn acceptor(certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key)?)))
 }
 
+fn lock(calls: &Calls) -> std::sync::MutexGuard<'_, Vec<Call>> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn call(request: &Value) -> Call {
+    let labels =
+        |of: &str| serde_json::from_value(request[of]["metadata"]["labels"].clone()).unwrap_or_default();
+    Call {
+        pod: request["name"].as_str().unwrap_or_default().to_owned(),
+        labels: [labels("oldObject"), labels("object")],
+        dry_run: request["dryRun"] == true,
+    }
+}
+
 async fn listen(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     answers: watch::Receiver<Answer>,
-    asked: Arc<AtomicUsize>,
+    calls: Calls,
 ) {
     // Ends the calls under way with the server.
-    let mut calls = tokio::task::JoinSet::new();
+    let mut under_way = tokio::task::JoinSet::new();
     loop {
         let accepted: std::io::Result<(TcpStream, SocketAddr)> = listener.accept().await;
         let Ok((stream, _)) = accepted else { continue };
-        let (acceptor, answers, asked) = (acceptor.clone(), answers.clone(), Arc::clone(&asked));
+        let (acceptor, answers, calls) = (acceptor.clone(), answers.clone(), Arc::clone(&calls));
         // A call that ends early is the other side's business.
-        calls.spawn(async move { drop(reply(stream, acceptor, answers, &asked).await) });
-        while calls.try_join_next().is_some() {}
+        under_way.spawn(async move { drop(reply(stream, acceptor, answers, &calls).await) });
+        while under_way.try_join_next().is_some() {}
     }
 }
 
@@ -216,7 +258,7 @@ async fn reply(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     mut answers: watch::Receiver<Answer>,
-    asked: &AtomicUsize,
+    calls: &Calls,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(acceptor.accept(stream).await?);
     let (mut line, mut length) = (String::new(), 0);
@@ -229,7 +271,7 @@ async fn reply(
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
     let review: Value = serde_json::from_slice(&body)?;
-    asked.fetch_add(1, Ordering::SeqCst);
+    lock(calls).push(call(&review["request"]));
     let waited = answers.wait_for(|answer| *answer != Answer::Hang).await.map(|answer| *answer);
     let Ok(answer) = waited else { return Ok(()) };
     let mut response = json!({ "uid": review["request"]["uid"], "allowed": answer == Answer::Allow });

@@ -22,8 +22,10 @@ mod failover;
 mod groups;
 mod keys;
 mod kubelet;
+mod late;
 mod objects;
 mod opinion;
+mod overlap;
 mod paths;
 mod policies;
 #[path = "../../lock/tests/postgres/mod.rs"]
@@ -39,4 +41,5 @@ mod sessions;
 mod switchover;
 mod templates;
 mod versions;
+mod web;
 mod webhooks;

@@ -34,10 +34,14 @@ pub(crate) async fn condition(
     name: &str,
     kind: &str,
 ) -> (String, String, String) {
-    let group = groups.get(name).await.unwrap();
-    let conditions = group.data.pointer("/status/conditions").and_then(Value::as_array).cloned();
-    let found = conditions.unwrap_or_default().into_iter().find(|condition| condition["type"] == kind);
-    let text = |key: &str| found.as_ref().and_then(|it| it[key].as_str()).unwrap_or_default().to_owned();
+    condition_in(&groups.get(name).await.unwrap().data["status"], kind)
+}
+
+/// The same in this status.
+pub(crate) fn condition_in(status: &Value, kind: &str) -> (String, String, String) {
+    let mut all = status["conditions"].as_array().into_iter().flatten();
+    let found = all.find(|condition| condition["type"] == kind);
+    let text = |key: &str| found.and_then(|it| it[key].as_str()).unwrap_or_default().to_owned();
     (text("status"), text("reason"), text("message"))
 }
 

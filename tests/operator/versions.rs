@@ -65,6 +65,12 @@ impl<T: Clone + Send + 'static> Versions<T> {
         self.seen.lock().unwrap().clone()
     }
 
+    /// The last one of these versions so far.
+    pub(crate) fn last(&self, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
+        assert!(!self.watch.is_finished(), "the watch has failed");
+        self.seen.lock().unwrap().iter().rfind(|seen| is_wanted(seen)).cloned()
+    }
+
     pub(crate) fn forget(&self) {
         self.seen.lock().unwrap().clear();
     }

@@ -1,233 +1,300 @@
-//! Admission webhooks that deny, fail or hang when the operator changes pods.
+//! Admission webhooks that deny, fail or hang when the operator changes pods: what follows, and how often each is
+//! asked. A call of one that hangs takes the webhook's time limit, so the calls are counted, and no time is measured.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    time::{Duration, Instant},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
-};
-use leadergroup::api::ROLE_LABEL;
-use serde_json::{Value, json};
-use tokio::task::AbortHandle;
+use futures::future::join_all;
+use kube::{Client, api::DeleteParams};
+use serde_json::json;
 
 use crate::{
     apiserver::{
         ApiServer,
         webhook::{Answer, Scope, Webhook},
     },
-    kubelet::{active, keep_lease, report, run_pod},
-    objects::{condition, group, groups},
+    kubelet::{keep_lease, later},
     postgres::{self, eventually},
     replica::Operator,
+    web::{Asked, NEXT, OLD, OTHER, Web},
 };
 
-const PODS: [&str; 3] = ["web-0", "web-1", "web-2"];
+/// The time limit of a webhook that hangs, in seconds: a dry run waits for it.
+const SHORT: u32 = 1;
+/// That of a webhook that answers, however busy the machine is. Without an answer `Ignore` would let the change pass.
+const LONG: u32 = 30;
+/// The webhook's name, by which messages name it.
+const WEBHOOK: &str = "pods.webhook.test";
 
-/// The time limit of a webhook that hangs.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Why the holder is to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The kubelet reports that the active pod is not ready.
+    Failover,
+    /// A switchover to the next pod is requested.
+    ToNext,
+    /// A switchover is requested that names no pod.
+    ToAny,
+}
+use Cause::{Failover, ToAny, ToNext};
 
-/// A group of three pods at rest. Each pod has its name as the label `pod`.
-struct Stage {
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The next pod becomes active. A webhook that hangs delays each write by its time limit.
+    Follows,
+    /// The next pod does not become active, and another one does.
+    IsPassedOver,
+    /// The request is refused. The active pod stays, and the status names the pod and the webhook.
+    IsRefused,
+    /// The old holder keeps the label, and no other pod becomes active until it has lost it. The condition says so.
+    Waits,
+}
+use Then::{Follows, IsPassedOver, IsRefused, Waits};
+
+/// The pods that a webhook is asked about, and what follows each cause.
+type Column = (&'static [usize], &'static [(Cause, Then)]);
+
+/// For webhooks that let every change pass sooner or later.
+const PASSES: [Column; 3] = [
+    (&[NEXT], &[(Failover, Follows), (ToNext, Follows), (ToAny, Follows)]),
+    (&[OLD], &[(Failover, Follows), (ToNext, Follows)]),
+    (&[OLD, NEXT, OTHER], &[(Failover, Follows), (ToNext, Follows)]),
+];
+/// For webhooks because of which the API server refuses every change.
+const REFUSES: [Column; 3] = [
+    (&[NEXT], &[(Failover, IsPassedOver), (ToNext, IsRefused), (ToAny, IsPassedOver)]),
+    (&[OLD], &[(Failover, Waits), (ToNext, IsRefused)]),
+    (&[OLD, NEXT, OTHER], &[(Failover, Waits), (ToNext, IsRefused)]),
+];
+/// What a webhook answers, its `failurePolicy`, and what follows if it is asked about the next pod, about the old
+/// holder, or about all pods.
+const TABLE: [(Answer, &str, [Column; 3]); 6] = [
+    (Answer::Deny(403), "Fail", REFUSES),
+    (Answer::Deny(403), "Ignore", REFUSES),
+    (Answer::Fail, "Fail", REFUSES),
+    (Answer::Fail, "Ignore", PASSES),
+    (Answer::Hang, "Fail", REFUSES),
+    (Answer::Hang, "Ignore", PASSES),
+];
+
+/// A webhook, and a group for each cause.
+struct Cell {
+    /// What it is about, for messages.
+    what: String,
     client: Client,
     namespace: String,
-    groups: Api<DynamicObject>,
-    pods: Api<Pod>,
-    kubelet: AbortHandle,
-    operator: Operator,
-    _database: postgres::Database,
+    answer: Answer,
+    failure_policy: &'static str,
+    asked: &'static [usize],
+    webs: Vec<(Cause, Then, Web)>,
 }
 
-impl Stage {
-    async fn new(name: &'static str) -> Self {
-        let server = ApiServer::shared().await;
-        let client = server.client().await;
-        let namespace = server.namespace(name).await;
-        let (groups, pods) =
-            (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
-        let kubelet = keep_lease(client.clone(), name).await;
-        for pod in PODS {
-            run_pod(&pods, pod, name).await;
-            let labels = Patch::Merge(json!({ "metadata": { "labels": { "pod": pod } } }));
-            pods.patch(pod, &PatchParams::default(), &labels).await.unwrap();
+impl Cell {
+    async fn create(
+        client: &Client,
+        namespace: String,
+        node: &str,
+        (answer, failure_policy): (Answer, &'static str),
+        (asked, causes): Column,
+    ) -> Self {
+        let mut webs = Vec::new();
+        for (cause, then) in causes {
+            let name = format!("{cause:?}").to_lowercase();
+            webs.push((*cause, *then, Web::create(client, &namespace, &name, node, asked).await));
         }
-        let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
-        groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-        let (database, _store) = postgres::migrated().await;
-        let operator = Operator::start(server, &namespace, &database.url());
-        let stage = Self { client, namespace, groups, pods, kubelet, operator, _database: database };
-        stage.at_rest().await;
-        stage
+        let what = format!("{answer:?}, {failure_policy}, pods {asked:?}");
+        Self { what, client: client.clone(), namespace, answer, failure_policy, asked, webs }
     }
 
-    async fn at_rest(&self) {
-        eventually("rest", async || {
-            let all = self.pods.list(&ListParams::default()).await.unwrap();
-            let labelled = all.iter().filter(|pod| {
-                pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(ROLE_LABEL))
-            });
-            labelled.count() == PODS.len()
-                && self.active().await.len() == 1
-                && condition(&self.groups, "web", "Ready").await.0 == "True"
-        })
+    async fn play(&self) {
+        join_all(self.webs.iter().map(|(.., web)| web.at_rest())).await;
+        let probe = self.webs[0].2.pod(self.asked[0]);
+        let limit = if self.answer == Answer::Hang { SHORT } else { LONG };
+        let webhook = webhook(&self.client, &self.namespace, (self.failure_policy, limit), &probe).await;
+        webhook.set(self.answer);
+        join_all(self.webs.iter().map(async |(cause, then, web)| {
+            match cause {
+                Failover => web.fails().await,
+                ToNext => web.request(Some(NEXT)).await,
+                ToAny => web.request(None).await,
+            }
+            self.comes_about(&webhook, *cause, *then, web).await;
+        }))
         .await;
+        for (_, then, web) in &self.webs {
+            if *then == IsRefused {
+                self.says_why(web);
+            }
+        }
+        webhook.lift(&probe).await.unwrap();
+        for (_, then, web) in &self.webs {
+            if *then == Waits {
+                web.were_active(&self.what, &[OLD, NEXT]).await;
+            }
+        }
     }
 
-    async fn active(&self) -> Vec<String> {
-        active(&self.pods).await
+    async fn comes_about(&self, webhook: &Webhook, cause: Cause, then: Then, web: &Web) {
+        let what = format!("{}: {cause:?}", self.what);
+        match then {
+            Follows => web.were_active(&what, &[OLD, NEXT]).await,
+            IsPassedOver => web.were_active(&what, &[OLD, OTHER]).await,
+            IsRefused => {
+                let is_refused = async || web.status()["switchover"]["result"] == "Refused";
+                eventually(&format!("{what}: a refusal"), is_refused).await;
+                assert_eq!(web.actives(), [vec![], vec![OLD]], "{what}");
+                assert_eq!(web.told("Ready").0, "True", "{what}");
+            }
+            Waits => {
+                let old = web.pod(OLD);
+                eventually(&format!("{what}: the condition"), async || {
+                    let (status, reason, message) = web.told("Active");
+                    let says = message.contains(&format!("{old} still has the active label"));
+                    status == "False" && reason == "WriteRefused" && says && message.contains(WEBHOOK)
+                })
+                .await;
+                eventually(&format!("{what}: a repetition"), async || web.asked(webhook).len() > 1).await;
+                assert_eq!(web.actives(), [vec![], vec![OLD]], "{what}");
+            }
+        }
+        self.costs(&what, &web.asked(webhook), cause, then);
     }
 
-    /// The active pod, and the other ones.
-    async fn roles(&self) -> (String, Vec<String>) {
-        let active = self.active().await.remove(0);
-        let others = PODS.into_iter().filter(|name| *name != active).map(str::to_owned).collect();
-        (active, others)
+    /// What the webhook was asked about by then. Each write waits for it once, and dry runs come before a planned
+    /// change only. These are repeated if they are refused while a request waits, or if they are not answered in time.
+    fn costs(&self, what: &str, asked: &[Asked], cause: Cause, then: Then) {
+        let is_planned = cause != Failover;
+        let first = asked.first().map(|it| it.is_dry);
+        assert_eq!(first, Some(is_planned), "{what}: {asked:?}");
+        let mut expected = 0;
+        for (pod, role) in [(OLD, "standby"), (NEXT, "active")] {
+            let times = |is_dry: bool| {
+                asked.iter().filter(|it| (it.is_dry, it.pod, &*it.role) == (is_dry, pod, role)).count()
+            };
+            let most = if self.answer == Answer::Hang { usize::MAX } else { 3 };
+            let (tries, writes) = match then {
+                _ if !self.asked.contains(&pod) => (0..=0, 0..=0),
+                Follows if is_planned => (1..=most, 1..=1),
+                Follows => (0..=0, 1..=1),
+                IsPassedOver | IsRefused if is_planned => (1..=most, 0..=0),
+                // The pod is tried again after a pause.
+                IsPassedOver | IsRefused => (0..=1, 1..=1),
+                Waits if pod == OLD => (0..=0, 2..=usize::MAX),
+                Waits => (0..=0, 0..=0),
+            };
+            assert!(tries.contains(&times(true)), "{what}: {pod} is to be {role}: {asked:?}");
+            assert!(writes.contains(&times(false)), "{what}: {pod} is to be {role}: {asked:?}");
+            expected += times(true) + times(false);
+        }
+        assert_eq!(asked.len(), expected, "{what}: {asked:?}");
     }
 
-    /// A webhook for pods with these labels.
-    async fn webhook(
-        &self,
-        pods: &Value,
-        failure_policy: &str,
-        timeout_seconds: u32,
-        probe: &str,
-    ) -> Webhook {
-        let scope = Scope { namespace: &self.namespace, pods, failure_policy, timeout_seconds };
-        Webhook::start(self.client.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST), &scope, probe).await.unwrap()
-    }
-
-    /// Makes this pod the first choice of the election. Its label `pod` is its name.
-    async fn prefer(&self, pod: &str) {
-        let election = json!({ "priorities": [{ "weight": 10, "podLabels": { "pod": pod } }] });
-        let patch = Patch::Merge(json!({ "spec": { "election": election } }));
-        let generation =
-            self.groups.patch("web", &PatchParams::default(), &patch).await.unwrap().metadata.generation;
-        let seen = async || self.status().await["observedGeneration"].as_i64() == generation;
-        eventually("the priority to be seen", seen).await;
-        // A pod that was refused comes last, whatever its priority.
-        eventually("the pod not to be refused", async || {
-            let (_, _, message) = condition(&self.groups, "web", "Redundant").await;
-            !message.contains(pod)
-        })
-        .await;
-    }
-
-    async fn switch_over(&self, to: &str) {
-        let request = json!({ "leadergroup.dev/switchover": to, "leadergroup.dev/switchover-to": to });
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": request } }));
-        self.groups.patch("web", &PatchParams::default(), &patch).await.unwrap();
-    }
-
-    async fn status(&self) -> Value {
-        self.groups.get("web").await.unwrap().data["status"].clone()
-    }
-
-    async fn becomes_active(&self, names: &[String]) {
-        eventually("another pod to be active", async || {
-            let now = self.active().await;
-            now.len() == 1 && names.contains(&now[0])
-        })
-        .await;
-    }
-
-    async fn end(mut self) {
-        self.kubelet.abort();
-        assert!(self.operator.end().await.0.success(), "{}", self.operator.log());
+    /// The status names the pod and the webhook because of which a request was refused, for as long as it says so.
+    fn says_why(&self, web: &Web) {
+        let request = web.status()["switchover"]["message"].as_str().unwrap().to_owned();
+        // That the active pod could not lose its label is no lasting condition of the group.
+        let (pod, text) =
+            if self.asked.contains(&NEXT) { (NEXT, web.told("Redundant").2) } else { (OLD, request) };
+        // Of several refused pods the condition names one, and counts the others.
+        let names = text.contains(&web.pod(pod)) || text.contains("(and 1 more) cannot become active");
+        assert!(names && text.contains(WEBHOOK), "{}: {text}", self.what);
     }
 }
 
-#[tokio::test]
-async fn a_webhook_that_fails_for_the_next_pod_costs_nobody_the_label_and_stops_no_failover() {
-    let stage = Stage::new("webhook-next").await;
-    let (first, others) = stage.roles().await;
-    let webhook = stage.webhook(&json!({ "pod": others[0] }), "Fail", 10, &others[0]).await;
-    webhook.set(Answer::Fail);
-    stage.switch_over(&others[0]).await;
-    eventually("a refusal", async || {
-        assert_eq!(stage.active().await, std::slice::from_ref(&first));
-        stage.status().await["switchover"]["result"] == "Refused"
-    })
-    .await;
-    let (_, _, message) = condition(&stage.groups, "web", "Redundant").await;
-    assert!(message.contains(&others[0]) && message.contains("pods.webhook.test"), "{message}");
-    assert_eq!(condition(&stage.groups, "web", "Ready").await.0, "True");
-
-    report(&stage.pods, &first, "False").await;
-    stage.becomes_active(&others[1..]).await;
-    webhook.lift(&others[0]).await.unwrap();
-    stage.end().await;
+/// A webhook for the pods of this namespace that it is to be asked about.
+async fn webhook(client: &Client, namespace: &str, (policy, limit): (&str, u32), probe: &str) -> Webhook {
+    let pods = json!({ "asked": "yes" });
+    let scope = Scope { namespace, pods: &pods, failure_policy: policy, timeout_seconds: limit };
+    Webhook::start(client.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST), &scope, probe).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_planned_change_does_not_begin_if_the_webhook_of_the_active_pod_fails() {
-    let stage = Stage::new("webhook-active").await;
-    let (first, others) = stage.roles().await;
-    let webhook = stage.webhook(&json!({ "pod": first }), "Fail", 10, &first).await;
-    webhook.set(Answer::Fail);
-    stage.switch_over(&others[0]).await;
-    eventually("a refusal", async || stage.status().await["switchover"]["result"] == "Refused").await;
-    let status = stage.status().await;
-    assert_eq!(status["active"]["pod"], json!(first), "{status}");
-    assert!(status["switchover"]["message"].as_str().unwrap().contains(&first), "{status}");
-
-    // It fails. No other pod becomes active before it has lost the label, and the condition says so.
-    report(&stage.pods, &first, "False").await;
-    eventually("the condition", async || {
-        assert_eq!(stage.active().await, std::slice::from_ref(&first));
-        let (status, reason, message) = condition(&stage.groups, "web", "Active").await;
-        let says = message.contains(&format!("{first} still has the active label"));
-        status == "False" && reason == "WriteRefused" && says && message.contains("pods.webhook.test")
-    })
-    .await;
-    webhook.lift(&first).await.unwrap();
-    stage.becomes_active(&others).await;
-    stage.end().await;
+async fn each_answer_of_a_webhook_has_one_consequence_for_each_change_of_holder() {
+    const NODE: &str = "node-of-webhooks";
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let kubelet = keep_lease(client.clone(), NODE).await;
+    let cells =
+        TABLE.iter().flat_map(|(answer, policy, columns)| columns.map(|column| (*answer, *policy, column)));
+    let cells = join_all(cells.map(async |(answer, policy, column)| {
+        let namespace = server.namespace("webhooks").await;
+        Cell::create(&client, namespace, NODE, (answer, policy), column).await
+    }));
+    let cells = cells.await;
+    assert_eq!(cells.len(), 18);
+    let namespaces: Vec<_> = cells.iter().map(|cell| cell.namespace.as_str()).collect();
+    let (database, _store) = postgres::migrated().await;
+    let mut operator = Operator::start(server, &namespaces.join(","), &database.url());
+    join_all(cells.iter().map(Cell::play)).await;
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }
 
 #[tokio::test]
-async fn a_webhook_that_hangs_delays_a_failover_by_its_own_time_limit() {
-    let stage = Stage::new("webhook-hangs").await;
-    let (first, others) = stage.roles().await;
-    // The API server stores each write when the webhook's time is up.
-    let webhook = stage.webhook(&json!({ "app": "web" }), "Ignore", 5, &first).await;
+async fn a_webhook_that_hangs_delays_one_group_and_no_write_is_given_up_before_its_time_limit() {
+    const NODE: &str = "node-of-hanging";
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let kubelet = keep_lease(client.clone(), NODE).await;
+    let (one, two) = (server.namespace("hanging").await, server.namespace("elsewhere").await);
+    let hanging = Web::create(&client, &one, "hanging", NODE, &[OLD]).await;
+    let others = [
+        Web::create(&client, &one, "beside", NODE, &[]).await,
+        Web::create(&client, &two, "elsewhere", NODE, &[]).await,
+    ];
+    let (database, _store) = postgres::migrated().await;
+    let mut operator = Operator::start(server, &format!("{one},{two}"), &database.url());
+    for web in others.iter().chain([&hanging]) {
+        web.at_rest().await;
+    }
+    let webhook = webhook(&client, &one, ("Fail", LONG), &hanging.pod(OLD)).await;
     webhook.set(Answer::Hang);
-    let began = Instant::now();
-    report(&stage.pods, &first, "False").await;
-    stage.becomes_active(&others).await;
-    assert!(webhook.asked() > 0 && began.elapsed() >= LIMIT, "the change did not wait for the webhook");
-    webhook.lift(&first).await.unwrap();
-    report(&stage.pods, &first, "True").await;
-    stage.at_rest().await;
-
-    // It refuses the writes to one of the pods then: the first choice. A pod that has just failed is none.
-    let (now, mut others) = stage.roles().await;
-    others.sort_by_key(|name| *name == first);
-    stage.prefer(&others[0]).await;
-    let webhook = stage.webhook(&json!({ "pod": others[0] }), "Fail", 5, &others[0]).await;
-    webhook.set(Answer::Hang);
-    let began = Instant::now();
-    report(&stage.pods, &now, "False").await;
-    stage.becomes_active(&others[1..]).await;
-    let (asked, took) = (webhook.asked(), began.elapsed());
-    let status = stage.status().await;
-    assert!(asked > 0 && took >= LIMIT, "{others:?}: asked {asked} times, took {took:?}: {status:#}");
-    webhook.lift(&others[0]).await.unwrap();
-    stage.end().await;
+    hanging.fails().await;
+    eventually("the webhook to be asked", async || webhook.asked() > 0).await;
+    for web in &others {
+        web.fails().await;
+        web.were_active(&web.name, &[OLD, NEXT]).await;
+    }
+    // Longer than a call without a webhook may take.
+    later(client.clone(), NODE, 10).await;
+    assert_eq!(
+        (hanging.actives(), webhook.asked()),
+        (vec![vec![], vec![OLD]], 1),
+        "it waits for the webhook"
+    );
+    webhook.set(Answer::Allow);
+    hanging.were_active("hanging", &[OLD, NEXT]).await;
+    assert_eq!(hanging.asked(&webhook), [], "the first write was stored");
+    webhook.lift(&hanging.pod(OLD)).await.unwrap();
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }
 
 #[tokio::test]
 async fn a_webhook_that_fails_or_hangs_does_not_keep_a_deleted_group() {
-    for (name, answer) in [("webhook-deletion", Answer::Fail), ("webhook-deletion-hangs", Answer::Hang)] {
-        let stage = Stage::new(name).await;
-        let (first, _) = stage.roles().await;
-        let webhook = stage.webhook(&json!({ "app": "web" }), "Fail", 5, &first).await;
-        webhook.set(answer);
-        stage.groups.delete("web", &DeleteParams::default()).await.unwrap();
-        eventually("the end", async || stage.groups.get_opt("web").await.unwrap().is_none()).await;
-        webhook.lift(&first).await.unwrap();
-        stage.end().await;
-    }
+    const NODE: &str = "node-of-deleted";
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let kubelet = keep_lease(client.clone(), NODE).await;
+    let webs = join_all([Answer::Fail, Answer::Hang].map(async |answer| {
+        let namespace = server.namespace("deleted").await;
+        let web = Web::create(&client, &namespace, "web", NODE, &[OLD, NEXT, OTHER]).await;
+        (answer, namespace, web)
+    }))
+    .await;
+    let namespaces: Vec<_> = webs.iter().map(|(_, namespace, _)| namespace.as_str()).collect();
+    let (database, _store) = postgres::migrated().await;
+    let mut operator = Operator::start(server, &namespaces.join(","), &database.url());
+    join_all(webs.iter().map(async |(answer, namespace, web)| {
+        web.at_rest().await;
+        let webhook = webhook(&client, namespace, ("Fail", 5), &web.pod(OLD)).await;
+        webhook.set(*answer);
+        web.groups.delete("web", &DeleteParams::default()).await.unwrap();
+        let is_gone = async || web.groups.get_opt("web").await.unwrap().is_none();
+        eventually(&format!("{answer:?}: the end"), is_gone).await;
+        webhook.lift(&web.pod(OLD)).await.unwrap();
+    }))
+    .await;
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
 }

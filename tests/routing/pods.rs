@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use leadergroup::{
     api::{
@@ -115,6 +115,50 @@ async fn a_strip_stops_at_a_newer_term_and_corrects_a_foreign_stamp() {
     let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     assert!(matches!(stripped, Stripped::Outdated));
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
+}
+
+#[tokio::test]
+async fn a_strip_does_not_take_the_label_of_another_group_that_selects_the_pod() {
+    let stage = Stage::new("strip").await;
+    let (pod, holder) = (stage.pod("a").await, stage.pod("b").await);
+    stage.declare(2, &holder).await;
+    let create = async |name: &str, app: &str, label: &str| {
+        let group = json!({
+            "apiVersion": "leadergroup.dev/v1alpha1", "kind": "LeaderGroup", "metadata": { "name": name },
+            "spec": { "selector": { "matchLabels": { "app": app } }, "routing": { "roleLabel": label } },
+        });
+        let group = serde_json::from_value(group).unwrap();
+        stage.groups().create(&PostParams::default(), &group).await.unwrap().uid().unwrap()
+    };
+    let activate = async |group: &str| {
+        stage.edit(&pod, json!({ "labels": { ROLE_LABEL: "active" } })).await;
+        stage.stamp_foreign(&pod, group, 9).await;
+    };
+    let strip =
+        async || stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
+    // Groups that have not made it active: one selects other pods, one has a role label of its own.
+    for other in [create("of-others", "none", ROLE_LABEL).await, create("label", "orders", "role").await] {
+        activate(&other).await;
+        assert!(matches!(strip().await, Stripped::Done(_, true)));
+        assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
+    }
+    let other = create("other", "orders", ROLE_LABEL).await;
+    activate(&other).await;
+    let before = stage.version(&pod).await;
+    assert!(matches!(strip().await, Stripped::Outdated));
+    // It leaves the group, and is a pod of the other one alone.
+    stage.groups().delete("other", &DeleteParams::default()).await.unwrap();
+    let other = create("other", "elsewhere", ROLE_LABEL).await;
+    stage.edit(&pod, json!({ "labels": { "app": "elsewhere" } })).await;
+    activate(&other).await;
+    let left = stage.version(&pod).await;
+    assert!(matches!(strip().await, Stripped::Done(_, false)));
+    assert_eq!(stage.version(&pod).await, left);
+    assert_ne!(before, left);
+    // That one is gone.
+    stage.groups().delete("other", &DeleteParams::default()).await.unwrap();
+    assert!(matches!(strip().await, Stripped::Done(_, true)));
+    assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
 }
 
 #[tokio::test]

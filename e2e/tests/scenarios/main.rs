@@ -41,7 +41,7 @@ mod switchover;
 mod trouble;
 mod two_groups;
 mod webhook;
-#[allow(unreachable_pub, reason = "a module of the integration tests")]
+#[allow(dead_code, unreachable_pub, reason = "a module of the integration tests")]
 #[path = "../../../tests/apiserver/webhook.rs"]
 mod webhook_server;
 

@@ -97,11 +97,12 @@ fn a_planned_change_that_the_api_server_refuses_costs_nobody_the_label() {
 
 #[test]
 fn a_planned_change_waits_if_the_label_cannot_be_taken_off_the_holder() {
-    let words = || Outcome::HolderRefused("failed calling webhook (HTTP 500)".to_owned());
+    let webhook = "failed calling webhook (HTTP 500)";
+    let words = || Outcome::HolderRefused(webhook.to_owned());
     let mut case = Case::trying(requested(None));
     case.answer(words());
     let refusal = case.group.refused_switchover().map(|(_, why)| why.clone());
-    assert_eq!(refusal, Some(SwitchoverRefusal::HolderRefused("a".to_owned())));
+    assert_eq!(refusal, Some(SwitchoverRefusal::HolderRefused("a".to_owned(), webhook.to_owned())));
     assert!(case.asked.is_empty() && *case.group.phase() == Phase::Stable);
     for world in [cordoned(), rollout(), preferring_b()] {
         let mut case = Case::trying(world.clone());
