@@ -118,6 +118,21 @@ fn the_probe_is_taken_from_the_right_container() {
 }
 
 #[test]
+fn a_containers_probe_has_the_scheme_that_it_names() {
+    for (named, wanted) in [
+        (json!("HTTPS"), ProbeScheme::Https),
+        (json!("HTTP"), ProbeScheme::Http),
+        (json!(null), ProbeScheme::Http),
+    ] {
+        let mut pod = pod();
+        pod["spec"]["containers"][1]["readinessProbe"]["httpGet"]["scheme"] = named.clone();
+        let probe = read(pod, json!({})).probe.unwrap().unwrap();
+        let ProbeKind::HttpGet { scheme, .. } = probe.kind else { panic!("{named}: {probe:?}") };
+        assert_eq!(scheme, wanted, "{named}");
+    }
+}
+
+#[test]
 fn the_groups_own_probe_goes_first() {
     let facts = read(pod(), json!({ "probe": { "tcpSocket": { "port": "http" } }, "timeout": "250ms" }));
     let expected =
