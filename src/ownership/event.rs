@@ -27,10 +27,11 @@ impl Replica<'_> {
 /// Something that happened to one group.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The group may be claimed now, if this replica does not own it. Comes at least once a heartbeat.
+    /// The group may be claimed now, if this replica does not own it. Comes after each heartbeat, unless other claims
+    /// are under way, or the pods have not been listed.
     Turn(Outside<'a>),
-    /// A heartbeat of this replica succeeded, and the group, which it owns, is at rest: nothing is under way, and
-    /// nothing is wrong.
+    /// A heartbeat of this replica succeeded, or a watch has shown its first list, and the group, which it owns, is at
+    /// rest: nothing is under way, and nothing is wrong.
     Beat(Inside<'a>),
     /// The claim that was made for this session was answered.
     Answered(SessionId, Result<Answer, Failure>),

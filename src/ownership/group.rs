@@ -228,8 +228,7 @@ impl Group {
             }
             (Event::Answered(session, answer), Phase::Claiming { from, vacancy, again }) => {
                 let claim = Sent { from: *from, vacancy: *vacancy, again: *again };
-                let answer = answer.map(|answer| (session, answer));
-                let (phase, effect) = self.answered(claim, answer, replica, now);
+                let (phase, effect) = self.answered(claim, session, answer, replica, now);
                 self.phase = phase;
                 effect
             }
@@ -373,24 +372,25 @@ impl Group {
     fn answered(
         &mut self,
         claim: Sent,
-        answer: Result<(SessionId, Answer), Failure>,
+        session: SessionId,
+        answer: Result<Answer, Failure>,
         replica: Replica<'_>,
         now: Duration,
     ) -> (Phase, Option<Effect>) {
         let vacancy = claim.vacancy;
         let again = Vacancy { not_before: now + RECLAIM, ..vacancy };
         let free = |vacancy| Phase::Unowned { vacancy, ours_before: false };
-        let (session, answer) = match answer {
+        let is_current = replica.sessions.own() == Some(session);
+        // The answer is of no use if the session has ended. A replica that stops begins nothing.
+        if !is_current || (replica.stopping && matches!(answer, Ok(Answer::Unsettled(_)))) {
+            let ours_before = matches!(claim.from, Origin::Unowned { ours_before: true });
+            return (Phase::Unowned { vacancy, ours_before }, None);
+        }
+        let answer = match answer {
             Ok(answer) => answer,
             Err(failure) => return (claim.back(if failure.waits { again } else { vacancy }), None),
         };
-        let is_current = replica.sessions.own() == Some(session);
         let claimed = match answer {
-            // The answer is of no use if the session has ended. A replica that stops begins nothing.
-            answer if !is_current || (replica.stopping && matches!(answer, Answer::Unsettled(_))) => {
-                let ours_before = matches!(claim.from, Origin::Unowned { ours_before: true });
-                return (Phase::Unowned { vacancy, ours_before }, None);
-            }
             Answer::Unsettled(claimed) => return (claim.settling(), Some(Effect::Settle(claimed))),
             Answer::Buried => return (free(again), Some(Effect::Bury)),
             Answer::Refused(reason) => return (Phase::Refused { reason, vacancy: again }, None),

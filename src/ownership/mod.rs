@@ -21,8 +21,9 @@
 //! | `Refused` | has no row: it may not take its key | `Turn` → `Claiming` |
 //!
 //! All replicas compute from the living sessions which of them each group falls to ([`owner`]), so that usually one of
-//! them claims a free group. If that one does not, any other does after half of the session's ttl. Two claims at the
-//! same time do no harm: the row goes to one of them.
+//! them claims a free group. If that one does not, the others do after half of the session's ttl. One that does not
+//! hear the holder, and one that gave the group away because of its pods, wait longer. Two claims at the same time do
+//! no harm: the row goes to one of them.
 
 mod assignment;
 mod batches;

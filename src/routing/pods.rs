@@ -212,30 +212,30 @@ impl Router {
     }
 
     /// What a strip makes of a pod that another group has made active, and selects: nothing. If this group does not
-    /// select it any more, it has no active pod in it. Otherwise the decision is out of date: the watch of the groups
-    /// does not show the other one yet.
+    /// select it any more, it has no active pod in it. Otherwise the decision is out of date: a watch does not show yet
+    /// that the pod is of two groups, or that this group is being deleted.
+    ///
+    /// A group that cannot be decoded selects nothing here. Nobody works for it, so a strip could wait for ever.
     async fn of_another(&self, group: &GroupRef, pod: &Pod) -> Result<Option<Written>, RoutingError> {
         let stamp = stamp_of(pod).filter(|stamp| stamp.group != group.uid);
         let Some(stamp) = stamp.filter(|_| group.marks.role(pod) == Role::Active) else { return Ok(None) };
         let (groups, all) = (self.groups(group), ListParams::default());
         let found = self.call("list the groups", groups.list(&all)).await?;
-        // Another role label would not be this one. A group that cannot be decoded may have this one.
+        let with_uid = |uid: &str| {
+            let mut those = found.iter().filter(|found| found.meta().deletion_timestamp.is_none());
+            those.find(|found| found.meta().uid.as_deref() == Some(uid))?.0.as_ref().ok()
+        };
+        // By another label, or another value of it, no pod is active for this group.
         let selects = |spec: &LeaderGroupSpec| {
-            spec.selector.matches(pod.labels()) && Marks::from(&spec.routing) == group.marks
+            let marks = Marks::from(&spec.routing);
+            let is_this = (&marks.label, &marks.active) == (&group.marks.label, &group.marks.active);
+            is_this && spec.selector.matches(pod.labels())
         };
-        let is_of = |uid: &str| {
-            found.iter().any(|found| {
-                let meta = found.meta();
-                meta.uid.as_deref() == Some(uid)
-                    && meta.deletion_timestamp.is_none()
-                    && found.0.as_ref().map_or(true, |group| selects(&group.spec))
-            })
-        };
-        Ok(match (is_of(&stamp.group), is_of(&group.uid)) {
-            (false, _) => None,
-            (true, false) => Some(Written::Gone),
-            (true, true) => Some(Written::Outdated),
-        })
+        if !with_uid(&stamp.group).is_some_and(|other| selects(&other.spec)) {
+            return Ok(None);
+        }
+        let left = with_uid(&group.uid).is_some_and(|own| !selects(&own.spec));
+        Ok(Some(if left { Written::Gone } else { Written::Outdated }))
     }
 
     async fn declared_above(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {

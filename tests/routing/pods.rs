@@ -17,7 +17,7 @@ use leadergroup::{
     },
     routing::{Promoted, Router, Stripped, Trial},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     apiserver::{ApiServer, DEADLINE, admission::Policy},
@@ -122,10 +122,10 @@ async fn a_strip_does_not_take_the_label_of_another_group_that_selects_the_pod()
     let stage = Stage::new("strip").await;
     let (pod, holder) = (stage.pod("a").await, stage.pod("b").await);
     stage.declare(2, &holder).await;
-    let create = async |name: &str, app: &str, label: &str| {
+    let create = async |name: &str, app: &str, routing: Value| {
         let group = json!({
             "apiVersion": "leadergroup.dev/v1alpha1", "kind": "LeaderGroup", "metadata": { "name": name },
-            "spec": { "selector": { "matchLabels": { "app": app } }, "routing": { "roleLabel": label } },
+            "spec": { "selector": { "matchLabels": { "app": app } }, "routing": routing },
         });
         let group = serde_json::from_value(group).unwrap();
         stage.groups().create(&PostParams::default(), &group).await.unwrap().uid().unwrap()
@@ -137,18 +137,20 @@ async fn a_strip_does_not_take_the_label_of_another_group_that_selects_the_pod()
     let strip =
         async || stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     // Groups that have not made it active: one selects other pods, one has a role label of its own.
-    for other in [create("of-others", "none", ROLE_LABEL).await, create("label", "orders", "role").await] {
+    let usual = || json!({});
+    let of_label = create("label", "orders", json!({ "roleLabel": "role" })).await;
+    for other in [create("of-others", "none", usual()).await, of_label] {
         activate(&other).await;
         assert!(matches!(strip().await, Stripped::Done(_, true)));
         assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
     }
-    let other = create("other", "orders", ROLE_LABEL).await;
+    let other = create("other", "orders", json!({ "standbyValue": "spare" })).await;
     activate(&other).await;
     let before = stage.version(&pod).await;
     assert!(matches!(strip().await, Stripped::Outdated));
     // It leaves the group, and is a pod of the other one alone.
     stage.groups().delete("other", &DeleteParams::default()).await.unwrap();
-    let other = create("other", "elsewhere", ROLE_LABEL).await;
+    let other = create("other", "elsewhere", usual()).await;
     stage.edit(&pod, json!({ "labels": { "app": "elsewhere" } })).await;
     activate(&other).await;
     let left = stage.version(&pod).await;
@@ -159,6 +161,11 @@ async fn a_strip_does_not_take_the_label_of_another_group_that_selects_the_pod()
     stage.groups().delete("other", &DeleteParams::default()).await.unwrap();
     assert!(matches!(strip().await, Stripped::Done(_, true)));
     assert_eq!(stage.mark(&pod).await, (Role::Standby, Some(2)));
+    // This group is gone itself, and its watch does not show that yet.
+    let other = create("other", "elsewhere", usual()).await;
+    activate(&other).await;
+    stage.groups().delete(&stage.group.name, &DeleteParams::default()).await.unwrap();
+    assert!(matches!(strip().await, Stripped::Outdated));
 }
 
 #[tokio::test]

@@ -82,9 +82,9 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-    -- A floor is never lowered again. Above this one there is no room for later tokens: JSON readers distinguish
-    -- integers up to twice as much, and the operator ignores tokens that are larger.
-    most constant bigint := 1::bigint << 52;
+    -- A floor is never lowered again. Above this one there is little room for later tokens: JSON readers distinguish
+    -- integers up to four times as much, and the operator ignores stamps of more than twice as much.
+    most constant bigint := 1::bigint << 51;
     step constant bigint := 1 + floor(random() * 1000)::bigint;
     begun bigint;
 begin

@@ -111,13 +111,19 @@ impl Controller {
             self.step(name, Election::Disowned, now);
         }
         let Some(own) = self.index.sessions().own() else { return };
+        // This replica claims the others again, if no other one does.
+        let undecodable = given.iter().any(|(.., why)| *why == Why::Undecodable);
         let (names, keys): (Vec<GroupName>, Vec<Key>) =
             given.into_iter().map(|(name, key, _)| (name, key)).unzip();
         self.executor.start(Urgency::AtOnce, move |context| async move {
-            let given = context.store.unclaim(own, &keys).await;
-            let failed =
-                given.inspect_err(|error| tracing::debug!(%error, "could not give groups to other replicas"));
-            Message::NotGiven(if failed.is_err() { names } else { Vec::new() })
+            match context.store.unclaim(own, &keys).await {
+                Ok(_) => return Message::NotGiven(Vec::new()),
+                Err(error) if undecodable => {
+                    tracing::warn!(groups = ?keys, %error, "could not pass on groups that cannot be read");
+                }
+                Err(error) => tracing::debug!(%error, "could not give groups to other replicas"),
+            }
+            Message::NotGiven(names)
         });
     }
 
