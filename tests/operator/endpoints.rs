@@ -266,14 +266,15 @@ async fn without_the_database_an_endpoint_goes_with_its_pod_and_no_other_comes()
     let stage = Stage::set_up("endpoints-kept", [&["198.18.9.3"], &["198.18.9.4"]]).await;
     let Stage { pods, slices, .. } = &stage;
     stage.create_service("front", "SingleStack").await;
-    let (database, _store) = postgres::migrated().await;
-    let url = database.url();
+    // Of its own: dropping a database of the shared server would leave it reachable.
+    let server = postgres::Server::start(&[]);
+    let url = server.migrated().await.0.url();
     let mut operator = stage.start_operator(&url);
     stage.until_ready().await;
     let (holder, _) = stage.roles().await;
     slices.until(SLICE, Some(&[&holder])).await;
     operator.kill();
-    drop(database);
+    drop(server);
 
     // A replica that never reached the database.
     let mut operator = stage.start_operator(&url);
