@@ -441,20 +441,27 @@ impl Case<'_> {
         Ok(())
     }
 
-    fn acquire_answered(&self, answers: &[Value]) -> Result<(), String> {
-        let (wishes, own) = (self.call.wishes(), self.call.uuid("session"));
-        check!(
-            answers.len() <= wishes.len() && (wishes.len() != 1 || answers.len() == 1),
-            "the number of answers"
-        );
-        for answer in answers {
-            let place =
-                answer["place"].as_u64().and_then(|place| usize::try_from(place).ok()).unwrap_or_default();
+    /// The answers with their requests and verdicts. A single request always has an answer, and none has two.
+    fn places<'a>(
+        &self,
+        answers: &'a [Value],
+        verdicts: &[&str],
+    ) -> Result<Vec<(Wish, &'a Value, &'a str)>, String> {
+        let mut wishes: Vec<Option<Wish>> = self.call.wishes().into_iter().map(Some).collect();
+        check!(wishes.len() != 1 || answers.len() == 1, "the number of answers");
+        let placed = |answer: &'a Value| {
+            let place = answer["place"].as_u64().and_then(|place| usize::try_from(place).ok());
+            let wish = place.and_then(|place| wishes.get_mut(place.checked_sub(1)?)?.take());
             let verdict = answer["verdict"].as_str().unwrap_or_default();
-            check!(ACQUIRE_VERDICTS.contains(&verdict), "the verdict {verdict}");
-            let Some(wish) = wishes.get(place.wrapping_sub(1)) else {
-                return Err(format!("the place {place}"));
-            };
+            check!(verdicts.contains(&verdict), "the verdict {verdict}");
+            Ok((wish.ok_or_else(|| format!("the place {place:?}"))?, answer, verdict))
+        };
+        answers.iter().map(placed).collect()
+    }
+
+    fn acquire_answered(&self, answers: &[Value]) -> Result<(), String> {
+        let own = self.call.uuid("session");
+        for (wish, answer, verdict) in self.places(answers, ACQUIRE_VERDICTS)? {
             let key = wish.key.as_deref().unwrap_or_default();
             let lock = self.after.locks.get(key);
             let has = lock.is_some_and(|lock| {
@@ -479,19 +486,8 @@ impl Case<'_> {
     }
 
     fn release_answered(&self, answers: &[Value]) -> Result<(), String> {
-        let (wishes, own) = (self.call.wishes(), self.call.uuid("session"));
-        check!(
-            answers.len() <= wishes.len() && (wishes.len() != 1 || answers.len() == 1),
-            "the number of answers"
-        );
-        for answer in answers {
-            let place =
-                answer["place"].as_u64().and_then(|place| usize::try_from(place).ok()).unwrap_or_default();
-            let verdict = answer["verdict"].as_str().unwrap_or_default();
-            check!(RELEASE_VERDICTS.contains(&verdict), "the verdict {verdict}");
-            let Some(wish) = wishes.get(place.wrapping_sub(1)) else {
-                return Err(format!("the place {place}"));
-            };
+        let own = self.call.uuid("session");
+        for (wish, answer, verdict) in self.places(answers, RELEASE_VERDICTS)? {
             let key = wish.key.clone().unwrap_or_default();
             let term = self.after.terms.get(&(key.clone(), wish.token.unwrap_or(-1)));
             let over = term
