@@ -487,7 +487,7 @@ impl Case<'_> {
 
     fn release_answered(&self, answers: &[Value]) -> Result<(), String> {
         let own = self.call.uuid("session");
-        for (wish, answer, verdict) in self.places(answers, RELEASE_VERDICTS)? {
+        for (wish, _, verdict) in self.places(answers, RELEASE_VERDICTS)? {
             let key = wish.key.clone().unwrap_or_default();
             let term = self.after.terms.get(&(key.clone(), wish.token.unwrap_or(-1)));
             let over = term
