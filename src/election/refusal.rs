@@ -101,7 +101,7 @@ impl Refusals {
         self.stamp_refusal(uid).is_some()
     }
 
-    /// The refusal because of which the pod is not stamped for now.
+    /// The refusal that keeps the pod from being stamped for now.
     pub(super) fn stamp_refusal(&self, uid: &str) -> Option<&Refused> {
         self.stamps.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE))
     }

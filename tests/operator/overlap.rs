@@ -1,4 +1,5 @@
-//! Two groups that select one pod, each of another replica, of which one does not see that yet.
+//! Two groups that select one pod. Each is owned by another replica, and one of the replicas does not see the overlap
+//! yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -60,7 +60,7 @@ const PASSES: [Column; 3] = [
     (&[OLD], &[(Failover, Follows), (ToNext, Follows)]),
     (&[OLD, NEXT, OTHER], &[(Failover, Follows), (ToNext, Follows)]),
 ];
-/// For webhooks because of which the API server refuses every change.
+/// For webhooks that make the API server refuse every change.
 const REFUSES: [Column; 3] = [
     (&[NEXT], &[(Failover, IsPassedOver), (ToNext, IsRefused), (ToAny, IsPassedOver)]),
     (&[OLD], &[(Failover, Waits), (ToNext, IsRefused)]),
@@ -189,7 +189,7 @@ impl Cell {
         assert_eq!(asked.len(), expected, "{what}: {asked:?}");
     }
 
-    /// The status names the pod and the webhook because of which a request was refused, for as long as it says so.
+    /// The status names the pod and the webhook that caused a refusal, for as long as it reports the refusal.
     fn says_why(&self, web: &Web) {
         let request = web.status()["switchover"]["message"].as_str().unwrap().to_owned();
         // That the active pod could not lose its label is no lasting condition of the group.

@@ -54,7 +54,7 @@ const RESTRICTED: &[&str] = &[
 /// - `telemetry` has handles that others call. It must not depend on what it reports about.
 /// - `config` reads the settings: durations as in `api`, the log format of `telemetry`, the lock's database settings.
 /// - `election` is the pure core: types of `api`, and nothing that has a clock, a network or a file.
-/// - `ownership` is the second pure core: types of the lock's crate, of which it calls nothing.
+/// - `ownership` is the second pure core. It uses types of the lock's crate, and calls nothing in it.
 /// - `health` turns facts into verdicts. Only its prober talks to the network, and never to the API server.
 /// - `routing` carries effects out through kube. It does not use `election`, so that it cannot decide.
 /// - `operator` connects the rooms. It does not use `cli`: it is a library that a command starts.

@@ -81,7 +81,7 @@ fn of_other(owner: SessionId, sessions: &Sessions) -> Group {
     group
 }
 
-/// What matters of a group at rest, of which all has been reported.
+/// The facts about a group at rest whose status is up to date.
 fn at_rest(key: &Key) -> Inside<'_> {
     let room = Batches::default().room(false, replica(&sessions(&[SessionId::new()])), s(1_000));
     Inside {

@@ -176,7 +176,7 @@ impl Stage {
         self.replace_the_dead().await;
     }
 
-    /// A call in the name of a session may end it; whose it is then goes on with another one.
+    /// A call in the name of a session may end it. Its owner then continues with another session.
     async fn replace_the_dead(&mut self) {
         let People { operator, honest, hostile, .. } = self.people;
         let lives = |session: SessionId| self.state.lives(Some(session.as_uuid()));
