@@ -321,7 +321,7 @@ impl Bench {
         bench.turn();
         for group in order {
             let view = bench.view(&name(group));
-            assert!(matches!(view.group.ownership.phase(), ownership::Phase::Claiming { .. }));
+            assert!(matches!(view.group.ownership.phase(), ownership::Phase::Claiming(_)));
             let answers = vec![answered(group, Claimed::Foreign { group: "other".to_owned() })];
             bench.take(Message::Claimed { session: bench.own, answers });
             bench.turn();

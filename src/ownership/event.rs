@@ -20,7 +20,7 @@ pub struct Replica<'a> {
 impl Replica<'_> {
     /// The session of this replica, if it may take groups and give them away now.
     pub fn may_act(&self) -> Option<SessionId> {
-        self.sessions.own().filter(|_| self.sessions.answers_since().is_some() && !self.stopping)
+        self.sessions.reachable().filter(|_| !self.stopping)
     }
 }
 

@@ -73,14 +73,7 @@ pub enum Phase {
         ours_before: bool,
     },
     /// A claim is on its way.
-    Claiming {
-        /// What was known when it was sent.
-        from: Origin,
-        /// Since when the group could be claimed.
-        vacancy: Vacancy,
-        /// An owner may have given the group up after the claim was sent.
-        again: bool,
-    },
+    Claiming(Claim),
     /// This replica is the owner.
     Ours {
         /// Since when.
@@ -116,6 +109,17 @@ pub enum Phase {
         /// Since when it could be claimed.
         vacancy: Vacancy,
     },
+}
+
+/// A claim that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// What was known then.
+    from: Origin,
+    /// Since when the group could be claimed.
+    vacancy: Vacancy,
+    /// An owner may have given the group up after the claim was sent.
+    again: bool,
 }
 
 /// What was known of the owner when a claim was sent.
@@ -183,8 +187,8 @@ impl Group {
             Phase::Ours { .. } => Owner::This,
             Phase::Elsewhere { session, .. }
             | Phase::Yielded { session, .. }
-            | Phase::Claiming { from: Origin::Yielded(session), .. } => Owner::Other(*session),
-            Phase::Unowned { .. } | Phase::Claiming { .. } | Phase::Given(_) => Owner::Unknown,
+            | Phase::Claiming(Claim { from: Origin::Yielded(session), .. }) => Owner::Other(*session),
+            Phase::Unowned { .. } | Phase::Claiming(_) | Phase::Given(_) => Owner::Unknown,
             Phase::Foreign { group, .. } => Owner::Foreign(group.clone()),
             Phase::Refused { reason, .. } => Owner::Refused(reason.clone()),
         }
@@ -209,14 +213,14 @@ impl Group {
         matches!(
             self.phase,
             Phase::Unowned { ours_before: true, .. }
-                | Phase::Claiming { from: Origin::Unowned { ours_before: true }, .. }
+                | Phase::Claiming(Claim { from: Origin::Unowned { ours_before: true }, .. })
         )
     }
 
     /// Whether this replica has given the group to the one that it falls to, and does not know yet whether that one
     /// took it.
     pub fn is_given(&self) -> bool {
-        matches!(self.phase, Phase::Given(_) | Phase::Claiming { from: Origin::Given, .. })
+        matches!(self.phase, Phase::Given(_) | Phase::Claiming(Claim { from: Origin::Given, .. }))
     }
 
     /// Takes one event in at the monotonic time `now`.
@@ -226,9 +230,8 @@ impl Group {
             (Event::Beat(seen), Phase::Ours { since }) if now >= *since + replica.ttl => {
                 self.beat(seen, replica, now)
             }
-            (Event::Answered(session, answer), Phase::Claiming { from, vacancy, again }) => {
-                let claim = Sent { from: *from, vacancy: *vacancy, again: *again };
-                let (phase, effect) = self.answered(claim, session, answer, replica, now);
+            (Event::Answered(session, answer), Phase::Claiming(claim)) => {
+                let (phase, effect) = self.answered(*claim, session, answer, replica, now);
                 self.phase = phase;
                 effect
             }
@@ -294,7 +297,7 @@ impl Group {
             }
             Phase::Given(vacancy) => (Origin::Given, vacancy),
             Phase::Yielded { session, vacancy } => (Origin::Yielded(*session), vacancy),
-            Phase::Claiming { .. } | Phase::Ours { .. } | Phase::Elsewhere { .. } => return None,
+            Phase::Claiming(_) | Phase::Ours { .. } | Phase::Elsewhere { .. } => return None,
         };
         if now < vacancy.not_before {
             return None;
@@ -307,7 +310,7 @@ impl Group {
         if !is_offered && (leaves || !falls_here()) && now < open_since + patience {
             return None;
         }
-        self.phase = Phase::Claiming { from, vacancy: *vacancy, again: false };
+        self.phase = Phase::Claiming(Claim { from, vacancy: *vacancy, again: false });
         Some(Effect::Claim)
     }
 
@@ -317,7 +320,7 @@ impl Group {
                 let vacancy = Vacancy { open_since: None, not_before: *not_before };
                 self.phase = Phase::Yielded { session: *session, vacancy };
             }
-            Phase::Claiming { again, .. } => *again = true,
+            Phase::Claiming(claim) => claim.again = true,
             _ => {}
         }
     }
@@ -371,7 +374,7 @@ impl Group {
     /// The phase after the answer to a claim, and what is to be done.
     fn answered(
         &mut self,
-        claim: Sent,
+        claim: Claim,
         session: SessionId,
         answer: Result<Answer, Failure>,
         replica: Replica<'_>,
@@ -424,15 +427,7 @@ impl Group {
     }
 }
 
-/// A claim that was sent.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    from: Origin,
-    vacancy: Vacancy,
-    again: bool,
-}
-
-impl Sent {
+impl Claim {
     /// The answer said nothing about the owner.
     fn back(self, vacancy: Vacancy) -> Phase {
         match self.from {
@@ -448,7 +443,7 @@ impl Sent {
             Origin::Yielded(_) => Origin::Unowned { ours_before: false },
             from => from,
         };
-        Phase::Claiming { from, vacancy: self.vacancy, again: self.again }
+        Phase::Claiming(Self { from, ..self })
     }
 }
 

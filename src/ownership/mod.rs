@@ -36,7 +36,7 @@ mod unclaimed;
 pub use assignment::{deputy, owner, stable_hash};
 pub use batches::Batches;
 pub use event::{Answer, Effect, Event, Failure, Inside, Outside, Replica, Room, Why};
-pub use group::{Group, Owner, Phase, Probing};
+pub use group::{Claim, Group, Origin, Owner, Phase, Probing, Vacancy};
 pub use opinion::{Opinion, Untold, What};
 pub use sessions::{Sessions, Yielded};
 pub use unclaimed::Unclaimed;

@@ -63,6 +63,11 @@ impl Sessions {
         self.own
     }
 
+    /// This replica's session, while the database answers.
+    pub fn reachable(&self) -> Option<SessionId> {
+        self.own.filter(|_| self.answers_since.is_some())
+    }
+
     /// The living replicas, this one included.
     pub fn living(&self) -> &[Peer] {
         &self.living

@@ -184,7 +184,7 @@ begin
             using errcode = 'null_value_not_allowed';
     end if;
     if release.session is null then
-        -- No session is alive; without one, leadergroup.end_hold would end the term by force, whoever holds the key.
+        -- To leadergroup.end_hold, no session means a release by force, which would end any holder's term.
         return query select 1::bigint, 'dead', null::uuid, null::uuid, null::text, null::integer, null::text;
         return;
     end if;

@@ -121,8 +121,7 @@ impl Controller {
 
     /// Starts a comparison with the lock's table, if one is due.
     pub(super) fn start_resync(&mut self, now: Duration) {
-        let sessions = self.index.sessions();
-        let Some(session) = sessions.own().filter(|_| sessions.answers_since().is_some()) else { return };
+        let Some(session) = self.index.sessions().reachable() else { return };
         if self.resync.is_due(session, self.session_ttl, now) {
             self.executor.start(Urgency::AtOnce, move |context| async move {
                 Message::Rows(resync::read(&context.store, session).await)

@@ -79,11 +79,11 @@ impl Controller {
         let Some(group) = self.groups.get_mut(name) else { return };
         let before = (group.is_owned(), group.holder().map(str::to_owned));
         let effects = group.step(event, now);
-        // Whose evidence is weighed as a holder's, and which pods are probed, depends on this.
         if !group.election().is_at_work() {
             let replica = of_replica(&self.index, self.session_ttl, self.draining);
             group.ownership.step(ownership::Event::Lost, replica, now);
         }
+        // Whose evidence is weighed as a holder's, and which pods are probed, depends on this.
         let changed = (before.0, before.1.as_deref()) != (group.is_owned(), group.holder());
         for (ticket, effect) in effects {
             if let Effect::Finished(finished) = effect {

@@ -197,7 +197,7 @@ impl Controller {
         self.index.touch(&name);
         let is_current = self.index.sessions().own() == Some(session);
         let Some(group) = self.sync(&name) else { return };
-        let counts = is_current && matches!(group.ownership.phase(), Phase::Claiming { .. });
+        let counts = is_current && matches!(group.ownership.phase(), Phase::Claiming(_));
         if counts && !matches!(answer, Ok(Answer::Unsettled(_))) {
             group.report.spoken &= answer.is_err();
         }
@@ -289,10 +289,8 @@ impl Controller {
         if self.untold.due().is_none_or(|due| now < due) {
             return;
         }
-        let sessions = self.index.sessions();
-        let own = sessions.own().filter(|_| sessions.answers_since().is_some());
         let opinions = self.untold.take(now);
-        let Some(own) = own else { return };
+        let Some(own) = self.index.sessions().reachable() else { return };
         let messages: Vec<String> = opinions.iter().flat_map(|opinion| opinion.messages(own)).collect();
         let peers = self.peers.clone();
         self.executor.start_silent(Urgency::AtOnce, |context| async move {

@@ -205,7 +205,7 @@ fn a_group_that_is_given_up_while_its_owner_is_asked_for_is_asked_for_again() {
         // At once or after the patience, depending on whom it falls to.
         assert!(!claims(&mut group, false, &lock, s(100)) || given_up);
         let claimed = claims(&mut group, false, &lock, s(102));
-        assert_eq!(claimed || matches!(group.phase(), Phase::Claiming { .. }), given_up);
+        assert_eq!(claimed || matches!(group.phase(), Phase::Claiming(_)), given_up);
     }
 }
 
@@ -255,7 +255,7 @@ fn a_replica_that_stops_or_has_no_session_claims_nothing() {
 fn name_of(phase: &Phase) -> &'static str {
     match phase {
         Phase::Unowned { .. } => "Unowned",
-        Phase::Claiming { .. } => "Claiming",
+        Phase::Claiming(_) => "Claiming",
         Phase::Ours { .. } => "Ours",
         Phase::Given(_) => "Given",
         Phase::Elsewhere { .. } => "Elsewhere",
@@ -268,7 +268,7 @@ fn name_of(phase: &Phase) -> &'static str {
 /// Phases of every kind, with the data that makes a difference.
 fn phases(other: SessionId) -> Vec<Phase> {
     let vacancy = Vacancy::default();
-    let claiming = |from| [false, true].map(|again| Phase::Claiming { from, vacancy, again });
+    let claiming = |from| [false, true].map(|again| Phase::Claiming(Claim { from, vacancy, again }));
     let gone = SessionId::new();
     let mut all = vec![
         Phase::Ours { since: Duration::ZERO },
