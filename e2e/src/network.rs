@@ -1,7 +1,7 @@
 //! The network: a namespace for each machine, connected by a bridge ("the switch") in its own namespace, with one
 //! cable from the host. There is no default route, so no traffic of a test leaves this machine.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,10 @@ pub const DATABASE_ADDRESS: &str = "198.18.0.20";
 pub const POD_RANGE: &str = "198.18.64.0/18";
 /// The `ClusterIP`s.
 pub const SERVICE_RANGE: &str = "198.19.0.0/20";
+/// How long a node remembers where a connection led that was not answered. The kernel's default is two minutes: as long, a
+/// connection from the same port leads to the same pod, wherever the Service routes by then, and its clients seem to be
+/// routed wrongly.
+pub const UNANSWERED: Duration = Duration::from_secs(2);
 /// Maximum number of nodes, limited by the addresses.
 pub const MAX_NODES: u8 = 60;
 
@@ -131,8 +135,12 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
     }
     batch(&namespace, &lines).await?;
     if machine.pods.is_some() {
-        let set = "echo 1 > /proc/sys/net/ipv4/ip_forward";
-        run("nsenter", [&format!("--net=/run/netns/{namespace}"), "sh", "-c", set]).await?;
+        let set = format!(
+            "echo 1 >/proc/sys/net/ipv4/ip_forward && \
+             echo {} >/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_syn_sent",
+            UNANSWERED.as_secs()
+        );
+        run("nsenter", [&format!("--net=/run/netns/{namespace}"), "sh", "-c", &set]).await?;
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ pub struct Limits {
     /// may follow the former one to it, and it may outlive its object.
     pub pods: Vec<Exempt>,
     /// Other pods that were given the address of a former holder, by name. If a client's connection was not answered,
-    /// its node remembers for two minutes where it led. The next connection from the same port leads there, too, and
+    /// its node remembers for a while where it led. The next connection from the same port leads there, too, and
     /// reaches the pod that has the address by then. No operator can prevent this.
     pub successors: Vec<Exempt>,
 }

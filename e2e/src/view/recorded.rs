@@ -11,10 +11,11 @@ use super::overlap::{Exempt, Term};
 use crate::{
     history::{GroupView, History, Kind, Object, Promotion, check},
     moment::Moment,
+    network::UNANSWERED,
 };
 
-/// How long the kernel remembers a connection that was not answered (`nf_conntrack_tcp_timeout_syn_sent`).
-const REMEMBERED: Duration = Duration::from_mins(2);
+/// How long answers from a reused address are exempt: a client's connection may have been opened as long before its answer.
+const REMEMBERED: Duration = UNANSWERED.saturating_mul(2);
 
 /// The terms of a group in which a pod was active. Their times are those of the API server's history: the database's
 /// clock may be wrong.
@@ -107,7 +108,7 @@ mod tests {
         let history = History { changes, ..History::default() };
         let term =
             Term { token: 1, pod: "holder".into(), uid: "uid-holder".into(), declared: at(3), gone: None };
-        let after = Exempt { name: "after".into(), from: at(3), until: Some(at(126)) };
+        let after = Exempt { name: "after".into(), from: at(3), until: Some(at(10)) };
         assert_eq!(address_successors(&history, &[term]), [after]);
         assert_eq!(address_successors(&history, &[]), []);
     }
