@@ -45,7 +45,7 @@ run() {
       ;;
     operator)
       files=(-f src/routing/marks.rs)
-      for file in queue timers; do files+=(-f "src/operator/$file.rs"); done
+      files+=(-f src/operator/executor/queue.rs -f src/operator/index/timers.rs)
       ;;
     ownership)
       files=(-f 'src/ownership/**/*.rs')

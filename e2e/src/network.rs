@@ -31,9 +31,9 @@ pub const DATABASE_ADDRESS: &str = "198.18.0.20";
 pub const POD_RANGE: &str = "198.18.64.0/18";
 /// The `ClusterIP`s.
 pub const SERVICE_RANGE: &str = "198.19.0.0/20";
-/// How long a node remembers where a connection led that was not answered. The kernel's default is two minutes: as long, a
-/// connection from the same port leads to the same pod, wherever the Service routes by then, and its clients seem to be
-/// routed wrongly.
+/// How long a node remembers where a connection led that was not answered. The kernel's default is two minutes. For so
+/// long a new connection from the same port leads to the same pod, wherever the Service routes by then, which looks
+/// like a fault of the operator.
 pub const UNANSWERED: Duration = Duration::from_secs(2);
 /// Maximum number of nodes, limited by the addresses.
 pub const MAX_NODES: u8 = 60;

@@ -17,16 +17,13 @@ use uuid::Uuid;
 
 use super::{
     CALL_TIMEOUT, PROBES, QUEUE, STUCK,
-    claim::Answered,
-    conditions::View,
     controller::{Controller, Health, Parts},
-    events::Events,
     executor::Context,
-    keys::KeyRule,
-    lock_view::LockNews,
+    index::lock_view::LockNews,
+    lock::{claim::Answered, keys::KeyRule},
     message::Message,
     object::GroupName,
-    status,
+    status::{self, conditions::View, events::Events},
 };
 use crate::{
     api::{LeaderGroup, PodRef, Sighting},

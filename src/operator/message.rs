@@ -13,13 +13,14 @@ use k8s_openapi::{
 use kube::runtime::watcher;
 
 use super::{
-    claim::Answered,
-    lock_view::LockNews,
+    endpoints::publishing::EndpointsProblem,
+    index::{
+        lock_view::LockNews,
+        watch_health::{Scope, Watched},
+    },
+    lock::{claim::Answered, resync::Rows},
     object::GroupName,
-    publishing::EndpointsProblem,
-    resync::Rows,
     trouble::Trouble,
-    watch_health::{Scope, Watched},
 };
 use crate::{
     api::Sighting,

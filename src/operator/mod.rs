@@ -4,58 +4,32 @@
 //! steps their elections, and starts the effects that come out. Each effect is a task of its own that ends within a
 //! bound and sends its outcome back as a message.
 //!
-//! | what | files |
+//! | where | what for |
 //! |---|---|
-//! | what comes in | `watch`, `lock_keeper`, `message` |
-//! | what is seen | `index`, `lock_view`, `watch_health`, `connectivity`, `owners`, `coverage` |
-//! | what is run | `controller`, `group`, `timers`, `resync` |
-//! | what goes out | `queue`, `executor`, `effect`, `endpoints`, `claim`, `keys`, `garbage`, `status`, `conditions`, `events`, `undecodable` |
-//! | what the commands read | `explain`, `claimant` |
-//! | what all use | `object`, `record`, `outage`, `trouble`, `causes`, `history`, `report`, `publishing` |
+//! | `cluster`, `session` | what comes in: the watches, and the session with the lock |
+//! | `index` | what this replica sees, without I/O |
+//! | `controller`, `group`, `message` | the loop, what it runs for each group, and all that it receives |
+//! | `executor`, `lock`, `endpoints`, `status` | what goes out: effects, claims, slices, and what users read |
+//! | `commands` | what the commands read |
+//! | `object`, `trouble` | what all use |
 //!
 //! This is the only room that uses all the others.
 
-mod api_server;
 #[doc(hidden)]
 pub mod bench;
-mod causes;
-mod claim;
-mod claimant;
-mod conditions;
-mod connectivity;
+mod cluster;
+mod commands;
 mod controller;
-mod coverage;
-mod descriptors;
-mod effect;
 mod endpoints;
-mod events;
 mod executor;
-mod explain;
-#[cfg(test)]
-mod fake_api;
-mod garbage;
 mod group;
-mod history;
 mod index;
-mod keys;
-mod lock_keeper;
-mod lock_view;
+mod lock;
 mod message;
-mod nodes;
 mod object;
-mod outage;
-mod owners;
-mod publishing;
-mod queue;
-mod record;
-mod report;
-mod resync;
+mod session;
 mod status;
-mod timers;
 mod trouble;
-mod undecodable;
-mod watch;
-mod watch_health;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -72,15 +46,16 @@ use crate::{
     routing::Router,
     telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server},
 };
-use api_server::ApiServer;
-pub use api_server::NoCluster;
-pub use claimant::{Claimant, Known, claimant};
+pub use cluster::api_server::NoCluster;
+use cluster::{api_server::ApiServer, descriptors, watch};
+pub use commands::{
+    Claimant, ExplainError, ExplainedPod, Explanation, Known, claimant, explain, hears_no_pod,
+};
 use controller::{Controller, Health, Parts};
-use events::Events;
 use executor::{Context, count_writes};
-pub use explain::{ExplainError, ExplainedPod, Explanation, explain, hears_no_pod};
-use keys::KeyRule;
 use leadergroup_lock::{LockError, Store};
+use lock::keys::KeyRule;
+use status::events::Events;
 
 /// How many messages may wait for the controller. A task that sends more waits.
 const QUEUE: usize = 4_096;
@@ -129,7 +104,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         listen = %endpoint.address(),
         "starting"
     );
-    let metrics = Arc::new(lock_keeper::metrics(&store));
+    let metrics = Arc::new(session::metrics(&store));
     let (liveness, readiness) = (Liveness::new(STUCK), ReadyChecks::default());
     let endpoints =
         Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
@@ -184,8 +159,8 @@ impl Replica<'_> {
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
         tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
-        let peers = lock_keeper::peers(&cluster, &settings.namespaces);
-        let keeper = lock_keeper::Keeper {
+        let peers = session::peers(&cluster, &settings.namespaces);
+        let keeper = session::Keeper {
             store: store.clone(),
             cluster: cluster.clone(),
             peers: peers.clone(),

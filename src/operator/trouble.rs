@@ -4,7 +4,7 @@ use crate::{election::Outcome, routing::RoutingError};
 
 /// Why a call failed, and on which side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(in crate::operator) enum Trouble {
     /// The database.
     Lock(String),
     /// The API server refused a write.
@@ -25,7 +25,7 @@ impl From<&RoutingError> for Trouble {
 
 impl Trouble {
     /// Whether an outcome shows that this trouble is over. A successful read does not prove that a write would succeed.
-    pub(super) fn is_over(&self, outcome: &Outcome) -> bool {
+    pub(in crate::operator) fn is_over(&self, outcome: &Outcome) -> bool {
         match self {
             Self::Lock(_) => matches!(
                 outcome,

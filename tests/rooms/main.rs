@@ -1,5 +1,6 @@
 //! The structure of the code: which room may use which, no circles between the files of a room, the length of files,
-//! and whether the documents show the rooms and files that are there.
+//! whether the
+//! documents show the rooms and files that are there, and that the rooms within `operator` form no circle.
 //!
 //! A room is a folder below `src`. [`ROOMS`] says what each may use; `docs/design.md` shows the same table to people,
 //! and a test compares the two. The rules keep the data flowing one way: watch, probe or timer, then the election's
@@ -241,8 +242,35 @@ fn the_design_document_shows_the_same_rules() {
     assert_eq!(documented, rules, "docs/design.md, \"The rooms of the code\"");
 }
 
-/// The rooms whose files `docs/architecture.md` names.
-const CORE: &[&str] = &["src/election/", "src/health/", "src/operator/", "src/ownership/", "src/routing/"];
+/// The room whose folders and files are rooms, too.
+const OPERATOR: &str = "src/operator/";
+
+/// For each file below a folder the child of the folder that it is or belongs to. That of a folder ends with a slash.
+fn children_of(sources: &Sources, folder: &str) -> BTreeMap<String, String> {
+    let child = |path: &str| match path.strip_prefix(folder)?.split_once('/') {
+        Some((child, _)) => Some(format!("{folder}{child}/")),
+        None => Some(path.to_owned()),
+    };
+    sources.files().filter_map(|file| Some((file.path.clone(), child(&file.path)?))).collect()
+}
+
+/// What uses what among the folders and files in a folder.
+fn edges_between(sources: &Sources, folder: &str) -> graph::Edges {
+    let children = children_of(sources, folder);
+    let mut edges = graph::Edges::new();
+    for (file, used) in sources.edges() {
+        let Some(own) = children.get(&file) else { continue };
+        let others = used.iter().filter_map(|other| children.get(other)).filter(|other| *other != own);
+        edges.entry(own.clone()).or_default().extend(others.cloned());
+    }
+    edges
+}
+
+#[test]
+fn the_rooms_of_the_operator_form_no_circle() {
+    let circles = graph::circles(&edges_between(&read("src"), OPERATOR));
+    assert_none(&circles.iter().map(|circle| format!("a circle: {circle}")).collect::<Vec<_>>());
+}
 
 /// The files that tables of a document name in their first column. The line before a table begins with its folder, such
 /// as "`src/election` — the decision:".
@@ -265,14 +293,21 @@ fn named_files(document: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_architecture_document_names_each_file_of_the_core() {
+fn the_architecture_document_names_each_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let named = named_files(&fs::read_to_string(root.join("docs/architecture.md")).unwrap());
     let sources = read("src");
-    let files = sources.files().filter(|file| CORE.iter().any(|room| file.path.starts_with(room)));
-    let missing = files.filter(|file| !named.contains(&file.path));
-    let missing = missing.map(|file| format!("docs/architecture.md does not name {}", file.path));
-    let gone = named.iter().filter(|path| !root.join(path).is_file());
+    let files = sources.files().map(|file| file.path.clone());
+    // Those of no room: `lib.rs` and `main.rs`.
+    let files = files.filter(|path| path.matches('/').count() > 1);
+    let folders = children_of(&sources, OPERATOR).into_values().filter(|child| child.ends_with('/'));
+    let missing: BTreeSet<String> = files.chain(folders).filter(|path| !named.contains(path)).collect();
+    let missing = missing.iter().map(|path| format!("docs/architecture.md does not name {path}"));
+    let is_there = |path: &&String| match path.strip_suffix('/') {
+        Some(folder) => root.join(folder).is_dir(),
+        None => root.join(path).is_file(),
+    };
+    let gone = named.iter().filter(|path| !is_there(path));
     let gone = gone.map(|path| format!("docs/architecture.md names {path}, which is not there"));
     assert_none(&missing.chain(gone).collect::<Vec<_>>());
 }

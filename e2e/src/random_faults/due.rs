@@ -15,7 +15,7 @@ const SESSION: Duration = Duration::from_secs(4);
 const BEAT: Duration = Duration::from_secs(1);
 
 /// After this time without a sign of life the operator gives up a watch (`READ_TIMEOUT` in
-/// `src/operator/watch_health.rs`).
+/// `src/operator/index/watch_health.rs`).
 const WATCH_HANGS: Duration = Duration::from_secs(30);
 
 /// A fault that took place.

@@ -14,7 +14,7 @@ use crate::{
     network::UNANSWERED,
 };
 
-/// How long answers from a reused address are exempt: a client's connection may have been opened as long before its answer.
+/// How long answers from a reused address are exempt: as long as nodes remember, and as long again for an answer.
 const REMEMBERED: Duration = UNANSWERED.saturating_mul(2);
 
 /// The terms of a group in which a pod was active. Their times are those of the API server's history: the database's

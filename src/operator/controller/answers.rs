@@ -9,12 +9,14 @@ use crate::{
     api::PodRef,
     election::{Event, Outcome},
     operator::{
-        garbage::Garbage,
+        executor::queue::Urgency,
         index,
+        lock::{
+            garbage::Garbage,
+            resync::{self, Rows},
+        },
         message::{Done, Message},
         object::GroupName,
-        queue::Urgency,
-        resync::{self, Rows},
         trouble::Trouble,
     },
     ownership::Yielded,

@@ -6,11 +6,13 @@ use super::Controller;
 use crate::{
     api::{Endpoints, Reason, Role},
     operator::{
-        endpoints::{Decider, Route, Seen, publish},
+        endpoints::{
+            Decider, Route, Seen, publish,
+            publishing::{EndpointsProblem, EndpointsReport},
+        },
+        executor::queue::Urgency,
         message::Message,
         object::GroupName,
-        publishing::{EndpointsProblem, EndpointsReport},
-        queue::Urgency,
     },
     routing::SliceChange,
 };

@@ -6,12 +6,14 @@ use super::{Controller, ownership::of_replica};
 use crate::{
     election::{self, Effect, Event, Finished, Outcome, Ticket, World},
     operator::{
-        effect::{Order, carry_out},
+        executor::{
+            effect::{Order, carry_out},
+            queue::Urgency,
+        },
         group::Group,
         index,
         message::Message,
         object::GroupName,
-        queue::Urgency,
     },
     ownership::{self, Probing},
 };

@@ -26,16 +26,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    causes::Causes,
-    conditions::View,
-    events::Events,
     executor::{Context, Executor},
     group::Group,
-    index::{self, Index},
+    index::{self, Index, timers::Timers},
+    lock::resync::Schedule,
     message::Message,
     object::GroupName,
-    resync::Schedule,
-    timers::Timers,
+    status::{causes::Causes, conditions::View, events::Events},
 };
 use crate::{
     health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},

@@ -10,13 +10,12 @@ use super::Controller;
 use crate::{
     election::{self, Event as Election},
     operator::{
-        claim::{Answered, LARGEST_CLAIM, claim, settle},
-        effect::row_of,
+        executor::{effect::row_of, queue::Urgency},
         group::Group,
         index::{self, Index, IndexedGroup},
+        lock::claim::{Answered, LARGEST_CLAIM, claim, settle},
         message::Message,
         object::GroupName,
-        queue::Urgency,
         trouble::Trouble,
     },
     ownership::{

@@ -5,14 +5,12 @@ use std::time::Duration;
 use super::Controller;
 use crate::{
     operator::{
-        index::{self, Notice, Request},
-        lock_view::LockNews,
+        executor::queue::Urgency,
+        index::{self, Notice, Request, lock_view::LockNews, watch_health::Sight},
         message::Message,
         object::GroupName,
-        queue::Urgency,
+        status::undecodable,
         trouble::Trouble,
-        undecodable,
-        watch_health::Sight,
     },
     ownership::Event,
 };

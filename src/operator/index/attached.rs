@@ -9,11 +9,8 @@ use std::{
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{ResourceExt, runtime::watcher};
 
-use crate::{
-    api::GROUP_LABEL,
-    operator::{object::GroupName, watch_health::Scope},
-    routing::OtherSlice,
-};
+use super::watch_health::Scope;
+use crate::{api::GROUP_LABEL, operator::object::GroupName, routing::OtherSlice};
 
 /// An object that belongs to another one.
 pub(super) trait Attached {

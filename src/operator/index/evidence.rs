@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, IndexedGroup, Notice, Request, Requests};
+use super::{Index, IndexedGroup, Notice, Request, Requests, connectivity::Peer, watch_health::Watched};
 use crate::{
     health::{NodeWord, ProbeEvent, ProbeOutcome, ProbeStep},
-    operator::{connectivity::Peer, object::GroupName, watch_health::Watched},
+    operator::object::GroupName,
 };
 
 /// After a pause this long in the stream of leases, the groups of all nodes are weighed again: a new observation has

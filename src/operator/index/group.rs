@@ -6,13 +6,16 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 
 use super::{
     contest::{self, Contest},
+    coverage::ProbeCoverage,
+    node_labels::Nodes,
     pod::{Pods, TrackedPod},
+    pod_owners::Owners,
 };
 use crate::{
     api::{Failback, LeaderGroup, PlannedLoss, Reason, Role},
     election::{Member, PastChange, Policy, Standing, World},
     health::{NodeLeases, PodFacts},
-    operator::{coverage::ProbeCoverage, nodes::Nodes, owners::Owners, record::Record, trouble::Trouble},
+    operator::{object::record::Record, trouble::Trouble},
     routing::{RoleLabelUse, stamp_of},
 };
 

@@ -4,14 +4,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, IndexedGroup, Notice, Request, Requests};
+use super::{
+    Index, IndexedGroup, Notice, Request, Requests,
+    watch_health::{Scope, Watched},
+};
 use crate::{
     api::{LeaderGroup, Sighting, Unreadable},
-    operator::{
-        object::{GroupName, version},
-        record::Record,
-        watch_health::{Scope, Watched},
-    },
+    operator::object::{GroupName, record::Record, version},
 };
 
 impl Index {

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Index, Notice, Request, Requests};
-use crate::{
-    operator::{connectivity::Peer, lock_view::LockNews},
-    ownership::Yielded,
-};
+use super::{Index, Notice, Request, Requests, connectivity::Peer, lock_view::LockNews};
+use crate::ownership::Yielded;
 
 impl Index {
     pub(super) fn lock_news(&mut self, news: LockNews, now: Duration, requests: &mut Requests) {

@@ -8,21 +8,29 @@
 //! standing unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
 
 mod attached;
+pub(super) mod connectivity;
 mod contest;
+pub(super) mod coverage;
 mod evidence;
 mod group;
 mod groups;
 mod lock;
+pub(super) mod lock_view;
+pub(super) mod node_labels;
 mod nodes;
 mod opinion;
+pub(super) mod outage;
 mod placement;
 mod pod;
+pub(super) mod pod_owners;
 mod pods;
 mod request;
 mod selection;
 mod services;
 #[cfg(test)]
 mod tests;
+pub(super) mod timers;
+pub(super) mod watch_health;
 mod watches;
 
 use std::{
@@ -40,15 +48,7 @@ pub(super) use attached::SliceOfOthers;
 pub(super) use group::IndexedGroup;
 pub(super) use request::{Event, Notice, Request};
 
-use super::{
-    connectivity::{Connectivity, Lag},
-    lock_view::LockView,
-    nodes::Nodes,
-    object::GroupName,
-    outage::{Hindrance, OUTAGE_PATIENCE, Outage},
-    timers::Timers,
-    watch_health::{Scope, Sight, WatchHealth, Watched},
-};
+use super::{index::timers::Timers, object::GroupName};
 use crate::{
     api::{Endpoints, HoldConnection},
     election::World,
@@ -56,8 +56,13 @@ use crate::{
     ownership::{Probing, Sessions},
 };
 use attached::AllAttached;
+use connectivity::{Connectivity, Lag};
+use lock_view::LockView;
+use node_labels::Nodes;
+use outage::{Hindrance, OUTAGE_PATIENCE, Outage};
 use placement::Placement;
 use selection::Selection;
+use watch_health::{Scope, Sight, WatchHealth, Watched};
 
 /// Everything that this replica sees.
 pub(super) struct Index {

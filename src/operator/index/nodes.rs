@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, Requests};
-use crate::operator::watch_health::Watched;
+use super::{Index, Requests, watch_health::Watched};
 
 impl Index {
     pub(super) fn node_event(&mut self, event: watcher::Event<Node>, requests: &mut Requests) {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::ResourceExt as _;
 
+use super::node_labels::Nodes;
 use crate::{
     api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef},
     election::{self, Member, Workload},
@@ -12,7 +13,7 @@ use crate::{
         self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict,
         VoidCause,
     },
-    operator::{nodes::Nodes, record::Record},
+    operator::object::record::Record,
     routing::{has_its_fencing_token, stamp_of},
 };
 

@@ -5,11 +5,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, IndexedGroup, Request, Requests, contest::Contest, selection::Selected};
-use crate::operator::{
-    object::{GroupName, trim},
+use super::{
+    Index, IndexedGroup, Request, Requests,
+    contest::Contest,
+    selection::Selected,
     watch_health::{Scope, Watched},
 };
+use crate::operator::object::{GroupName, trim};
 
 impl Index {
     pub(super) fn pod_event(

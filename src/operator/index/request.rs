@@ -12,15 +12,16 @@ use k8s_openapi::{
 };
 use kube::runtime::watcher;
 
+use super::{
+    lock_view::LockNews,
+    watch_health::{Scope, Watched},
+};
 use crate::{
     api::{Sighting, Unreadable},
     health::ProbeEvent,
     operator::{
-        lock_view::LockNews,
-        object::GroupName,
-        record::Record,
+        object::{GroupName, record::Record},
         trouble::Trouble,
-        watch_health::{Scope, Watched},
     },
     ownership::{Opinion, Yielded},
     routing::{OtherSlice, RoleLabelUse},

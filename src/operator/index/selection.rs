@@ -13,10 +13,7 @@ use kube::ResourceExt as _;
 
 use crate::{
     api::PodSelector,
-    operator::{
-        object::{GroupName, has_precedence, version},
-        record::Record,
-    },
+    operator::object::{GroupName, has_precedence, record::Record, version},
 };
 
 type Labels = BTreeMap<String, String>;

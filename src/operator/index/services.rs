@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::runtime::watcher;
 
-use super::{Index, Requests, attached::SliceOfOthers};
-use crate::{
-    operator::{
-        object::GroupName,
-        watch_health::{Scope, Watched},
-    },
-    routing::OtherSlice,
+use super::{
+    Index, Requests,
+    attached::SliceOfOthers,
+    watch_health::{Scope, Watched},
 };
+use crate::{operator::object::GroupName, routing::OtherSlice};
 
 impl Index {
     pub(super) fn service_event(

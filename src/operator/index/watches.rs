@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Index, Notice, Request, Requests};
-use crate::operator::watch_health::{Scope, Watched};
+use super::{
+    Index, Notice, Request, Requests,
+    watch_health::{Scope, Watched},
+};
 
 /// For this long after a watch failed, what it reports may be of the time before. It is tried again every second.
 const LATE_AFTER_FAILED_WATCH: Duration = Duration::from_secs(5);

@@ -13,8 +13,8 @@ use crate::{
     health::{ProbeOutcome, VoidCause},
     operator::{
         bench::{TOKEN, holder, pod_ref},
-        effect::row_of,
-        lock_view::LockNews,
+        executor::effect::row_of,
+        index::lock_view::LockNews,
         trouble::Trouble,
     },
     ownership::{Opinion, What},

@@ -13,12 +13,15 @@ use k8s_openapi::api::{
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
-use super::{Event, Index, IndexedGroup, Notice, Request};
+use super::{
+    Event, Index, IndexedGroup, Notice, Request, coverage::ProbeCoverage, lock_view::LockNews,
+    watch_health::Watched,
+};
 use crate::{
     api::{HoldConnection, Reason, Role, Sighting},
     election::Standing,
     health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep, VoidCause},
-    operator::{coverage::ProbeCoverage, lock_view::LockNews, object::GroupName, watch_health::Watched},
+    operator::object::GroupName,
     ownership::{Opinion, Probing, What, Yielded},
     routing::RoleLabelUse,
 };

@@ -1,0 +1,169 @@
+//! A group as the controller runs it: the election, the ownership, and the state of its status.
+
+mod history;
+pub(super) mod report;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{endpoints::publishing::Publishing, object::record::Record, trouble::Trouble};
+use crate::{
+    api::PodRef,
+    election::{self, Effect, Event, Phase, Standing, Ticket, World},
+    ownership,
+};
+use history::History;
+use report::Report;
+
+/// How long a change of holder may go on before it is reported. A report on each of its steps would compete with the
+/// next step for the API server.
+const QUICK_CHANGE: Duration = Duration::from_secs(5);
+/// The same for a deletion. A report would also change the version of the group, on which its last step depends.
+const QUICK_DELETION: Duration = Duration::from_secs(10);
+
+/// A group as the controller runs it.
+#[derive(Debug)]
+pub(super) struct Group {
+    record: Arc<Record>,
+    election: election::Group,
+    /// Counts the changes of the election's state.
+    version: u64,
+    pub(super) ownership: ownership::Group,
+    pub(super) history: History,
+    /// The last failure of an effect, until one succeeds.
+    pub(super) trouble: Option<Trouble>,
+    /// The last failure of stamping standbys, which is logged once.
+    pub(super) stamp_trouble: Option<Trouble>,
+    /// The refusals that an Event reported, by the pod's UID.
+    reported_refusals: BTreeMap<String, String>,
+    pub(super) report: Report,
+    pub(super) publishing: Publishing,
+    /// When the holder, or whether its term is confirmed, last changed.
+    pub(super) held_since: Duration,
+}
+
+impl Group {
+    pub(super) fn new(record: &Arc<Record>) -> Self {
+        let mut group = Self {
+            record: record.clone(),
+            election: election::Group::new(World::default()),
+            version: 0,
+            ownership: ownership::Group::default(),
+            history: History::default(),
+            trouble: None,
+            stamp_trouble: None,
+            reported_refusals: BTreeMap::new(),
+            report: Report::default(),
+            publishing: Publishing::default(),
+            held_since: Duration::ZERO,
+        };
+        group.update(record);
+        group
+    }
+
+    pub(super) fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// The election's state, to be read. It changes only in [`Self::step`].
+    pub(super) fn election(&self) -> &election::Group {
+        &self.election
+    }
+
+    /// How often the election's state has changed.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A newer version of the object, or the same.
+    pub(super) fn update(&mut self, record: &Arc<Record>) {
+        if let Some(status) = record.status() {
+            self.history.merge(&status.history);
+        }
+        self.record = record.clone();
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        self.ownership.is_ours()
+    }
+
+    /// The UID of the holder: by the lock's row if the election is at work, else by the declaration.
+    pub(super) fn holder(&self) -> Option<&str> {
+        let holder = if self.election.is_at_work() {
+            self.election.holder()
+        } else {
+            self.record.status().and_then(|status| status.declaration.holder.as_ref())
+        };
+        holder.map(|pod| pod.uid.as_str())
+    }
+
+    /// Moves the election by one event.
+    pub(super) fn step(&mut self, event: Event, now: Duration) -> Vec<(Ticket, Effect)> {
+        let is_tick = matches!(event, Event::Tick);
+        let shown = |election: &election::Group| {
+            let refused = election.refused_switchover().map(|(request, _)| request.to_owned());
+            (election.phase().clone(), refused)
+        };
+        let term = |election: &election::Group| (election.holder().cloned(), election.row().confirmed);
+        let before = (shown(&self.election), term(&self.election));
+        let effects = self.election.step(event, now);
+        if term(&self.election) != before.1 {
+            self.held_since = now;
+        }
+        if !is_tick || !effects.is_empty() || shown(&self.election) != before.0 {
+            self.version += 1;
+        }
+        if matches!(self.election.phase(), Phase::Stable) && !self.election.busy() {
+            self.trouble = None;
+        }
+        let quick = match self.election.phase() {
+            Phase::Retiring(_) => Some(QUICK_DELETION),
+            _ => self.election.is_changing().then_some(QUICK_CHANGE),
+        };
+        self.report.quiet_until = quick.map(|quick| self.report.quiet_until.unwrap_or(now + quick));
+        effects
+    }
+
+    /// The pods that the API server refuses to change, with its words, as far as that is news.
+    pub(super) fn new_refusals(&mut self) -> Vec<(PodRef, String)> {
+        let refused = self.election.refused();
+        let refused: Vec<_> = refused.map(|(member, refused)| (&member.pod, &refused.message)).collect();
+        let known = |uid: &String, message: &String| self.reported_refusals.get(uid) == Some(message);
+        let news = refused.iter().filter(|(pod, message)| !known(&pod.uid, message));
+        let news = news.map(|(pod, message)| ((*pod).clone(), (*message).clone())).collect();
+        self.reported_refusals =
+            refused.iter().map(|(pod, message)| (pod.uid.clone(), (*message).clone())).collect();
+        news
+    }
+
+    /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the
+    /// first answers to its probes are on their way.
+    pub(super) fn settles(&self, now: Duration) -> bool {
+        let unproven = |member: &election::Member| member.standing == Standing::Unproven;
+        now < self.settled_at() && self.election.world().members.iter().any(unproven)
+    }
+
+    fn settled_at(&self) -> Duration {
+        self.ownership.ours_since().unwrap_or_default() + self.record.object.spec.lock.retry_interval.0 * 2
+    }
+
+    /// When the group has to be looked at next although nothing happens.
+    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
+        let settled = Some(self.settled_at()).filter(|_| self.settles(now));
+        let Report { quiet_until, minor_after, after, .. } = &self.report;
+        let report = quiet_until.iter().chain(minor_after).chain([after]).filter(|at| **at > now).copied();
+        self.election.wake().into_iter().chain(settled).chain(report).min()
+    }
+
+    /// Whether something was begun that should not be left half done, or is still to be reported: no other replica can
+    /// report a change that this one has just finished.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let at_rest = matches!(
+            self.election.phase(),
+            Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
+        );
+        self.report.writing
+            || self.report.queued
+            || self.publishing.is_writing()
+            || (self.is_owned() && !at_rest)
+    }
+}

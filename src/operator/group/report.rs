@@ -1,0 +1,107 @@
+//! When a group's status was last computed and written, and from what.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    api::LeaderGroupStatus,
+    operator::{
+        endpoints::publishing::EndpointsReport,
+        index::{coverage::ProbeCoverage, outage::Hindrance},
+        object::record::Record,
+        trouble::Trouble,
+    },
+    ownership::Owner,
+    routing::RoleLabelUse,
+};
+
+/// How often a status may be written for nothing but minor changes, such as a standby that comes and goes.
+const MINOR_INTERVAL: Duration = Duration::from_secs(10);
+/// How many such writes may follow each other at once, so that a group that is scaled up is reported without delay.
+const MINOR_BURST: u32 = 4;
+
+/// The state of a group's status.
+#[derive(Debug, Default)]
+pub(in crate::operator) struct Report {
+    /// It waits for its turn to be written.
+    pub(in crate::operator) queued: bool,
+    /// What was told of a status, in the log and by Events, until it is written.
+    pub(in crate::operator) told: Option<LeaderGroupStatus>,
+    /// A write is under way.
+    pub(in crate::operator) writing: bool,
+    /// When the next write may begin.
+    pub(in crate::operator) after: Duration,
+    /// Until then a change of holder is under way that may soon be over.
+    pub(in crate::operator) quiet_until: Option<Duration>,
+    /// A replica that does not own the group has reported what it knows. It does so once for each outage and for each
+    /// answer to a claim: it must not overwrite the owner's report again and again.
+    pub(in crate::operator) spoken: bool,
+    /// The minor changes that are written. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each write
+    /// moves this time on by one interval, and it may be at most a burst ahead of now.
+    minor: Duration,
+    /// When a minor change that was put off may be written.
+    pub(in crate::operator) minor_after: Option<Duration>,
+    /// The last failure, which is logged once.
+    pub(in crate::operator) trouble: Option<Trouble>,
+    /// What the status was last computed from; `None` if it has to be computed again in any case.
+    pub(in crate::operator) rendered: Option<Inputs>,
+}
+
+impl Report {
+    /// Whether a minor change may be written now. If not, it is put off.
+    pub(in crate::operator) fn allows_minor(&mut self, now: Duration) -> bool {
+        let next = self.minor.max(now) + MINOR_INTERVAL;
+        let allowed_at = next.saturating_sub(MINOR_INTERVAL * MINOR_BURST);
+        if now < allowed_at {
+            self.minor_after = Some(allowed_at);
+            return false;
+        }
+        self.minor = next;
+        true
+    }
+}
+
+/// Everything that a status is computed from.
+#[derive(Debug)]
+pub(in crate::operator) struct Inputs {
+    pub(in crate::operator) record: Arc<Record>,
+    /// The version of the election's state.
+    pub(in crate::operator) election: u64,
+    pub(in crate::operator) owner: Owner,
+    pub(in crate::operator) trouble: Option<Trouble>,
+    pub(in crate::operator) hindrance: Option<Hindrance>,
+    /// The older groups that select pods of this one.
+    pub(in crate::operator) contested: Option<String>,
+    /// An owner that sets the role label on the group's pods.
+    pub(in crate::operator) role_label_use: Option<RoleLabelUse>,
+    /// How far the pods can be probed.
+    pub(in crate::operator) coverage: ProbeCoverage,
+    /// The Services whose endpoints are managed.
+    pub(in crate::operator) endpoints: EndpointsReport,
+    /// Whether pods without evidence are not yet counted as such.
+    pub(in crate::operator) settles: bool,
+}
+
+impl PartialEq for Inputs {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.record, &other.record)
+            && (self.election, self.settles) == (other.election, other.settles)
+            && self.owner == other.owner
+            && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
+            && (&self.contested, &self.role_label_use) == (&other.contested, &other.role_label_use)
+            && (&self.coverage, &self.endpoints) == (&other.coverage, &other.endpoints)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minor_changes_are_written_in_a_short_burst_and_then_once_an_interval() {
+        let (mut report, second) = (Report::default(), Duration::from_secs(1));
+        let allowed = (0..200).filter(|at| report.allows_minor(second * *at)).collect::<Vec<u32>>();
+        assert_eq!(allowed[..6], [0, 1, 2, 3, 10, 20]);
+        assert_eq!(allowed.len(), 4 + 19);
+        assert_eq!(report.minor_after, Some(second * 200));
+    }
+}

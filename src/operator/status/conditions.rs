@@ -1,0 +1,363 @@
+//! The conditions of a group's status: what is reported as true or false, and with which message.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::{
+    api::{ConditionType, Reason, Role},
+    election::{Member, Phase, Standing},
+    operator::{
+        group::Group,
+        index::{IndexedGroup, coverage::ProbeCoverage, outage::Hindrance},
+        trouble::Trouble,
+    },
+    ownership::Owner,
+    routing::RoleLabelUse,
+};
+
+/// A group as it is seen, and as it is run.
+#[derive(Clone, Copy)]
+pub(in crate::operator) struct View<'a> {
+    pub(in crate::operator) seen: &'a IndexedGroup,
+    pub(in crate::operator) group: &'a Group,
+}
+
+/// One condition without its time of transition.
+pub(in crate::operator) struct Finding {
+    pub(in crate::operator) kind: ConditionType,
+    status: bool,
+    reason: Reason,
+    message: String,
+}
+
+pub(in crate::operator) fn finding(
+    kind: ConditionType,
+    status: bool,
+    reason: Reason,
+    message: impl Into<String>,
+) -> Finding {
+    Finding { kind, status, reason, message: message.into() }
+}
+
+/// The holder, if it carries the active label.
+pub(in crate::operator) fn labelled_holder(view: View<'_>) -> Option<&Member> {
+    view.group.election().member(view.group.holder()?).filter(|member| member.role == Role::Active)
+}
+
+/// The conditions of a group, of which `eligible` of `members` pods could be active.
+pub(in crate::operator) fn findings(
+    view: View,
+    eligible: u32,
+    members: u32,
+    hindrance: Option<&Hindrance>,
+) -> Vec<Finding> {
+    use ConditionType as C;
+    let accepted = accepted(view);
+    let active = activity(view, eligible, members, hindrance);
+    let routed = routed(view);
+    let store = match (hindrance, &view.group.trouble) {
+        (Some(Hindrance::Lock(outage)), _) => finding(
+            C::LockStoreReachable,
+            false,
+            Reason::LockStoreUnavailable,
+            format!("{outage}; labels stay as they are"),
+        ),
+        (_, Some(Trouble::Lock(text))) => {
+            finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, text.clone())
+        }
+        _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
+    };
+    // A holder that is unwell is not among the eligible pods.
+    let unwell = labelled_holder(view).is_some_and(|member| member.standing.against().is_some());
+    let others = if unwell { eligible } else { eligible.saturating_sub(1) };
+    let refused = refusal(view);
+    let redundant = if others > 0 {
+        let plural = if others == 1 { "pod" } else { "pods" };
+        finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over{refused}"))
+    } else {
+        let cause = match hindered(view) {
+            Some(hindered) => format!(": {hindered}"),
+            None => "; check the pods that are not ready, or add replicas".to_owned(),
+        };
+        let message = format!("no other pod could take over now{cause}{refused}");
+        finding(C::Redundant, false, Reason::NoStandby, message)
+    };
+    let ready = match [&accepted, &active, &routed].into_iter().find(|finding| !finding.status) {
+        Some(first) => finding(C::Ready, false, first.reason, first.message.clone()),
+        None => finding(C::Ready, true, active.reason, active.message.clone()),
+    };
+    let stalled = if accepted.status {
+        finding(C::Stalled, false, Reason::AsExpected, "nothing waits for a user")
+    } else {
+        finding(C::Stalled, true, accepted.reason, accepted.message.clone())
+    };
+    vec![accepted, active, redundant, routed, probed(view), store, ready, stalled]
+}
+
+fn probed(view: View) -> Finding {
+    let found = view.seen.coverage();
+    let reason = match found {
+        ProbeCoverage::Full => Reason::AsExpected,
+        ProbeCoverage::TcpOnly => Reason::TcpOnly,
+        ProbeCoverage::NoProbe => Reason::NoProbe,
+        ProbeCoverage::Unusable { .. } => Reason::ProbeUnusable,
+        ProbeCoverage::Hindered(_) => Reason::CannotProbe,
+    };
+    finding(ConditionType::Probed, found.is_probed(), reason, found.to_string())
+}
+
+/// What keeps the operator itself from probing the pods.
+fn hindered(view: View) -> Option<ProbeCoverage> {
+    Some(view.seen.coverage()).filter(|found| matches!(found, ProbeCoverage::Hindered(_)))
+}
+
+fn accepted(view: View) -> Finding {
+    use ConditionType::Accepted;
+    if let Some(invalid) = view.seen.invalid() {
+        return finding(Accepted, false, Reason::InvalidSpec, invalid);
+    }
+    let owner = view.group.ownership.owner();
+    if let Owner::Foreign(other) = &owner {
+        let message = format!(
+            "the lock key {} is in use by {other}; delete that group, or create this one again with another spec.lock.key",
+            view.group.record().key
+        );
+        return finding(Accepted, false, Reason::KeyInUse, message);
+    }
+    if let Owner::Refused(reason) = owner {
+        return finding(Accepted, false, Reason::KeyNotAllowed, reason.to_string());
+    }
+    if let Some(message) = view.seen.contested() {
+        return finding(Accepted, false, Reason::SelectedByOtherGroup, message);
+    }
+    let label = &view.group.record().reference.marks.label;
+    match view.seen.role_label_use() {
+        Some(RoleLabelUse { workload, selects: true }) => {
+            let message = format!(
+                "{workload} selects its pods by the label {label}, so a pod whose role changes is replaced at once; take \
+                 the label out of its selector and its template. No pod of this group is promoted"
+            );
+            finding(Accepted, false, Reason::RoleLabelInOwnerSelector, message)
+        }
+        Some(RoleLabelUse { workload, selects: false }) => {
+            let message = format!(
+                "the spec can be carried out, but the pod template of {workload} sets the label {label}: each new pod has \
+                 this role until the operator corrects it. Take the label out of the template"
+            );
+            finding(Accepted, true, Reason::RoleLabelInTemplate, message)
+        }
+        None => {
+            let advice = view.group.record().object.spec.advice();
+            let message = advice.map_or_else(
+                || "the spec can be carried out".to_owned(),
+                |advice| format!("the spec can be carried out, but {advice}"),
+            );
+            finding(Accepted, true, Reason::AsExpected, message)
+        }
+    }
+}
+
+fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
+    use ConditionType::Active;
+    if let Some(member) = labelled_holder(view) {
+        return activity_of(view, member, eligible);
+    }
+    if view.group.record().object.spec.paused {
+        return finding(Active, false, Reason::Paused, "no pod is active; spec.paused prevents an election");
+    }
+    if let Some(Hindrance::Pods(problem)) = hindrance {
+        let message = format!("the operator cannot watch the pods: {problem}");
+        return finding(Active, false, Reason::WatchFailed, message);
+    }
+    if let Some(message) = view.seen.contested().filter(|_| eligible == 0) {
+        return finding(Active, false, Reason::SelectedByOtherGroup, message);
+    }
+    if members == 0 {
+        let label = &view.group.record().reference.marks.label;
+        let message = format!(
+            "spec.selector matches no pod in this namespace; compare it with the labels of the pods. If no pod is \
+             created, check that the pod template does not set the label {label}"
+        );
+        return finding(Active, false, Reason::NoPods, message);
+    }
+    if let Some(Hindrance::Lock(outage)) = hindrance {
+        return finding(Active, false, Reason::LockStoreUnavailable, outage.clone());
+    }
+    if eligible == 0 {
+        let cause = match hindered(view) {
+            Some(hindered) => format!(": {hindered}"),
+            None => "; check that they are ready and answer their probe".to_owned(),
+        };
+        let message = format!("none of {members} pods could be active{cause}");
+        return finding(Active, false, Reason::NoEligiblePod, message);
+    }
+    // The holder is not labelled.
+    let mut labelled = view.group.election().strays("").map(|member| member.pod.name.as_str());
+    let kept = labelled.next().map_or_else(String::new, |name| {
+        format!("{name} still has the active label; no other pod becomes active until it is removed: ")
+    });
+    match &view.group.trouble {
+        Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, format!("{kept}{text}")),
+        Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, format!("{kept}{text}")),
+        Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
+        None => finding(Active, false, Reason::Changing, "a change of holder is under way"),
+    }
+}
+
+/// The condition while this pod is labelled active.
+fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
+    use ConditionType::Active;
+    let (name, token) = (&holder.pod.name, view.group.election().declared().token);
+    match holder.standing {
+        Standing::Failing(reason) => {
+            let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
+            finding(Active, false, reason, format!("{name} is active but unwell{others}"))
+        }
+        Standing::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
+        Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
+        _ if view.group.record().object.spec.paused => finding(
+            Active,
+            true,
+            Reason::Paused,
+            format!("{name} is active with token {token}; elections are paused"),
+        ),
+        _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
+    }
+}
+
+/// The pods that the API server refuses to change, and why, for the end of a message.
+fn refusal(view: View) -> String {
+    let mut refused = view.group.election().refused();
+    let Some((member, first)) = refused.next() else { return String::new() };
+    let more = match refused.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let what =
+        if member.role == Role::Active { "cannot lose the active label" } else { "cannot become active" };
+    format!("; {}{more} {what}: {}", member.pod.name, first.message)
+}
+
+fn routed(view: View) -> Finding {
+    use ConditionType::Routed;
+    match &view.group.trouble {
+        Some(Trouble::Refused(text)) => return finding(Routed, false, Reason::WriteRefused, text.clone()),
+        Some(Trouble::Unreachable(text)) => return finding(Routed, false, Reason::Changing, text.clone()),
+        _ => {}
+    }
+    let endpoints = &view.group.publishing.report;
+    if let Some(problem) = &endpoints.problem {
+        return finding(Routed, false, problem.reason, problem.message.clone());
+    }
+    let settled = match view.group.election().phase() {
+        Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
+        // The step that failed may have been a read.
+        Phase::BackingOff { .. } => view.group.election().keeps_its_label(),
+        _ => false,
+    };
+    let strays =
+        view.group.election().world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
+    if settled && !strays {
+        let mut message = "the pods' labels are what was declared".to_owned();
+        if !endpoints.services.is_empty() {
+            message +=
+                &format!(", and the operator writes the endpoints of {}", endpoints.services.join(", "));
+        }
+        finding(Routed, true, Reason::AsExpected, message)
+    } else {
+        finding(Routed, false, Reason::Changing, "labels are being changed")
+    }
+}
+
+/// The conditions with their times of transition, of which those that stay as they are come from `old`.
+pub(in crate::operator) fn conditions(
+    findings: Vec<Finding>,
+    generation: i64,
+    old: &[Condition],
+) -> Vec<Condition> {
+    let old: BTreeMap<_, _> = old.iter().map(|condition| (condition.type_.as_str(), condition)).collect();
+    let condition = |finding: Finding| {
+        let type_ = finding.kind.to_string();
+        let status = if finding.status { "True" } else { "False" };
+        let same = old.get(type_.as_str()).filter(|old| old.status == status);
+        let since = same.map_or_else(|| Time(Timestamp::now()), |old| old.last_transition_time.clone());
+        Condition {
+            type_,
+            status: status.to_owned(),
+            reason: finding.reason.to_string(),
+            message: finding.message,
+            last_transition_time: since,
+            observed_generation: Some(generation),
+        }
+    };
+    findings.into_iter().map(condition).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        api::{Declaration, LeaderGroup, PodRef},
+        election::{Event, Outcome, Policy, Row, World},
+        operator::object::{GroupName, record::Record},
+    };
+
+    /// A settled group whose row could not be read again.
+    fn backing_off(role: Role) -> (IndexedGroup, Group) {
+        let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } } });
+        let object: LeaderGroup = serde_json::from_value(object).expect("a group");
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        let record = || Record::first(object.clone(), name.clone(), "c1").expect("it has a name");
+        let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
+        let grant = Uuid::from_u128(7);
+        let holder = Some(pod.clone());
+        let declared =
+            Declaration { token: 5, grant: Some(grant.to_string()), holder, ..Declaration::default() };
+        let member = Member {
+            pod: pod.clone(),
+            node: None,
+            version: "1".into(),
+            role,
+            stamp: Some(5),
+            stamped_by_us: true,
+            leaving: false,
+            priority: 0,
+            fencing_fits: true,
+            standing: Standing::Unproven,
+            created: 0,
+            revision: None,
+            workload: None,
+        };
+        // Paused, so that a lost label is not put back.
+        let policy = Policy { paused: true, ..Policy::default() };
+        let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
+        let row = Row { token: 5, grant: Some(grant), holder: Some(pod), confirmed: true, ..Row::default() };
+        let (mut group, now) = (Group::new(&Arc::new(record())), Duration::from_secs(100));
+        let asked =
+            group.step(Event::Owned { seed: Uuid::from_u128(1_000), row: None, world: world.clone() }, now);
+        let read = Outcome::Read { row: Some(row), declared: Some(declared) };
+        group.step(Event::Outcome(asked[0].0, read, world.clone()), now);
+        let asked = group.step(Event::Doubt, now);
+        group.step(Event::Outcome(asked[0].0, Outcome::Failed, world), now);
+        let phase = group.election().phase();
+        assert!(matches!(phase, Phase::BackingOff { .. }), "{phase:?}");
+        (IndexedGroup::new(record(), now), group)
+    }
+
+    #[test]
+    fn a_group_is_routed_while_its_labels_stand_whatever_is_looked_at_again() {
+        for (role, stands) in [(Role::Active, true), (Role::Standby, false)] {
+            let (seen, group) = backing_off(role);
+            let routed = routed(View { seen: &seen, group: &group });
+            assert_eq!(routed.status, stands, "{role:?}: {}", routed.message);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Kubernetes Events on the groups: one for each change of holder, for what a user should mend, and for labels that
+//! others have set.
+//!
+//! Each change of holder is an Event of its own. Events of the same kind that are collected into a series keep the text
+//! of the first, which names the pod and the token of another change.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta},
+};
+use kube::{Api, Client, Resource as _, api::PostParams};
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::{
+    api::{FIELD_MANAGER, LeaderGroup, PodRef, Reason},
+    election::Finished,
+    telemetry::{ApiOutcome, Metrics},
+};
+
+/// Events waiting to be sent. Further ones are dropped, and counted.
+const QUEUE: usize = 256;
+const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The least time between two Events about the labels that others set in a group: another controller may set one again
+/// and again.
+const FOREIGN_LABEL_INTERVAL: Duration = Duration::from_mins(1);
+/// The API server refuses longer texts.
+const LONGEST_NOTE: usize = 1_024;
+/// The reason of these Events.
+const FOREIGN_LABEL: &str = "ForeignLabel";
+/// The reason of the Event about a switchover that is not carried out.
+const SWITCHOVER_REFUSED: &str = "SwitchoverRefused";
+
+/// Sends Events from a queue of its own, so that nothing waits for them.
+pub(in crate::operator) struct Events {
+    metrics: Arc<Metrics>,
+    queue: mpsc::Sender<Event>,
+    replica: String,
+    /// When the last Event about foreign labels of each group was written, by the group's UID.
+    foreign_labels: HashMap<String, Duration>,
+}
+
+/// What an Event says.
+#[derive(Debug, PartialEq, Eq)]
+struct News {
+    is_normal: bool,
+    reason: String,
+    action: &'static str,
+    note: String,
+    pod: Option<PodRef>,
+}
+
+impl Events {
+    pub(in crate::operator) fn new(client: Client, replica: &str, metrics: Arc<Metrics>) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        tokio::spawn(send(client, waiting, metrics.clone()));
+        Self { metrics, queue, replica: replica.to_owned(), foreign_labels: HashMap::new() }
+    }
+
+    /// A change of holder has ended.
+    pub(in crate::operator) fn finished(&self, group: &LeaderGroup, finished: &Finished) {
+        if is_failover(finished) {
+            self.metrics.failover(finished.reason, finished.took);
+        }
+        self.publish(group, change_of_holder(finished));
+    }
+
+    /// A condition says what a user should mend although the group is Ready.
+    pub(in crate::operator) fn warned(&self, group: &LeaderGroup, condition: &Condition) {
+        let (reason, note) = (condition.reason.clone(), condition.message.clone());
+        self.publish(group, News { is_normal: false, reason, action: "Inspect", note, pod: None });
+    }
+
+    /// A requested switchover is refused.
+    pub(in crate::operator) fn switchover_refused(&self, group: &LeaderGroup, message: &str) {
+        let reason = SWITCHOVER_REFUSED.to_owned();
+        let note = format!("the requested switchover is refused: {message}");
+        self.publish(group, News { is_normal: false, reason, action: "Refuse", note, pod: None });
+    }
+
+    /// The active label was taken off pods that are not the holder.
+    pub(in crate::operator) fn stripped(&mut self, group: &LeaderGroup, pods: &[PodRef], now: Duration) {
+        let Some(uid) = group.metadata.uid.clone() else { return };
+        self.foreign_labels.retain(|_, at| now.saturating_sub(*at) < FOREIGN_LABEL_INTERVAL);
+        if !pods.is_empty() && !self.foreign_labels.contains_key(&uid) {
+            self.foreign_labels.insert(uid, now);
+            self.publish(group, foreign_label(pods));
+        }
+    }
+
+    /// The API server refuses to change a pod, which is therefore passed over.
+    pub(in crate::operator) fn refused(&self, group: &LeaderGroup, pod: &PodRef, message: &str) {
+        let note = format!("{} cannot become active: {message}", pod.name);
+        let reason = Reason::WriteRefused.to_string();
+        self.publish(
+            group,
+            News { is_normal: false, reason, action: "PassOver", note, pod: Some(pod.clone()) },
+        );
+    }
+
+    fn publish(&self, group: &LeaderGroup, news: News) {
+        let event = event(group, news, &self.replica);
+        if self.queue.try_send(event).is_err() {
+            self.metrics.event_dropped();
+        }
+    }
+}
+
+fn change_of_holder(finished: &Finished) -> News {
+    let token = finished.token;
+    let took = finished.took.as_millis();
+    let (action, note) = match (&finished.from, &finished.to) {
+        (Some(from), Some(to)) if from.uid == to.uid => {
+            ("Confirm", format!("{} stays active, with token {token}", to.name))
+        }
+        (Some(from), Some(to)) => (
+            "Promote",
+            format!("{} is active with token {token}, after {}; took {took} ms", to.name, from.name),
+        ),
+        (None, Some(to)) => ("Promote", format!("{} is active with token {token}; took {took} ms", to.name)),
+        (from, None) => {
+            let former = from.as_ref().map_or("nobody", |pod| pod.name.as_str());
+            ("Release", format!("the lock is free: {former} ended, and no pod could follow"))
+        }
+    };
+    News {
+        is_normal: finished.reason.is_planned()
+            || matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed),
+        reason: finished.reason.to_string(),
+        action,
+        note,
+        pod: finished.to.clone().or_else(|| finished.from.clone()),
+    }
+}
+
+fn foreign_label(pods: &[PodRef]) -> News {
+    let names: Vec<_> = pods.iter().map(|pod| pod.name.as_str()).collect();
+    News {
+        is_normal: false,
+        reason: FOREIGN_LABEL.to_owned(),
+        action: "Strip",
+        note: format!(
+            "took the active label off {}, which somebody else had set; the chart's admission policies prevent that",
+            names.join(", ")
+        ),
+        pod: pods.first().cloned(),
+    }
+}
+
+fn event(group: &LeaderGroup, news: News, replica: &str) -> Event {
+    let namespace = group.metadata.namespace.clone();
+    let mut note = news.note;
+    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+    let related = news.pod.map(|pod| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(pod.name),
+        uid: Some(pod.uid),
+        namespace: namespace.clone(),
+        ..ObjectReference::default()
+    });
+    Event {
+        metadata: ObjectMeta {
+            generate_name: group.metadata.name.as_ref().map(|name| format!("{name}-")),
+            namespace,
+            ..ObjectMeta::default()
+        },
+        action: Some(news.action.to_owned()),
+        event_time: Some(MicroTime(Timestamp::now())),
+        note: Some(note),
+        reason: Some(news.reason),
+        regarding: Some(group.object_ref(&())),
+        related,
+        reporting_controller: Some(FIELD_MANAGER.to_owned()),
+        reporting_instance: Some(replica.to_owned()),
+        type_: Some(if news.is_normal { "Normal" } else { "Warning" }.to_owned()),
+        ..Event::default()
+    }
+}
+
+/// Whether the change was a failover: an unplanned change from one pod to another.
+fn is_failover(finished: &Finished) -> bool {
+    let another = matches!((&finished.from, &finished.to), (Some(from), Some(to)) if from.uid != to.uid);
+    another
+        && !finished.reason.is_planned()
+        && !matches!(finished.reason, Reason::FirstHolder | Reason::Resumed | Reason::LostCommits)
+}
+
+async fn send(client: Client, mut queue: mpsc::Receiver<Event>, metrics: Arc<Metrics>) {
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    while let Some(event) = queue.recv().await {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+        let outcome = match timeout(EVENT_TIMEOUT, events.create(&params, &event)).await {
+            Ok(Ok(_)) => ApiOutcome::Done,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "could not write an Event");
+                let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
+                if refused { ApiOutcome::Refused } else { ApiOutcome::Failed }
+            }
+            Err(_) => {
+                tracing::debug!("an Event took too long");
+                ApiOutcome::Failed
+            }
+        };
+        metrics.api_write("event", outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::PodRef;
+
+    #[test]
+    fn a_failover_is_one_pod_after_another_that_nobody_asked_for() {
+        let pod = |uid: &str| Some(PodRef { name: "web".to_owned(), uid: uid.to_owned() });
+        let change = |from, to, reason| Finished { token: 2, from, to, reason, took: Duration::ZERO };
+        for reason in [Reason::PodDeleted, Reason::ContainerTerminated, Reason::ProbeRefused, Reason::Silent]
+        {
+            assert!(is_failover(&change(pod("a"), pod("b"), reason)), "{reason}");
+            assert!(!is_failover(&change(pod("a"), None, reason)), "{reason}: a release");
+        }
+        assert!(!is_failover(&change(None, pod("a"), Reason::FirstHolder)));
+        assert!(!is_failover(&change(pod("a"), pod("b"), Reason::FirstHolder)));
+        for reason in [Reason::Resumed, Reason::LostCommits] {
+            assert!(!is_failover(&change(pod("a"), pod("a"), reason)), "{reason}");
+        }
+    }
+}

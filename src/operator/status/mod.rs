@@ -1,0 +1,207 @@
+//! The status of a group: computed from what is known, and written if it differs.
+
+pub(super) mod causes;
+pub(super) mod conditions;
+pub(super) mod events;
+pub(super) mod undecodable;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde_json::{Value, json};
+
+use super::index::outage::Hindrance;
+use crate::api::{
+    ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
+};
+use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
+
+/// The status as it should read. While the group `settles`, its new owner has not yet heard of all pods, and does not
+/// count fewer eligible pods than before.
+pub(super) fn status(view: View<'_>, hindrance: Option<&Hindrance>, settles: bool) -> LeaderGroupStatus {
+    let record = view.group.record();
+    let old = record.status().cloned().unwrap_or_default();
+    let election = view.group.election();
+    let members = &election.world().members;
+    let eligible = members.iter().filter(|member| election.is_available(member)).count();
+    let (eligible, members) = (count(eligible), count(members.len()));
+    let eligible = if settles { eligible.max(old.eligible.min(members)) } else { eligible };
+    let generation = record.object.metadata.generation.unwrap_or_default();
+    let mut findings = findings(view, eligible, members, hindrance);
+    let known = old.observed_generation >= 0;
+    if known && hindrance.is_some() && !view.group.is_owned() {
+        // Without ownership a replica knows what keeps it from working, and what the labels are. All else stays as the
+        // owner last reported it.
+        let inactive = labelled_holder(view).is_none();
+        findings.retain(|finding| match finding.kind {
+            ConditionType::LockStoreReachable => true,
+            ConditionType::Active | ConditionType::Ready => inactive,
+            _ => false,
+        });
+        let history = view.group.history.entries().to_vec();
+        return LeaderGroupStatus {
+            history,
+            conditions: merged(findings, generation, &old.conditions),
+            ..old
+        };
+    }
+    LeaderGroupStatus {
+        observed_generation: generation,
+        active: active(view, &old),
+        token: old.token,
+        key: Some(record.key.to_string()),
+        declaration: old.declaration.clone(),
+        eligible,
+        members,
+        ready: format!("{eligible}/{members}"),
+        switchover: switchover(view, &old),
+        history: view.group.history.entries().to_vec(),
+        conditions: conditions(findings, generation, &old.conditions),
+    }
+}
+
+/// The patch that turns the status into `wanted`; `None` if it reads so already. Declaration and token are not part of
+/// it: they are written by compare-and-set only.
+pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus) -> Option<Value> {
+    (old != Some(wanted)).then(|| {
+        json!({
+            "observedGeneration": wanted.observed_generation,
+            "active": wanted.active,
+            "key": wanted.key,
+            "eligible": wanted.eligible,
+            "members": wanted.members,
+            "ready": wanted.ready,
+            "switchover": wanted.switchover,
+            "history": wanted.history,
+            "conditions": wanted.conditions,
+        })
+    })
+}
+
+/// Whether the status differs from the old one only in what does not concern the active pod: how many pods could take
+/// over.
+pub(super) fn is_minor(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus) -> bool {
+    let Some(old) = old else { return false };
+    let redundant = ConditionType::Redundant.to_string();
+    let others = |status: &LeaderGroupStatus| -> Vec<_> {
+        let others = status.conditions.iter().filter(|condition| condition.type_ != redundant);
+        others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
+    };
+    old != wanted
+        && (old.observed_generation, &old.active) == (wanted.observed_generation, &wanted.active)
+        && (&old.history, &old.switchover) == (&wanted.history, &wanted.switchover)
+        && others(old) == others(wanted)
+}
+
+/// Why the group is not ready, to be logged once: `None` if that was logged before, or will soon be over by itself.
+pub(super) fn news<'a>(
+    old: Option<&LeaderGroupStatus>,
+    wanted: &'a LeaderGroupStatus,
+) -> Option<&'a Condition> {
+    let now = readiness(wanted).filter(|now| now.status == "False")?;
+    let known = old.and_then(readiness).is_some_and(|before| before.reason == now.reason);
+    let passing = [Reason::Changing, Reason::Pending].iter().any(|reason| now.reason == reason.to_string());
+    (!known && !passing).then_some(now)
+}
+
+/// What a user should mend although the group is Ready: without what the old status says already.
+pub(super) fn warnings<'a>(
+    old: Option<&'a LeaderGroupStatus>,
+    wanted: &'a LeaderGroupStatus,
+) -> impl Iterator<Item = &'a Condition> {
+    let kinds = [
+        (ConditionType::Probed, Reason::ProbeUnusable),
+        (ConditionType::Probed, Reason::TcpOnly),
+        (ConditionType::Accepted, Reason::RoleLabelInTemplate),
+    ];
+    kinds.into_iter().filter_map(move |(kind, reason)| {
+        let reason = reason.to_string();
+        let find = |status| condition(status, kind).filter(|found| found.reason == reason);
+        find(wanted).filter(|_| old.and_then(find).is_none())
+    })
+}
+
+fn readiness(status: &LeaderGroupStatus) -> Option<&Condition> {
+    condition(status, ConditionType::Ready)
+}
+
+fn condition(status: &LeaderGroupStatus, kind: ConditionType) -> Option<&Condition> {
+    let kind = kind.to_string();
+    status.conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The holder with the active label on it, since the time it got it.
+fn active(view: View<'_>, old: &LeaderGroupStatus) -> Option<ActivePod> {
+    let member = labelled_holder(view)?;
+    let known =
+        old.active.as_ref().filter(|active| active.uid == member.pod.uid).map(|active| active.since.clone());
+    let recorded =
+        view.group.history.entries().first().filter(|entry| entry.to.as_ref() == Some(&member.pod.name));
+    let since =
+        known.or_else(|| recorded.map(|entry| entry.at.clone())).unwrap_or_else(|| Time(Timestamp::now()));
+    Some(ActivePod {
+        pod: member.pod.name.clone(),
+        uid: member.pod.uid.clone(),
+        node: member.node.clone().unwrap_or_default(),
+        since,
+    })
+}
+
+/// What became of the last request for a switchover.
+fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatus> {
+    let election = view.group.election();
+    let last = old.switchover.clone();
+    let Some(request) = view.group.record().requested_switchover() else { return last };
+    if last.as_ref().is_some_and(|last| last.request == request.id) {
+        return last;
+    }
+    let answer = |result, message| Some(SwitchoverStatus { request: request.id.clone(), result, message });
+    if let Some((_, why)) = election.refused_switchover().filter(|(refused, _)| *refused == request.id) {
+        return answer(SwitchoverResult::Refused, why.to_string());
+    }
+    let ended = election.declared().switchover.as_ref() == Some(&request.id) && !election.is_changing();
+    let Some(holder) = labelled_holder(view).filter(|_| ended) else { return last };
+    let (name, token) = (&holder.pod.name, election.declared().token);
+    let entry = view.group.history.entries().first().filter(|entry| entry.token == token);
+    let stayed = entry.is_some_and(|entry| entry.from == entry.to);
+    if stayed || request.to.as_ref().is_some_and(|to| to != name) {
+        let message =
+            format!("the change was begun and could not be completed; {name} is active with token {token}");
+        return answer(SwitchoverResult::Refused, message);
+    }
+    let took = entry.map(|entry| format!("; the change took {}", entry.duration)).unwrap_or_default();
+    answer(SwitchoverResult::Done, format!("{name} is active with token {token}{took}"))
+}
+
+/// Whether a request for a switchover was refused, and the old status does not say so.
+pub(super) fn refused_switchover<'a>(
+    old: Option<&LeaderGroupStatus>,
+    wanted: &'a LeaderGroupStatus,
+) -> Option<&'a SwitchoverStatus> {
+    let is_new = |refused: &&SwitchoverStatus| old.and_then(|old| old.switchover.as_ref()) != Some(*refused);
+    wanted.switchover.as_ref().filter(|last| last.result == SwitchoverResult::Refused).filter(is_new)
+}
+
+/// The patch that reports that a group cannot be decoded; `None` if its status says so already.
+pub(super) fn of_undecodable(unreadable: &Unreadable) -> Option<Value> {
+    use ConditionType as C;
+    let generation = unreadable.metadata.generation.unwrap_or_default();
+    let findings = [(C::Accepted, false), (C::Ready, false), (C::Stalled, true)]
+        .map(|(kind, status)| finding(kind, status, Reason::InvalidSpec, unreadable.problem.clone()));
+    let before = unreadable.conditions();
+    let all = merged(findings.into(), generation, &before);
+    (all != before).then(|| json!({ "observedGeneration": generation, "conditions": all }))
+}
+
+/// The old conditions with these findings in their place.
+fn merged(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {
+    let found = conditions(findings, generation, old);
+    let replaced = |condition: &Condition| {
+        found.iter().find(|found| found.type_ == condition.type_).unwrap_or(condition).clone()
+    };
+    let added = found.iter().filter(|found| old.iter().all(|old| old.type_ != found.type_));
+    old.iter().map(replaced).chain(added.cloned()).collect()
+}
