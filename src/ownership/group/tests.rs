@@ -415,6 +415,21 @@ fn only_so_many_groups_are_given_away_at_a_heartbeat() {
 }
 
 #[test]
+fn a_group_without_a_holder_is_given_away_if_none_of_its_pods_can_be_judged_here() {
+    let (alone, two) = ([SessionId::new()], [SessionId::new(), SessionId::new()]);
+    let (key, (own, others)) = (key(), chosen(&two));
+    let two = sessions(&[own, others[0]]);
+    let gives = |of: &Sessions, has_holder, judges_none| {
+        let seen = Inside { has_holder, judges_none, ..at_rest(&key) };
+        Group::ours().step(Event::Beat(seen), replica(of), s(1_000))
+    };
+    assert!(matches!(gives(&two, false, true), Some(Effect::Give(Why::JudgesNone))));
+    assert_eq!(gives(&two, true, true), None, "the holder stays what it is");
+    assert_eq!(gives(&two, false, false), None, "this replica can find a holder");
+    assert_eq!(gives(&sessions(&alone), false, true), None, "no other replica could take it");
+}
+
+#[test]
 fn the_deputy_probes_the_holder_and_all_pods_once_the_owner_seems_to_have_stopped() {
     let replicas = ["n1", "n2", "n3"];
     let replicas = replicas.map(|node| Peer { session: SessionId::new(), place: Some(node.to_owned()) });
