@@ -44,8 +44,7 @@ run() {
       files=(--package leadergroup-lock -f lock/src/lease.rs -f lock/src/failure_detector.rs -f lock/src/quarantine.rs)
       ;;
     operator)
-      files=(-f src/routing/marks.rs)
-      files+=(-f src/operator/executor/queue.rs -f src/operator/index/timers.rs)
+      files=(-f src/routing/marks.rs -f src/operator/executor/queue.rs -f src/operator/index/timers.rs)
       ;;
     ownership)
       files=(-f 'src/ownership/**/*.rs')

@@ -1,6 +1,5 @@
 //! The structure of the code: which room may use which, no circles between the files of a room, the length of files,
-//! whether the
-//! documents show the rooms and files that are there, and that the rooms within `operator` form no circle.
+//! whether the documents show the rooms and files that are there, and that the rooms within `operator` form no circle.
 //!
 //! A room is a folder below `src`. [`ROOMS`] says what each may use; `docs/design.md` shows the same table to people,
 //! and a test compares the two. The rules keep the data flowing one way: watch, probe or timer, then the election's

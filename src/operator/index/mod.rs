@@ -48,7 +48,7 @@ pub(super) use attached::SliceOfOthers;
 pub(super) use group::IndexedGroup;
 pub(super) use request::{Event, Notice, Request};
 
-use super::{index::timers::Timers, object::GroupName};
+use super::object::GroupName;
 use crate::{
     api::{Endpoints, HoldConnection},
     election::World,
@@ -62,6 +62,7 @@ use node_labels::Nodes;
 use outage::{Hindrance, OUTAGE_PATIENCE, Outage};
 use placement::Placement;
 use selection::Selection;
+use timers::Timers;
 use watch_health::{Scope, Sight, WatchHealth, Watched};
 
 /// Everything that this replica sees.
