@@ -30,8 +30,11 @@ impl ApiServer<'_> {
     /// takes too long, it is killed, as by a service manager.
     pub async fn stop(&self) -> Result<()> {
         let pid = self.machines().running(API_SERVER_DAEMON).await?;
-        let stopped = self.machines().end_running(API_SERVER_DAEMON, Signal::TERM).await;
-        if stopped.is_err() && !has_ended(pid) { self.kill().await } else { stopped }
+        if self.machines().end(API_SERVER_DAEMON, Signal::TERM).await.is_err() {
+            // It may have ended at this moment: then there is nothing left to kill.
+            self.machines().end(API_SERVER_DAEMON, Signal::KILL).await?;
+        }
+        took_effect(|| (!has_ended(pid)).then(|| "the API server still runs".to_owned()))
     }
 
     /// Kills it.
