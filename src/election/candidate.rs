@@ -213,10 +213,10 @@ impl Group {
         self.unanswered.push(uid.clone());
         let leads_on = change.reason == Reason::NodeCordoned
             || (change.reason == Reason::Switchover && self.names_no_pod());
-        let other = self.best(change.from.as_ref(), |member| {
-            let moves = Some(&member.pod) != change.from.as_ref();
-            moves && self.may_follow(member, change.reason) && !self.unanswered.contains(&member.pod.uid)
-        });
+        let may = |member: &Member| {
+            self.may_follow(member, change.reason) && !self.unanswered.contains(&member.pod.uid)
+        };
+        let other = change.from.as_ref().and_then(|from| self.successor_that_stays(from, may));
         let fails = change.from.as_ref().is_none_or(|from| self.case_against(from).is_some());
         if fails || (leads_on && !again && other.is_some()) {
             return self.settle(now);

@@ -30,7 +30,7 @@ impl Group {
             return self.read(effects);
         }
         if self.row.holder.as_ref().is_some_and(|holder| self.case_against(holder).is_none()) {
-            self.lost_since = None;
+            self.lost = None;
         }
         if self.world.obstacle.is_some() {
             return;
@@ -104,7 +104,7 @@ impl Group {
                 if self.keeps_its_label() || self.world.policy.paused || self.world.obstacle.is_some() => {}
             Some(holder) if against.is_none() && (self.works(&holder) || self.is_contested(&holder)) => {
                 self.relabel_after = now + RELABEL_INTERVAL;
-                self.lost_since = None;
+                self.lost = None;
                 // If it may not be labelled again, or the API server refuses that, another pod follows.
                 let fit = Some(&holder).filter(|holder| self.is_fit(holder)).cloned();
                 if let Some(next) = fit.or_else(|| self.successor(Some(&holder))) {
@@ -132,7 +132,8 @@ impl Group {
     }
 
     fn replace(&mut self, holder: &PodRef, reason: Reason, now: Duration, effects: &mut Effects) {
-        let since = *self.lost_since.get_or_insert(now);
+        let since = self.lost_since(holder).unwrap_or(now);
+        self.lost = Some((holder.uid.clone(), since));
         if self.world.policy.paused {
             return;
         }
@@ -191,14 +192,20 @@ impl Group {
             }
             former => (former, reason),
         };
-        let began = self.lost_since.unwrap_or(now);
+        let began = from.as_ref().and_then(|from| self.lost_since(from)).unwrap_or(now);
         self.begin(Change { holder, reason, from, began }, effects);
+    }
+
+    /// Since when there has been evidence against this holder.
+    fn lost_since(&self, holder: &PodRef) -> Option<Duration> {
+        self.lost.as_ref().filter(|(uid, _)| *uid == holder.uid).map(|(_, since)| *since)
     }
 
     /// Whether the holder may be replaced now: the group is not paused, and the lock delay is over unless the holder
     /// has ended.
     fn may_replace(&self, ended: bool, now: Duration) -> bool {
-        let allowed = self.lost_since.map(|since| since + self.world.policy.lock_delay);
+        let lost_since = self.row.holder.as_ref().and_then(|holder| self.lost_since(holder));
+        let allowed = lost_since.map(|since| since + self.world.policy.lock_delay);
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 

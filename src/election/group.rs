@@ -152,8 +152,8 @@ pub struct Group {
     pub(super) failures: u32,
     /// Consecutive conflicts while the new holder is being labelled.
     pub(super) conflicts: u32,
-    /// Since when there has been evidence against the current holder, for the lock delay.
-    pub(super) lost_since: Option<Duration>,
+    /// The UID of the holder against which there is evidence, and since when, for the lock delay.
+    pub(super) lost: Option<(String, Duration)>,
     /// When a deletion stops waiting for the database, or for rights to the pods.
     pub(super) retire_by: Option<Duration>,
     /// When a deletion leaves labels that could not be settled as they are, whatever the reason.
@@ -199,7 +199,7 @@ impl Group {
             suspect: None,
             failures: 0,
             conflicts: 0,
-            lost_since: None,
+            lost: None,
             retire_by: None,
             labels_by: None,
             retry_at: None,

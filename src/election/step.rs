@@ -126,7 +126,7 @@ impl Group {
             (Phase::Relabelling, Outcome::Verified(against)) => self.relabel(against, now, effects),
             (Phase::Vacating, Outcome::Vacated) => {
                 let from = self.row.holder.take();
-                (self.in_doubt, self.failures, self.lost_since) = (false, 0, None);
+                (self.in_doubt, self.failures, self.lost) = (false, 0, None);
                 let reason = self.vacancy_reason(from.as_ref());
                 let token = self.row.token;
                 let finished = Finished { token, from, to: None, reason, took: Duration::ZERO };
@@ -256,7 +256,7 @@ impl Group {
 
     fn forget(&mut self) {
         (self.awaiting, self.stamping, self.witness) = (None, None, None);
-        (self.lost_since, self.retire_by, self.retry_at) = (None, None, None);
+        (self.lost, self.retire_by, self.retry_at) = (None, None, None);
         self.labels_by = None;
         (self.grant, self.in_doubt) = (None, false);
         (self.failures, self.conflicts, self.stamp_failures) = (0, 0, 0);
@@ -332,8 +332,6 @@ impl Group {
         let fresh = self.cannot_be_active(&change.holder, settled);
         self.unused.granted(grant, &change.holder.uid, fresh);
         let former = self.row.holder.replace(change.holder.clone());
-        // The lock delay of the new holder begins with its own failure.
-        self.lost_since = self.lost_since.filter(|_| former.as_ref() == Some(&change.holder));
         self.row.pending.extend(former);
         self.row.token = token;
         self.row.confirmed = false;
@@ -420,7 +418,7 @@ impl Group {
         self.row.pending = vec![change.holder.clone()];
         (self.failures, self.conflicts) = (0, 0);
         self.unused.forget();
-        self.lost_since = None;
+        self.lost = None;
         self.stamp_after = now;
         let replaced = change.from.as_ref().filter(|former| **former != change.holder);
         if replaced.is_some() {

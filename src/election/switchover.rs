@@ -168,18 +168,21 @@ impl Group {
         self.requested().is_some_and(|request| request.to.is_none())
     }
 
-    /// Whether the pod may follow a holder that works because of a cordon, or a request that names no pod.
+    /// Whether a pod whose node stays may follow a holder that works, because of a cordon or a request that names no pod.
     pub(super) fn may_follow(&self, member: &Member, reason: Reason) -> bool {
-        let stays = match reason {
+        match reason {
             // The holder must leave sooner or later. So a pod that failed often, but not just now, may follow.
             Reason::NodeCordoned => !self.lapses.is_fresh(&member.pod.uid),
             _ => self.superseded_by(member).is_none(),
-        };
-        stays && !member.leaving
+        }
     }
 
     /// The best of these pods to take over from a holder that works: not one whose node is about to be emptied, too.
-    fn successor_that_stays(&self, holder: &PodRef, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
+    pub(super) fn successor_that_stays(
+        &self,
+        holder: &PodRef,
+        may: impl Fn(&Member) -> bool,
+    ) -> Option<PodRef> {
         self.best(Some(holder), |member| member.pod != *holder && !member.leaving && may(member))
     }
 

@@ -383,6 +383,27 @@ fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
 }
 
 #[test]
+fn the_lock_delay_of_a_holder_that_another_replica_chose_begins_with_its_own_failure() {
+    let mut world = with(Standing::Silent);
+    world.policy.lock_delay = Duration::from_secs(3);
+    let mut case = Case::stable(world.clone());
+    case.now += Duration::from_secs(3);
+    case.step(Event::Tick);
+    // Another replica has replaced a by c meanwhile, and now c is silent.
+    case.answer(Outcome::Rejected(Rejection::Outdated));
+    (world.members[0].role, world.members[2].role) = (Role::Standby, Role::Active);
+    world.members.iter_mut().for_each(|member| member.stamp = Some(6));
+    world.members[2].standing = Standing::Silent;
+    world.declared = declaration(6, Some("c"), &[]);
+    case.world(world.clone());
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Read { row: Some(row(6, Some("c"), true)), declared: Some(world.declared) });
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    assert_eq!(case.group.wake(), Some(case.now + Duration::from_secs(3)));
+}
+
+#[test]
 fn a_pause_stops_decisions_and_not_a_change_under_way() {
     let mut world = with(Standing::Silent);
     world.policy.paused = true;
@@ -926,6 +947,22 @@ fn the_pauses_between_stamps_that_fail_grow_until_one_succeeds() {
     assert!(matches!(case.effect(), Effect::Try { .. }), "{:?}", case.asked);
     let asked = asks_in_a_minute(&mut case, &Outcome::Failed);
     assert!((10..=15).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_standby_whose_stamp_is_refused_is_stamped_again_after_pauses_that_grow() {
+    let mut world = settled();
+    world.members[1].stamp = Some(4);
+    let mut case = Case::stable(world);
+    let refused = Outcome::Stamped(vec![(pod("b"), "a policy".to_owned())]);
+    // After 0, 5, 15 and 35 s.
+    assert_eq!(asks_in_a_minute(&mut case, &refused), 4);
+    // c is stamped meanwhile.
+    let mut world = case.group.world().clone();
+    world.members[2].stamp = Some(4);
+    case.now += Duration::from_secs(1);
+    case.world(world);
+    assert_eq!(case.effect(), Effect::Stamp { token: 5, pods: vec![known("c")] });
 }
 
 #[test]
