@@ -26,6 +26,6 @@ pub use evidence::{JudgedAs, PodEvidence, Verdict};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeRefusal, ResolvedProbe, VoidCause};
-pub use prober::{ProbeEvent, ProbeStep, Prober, Target};
+pub use prober::{Network, ProbeEvent, ProbeStep, Prober, Stream, Target};
 pub use reach::Reach;
 pub use thresholds::Thresholds;

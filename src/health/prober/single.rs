@@ -26,6 +26,7 @@ use super::{
     },
     delivery::Report,
     exchange::{self, Answer, Kept},
+    network::Network,
     places::{Place, Places},
     stalls::Stalls,
     target::{ProbeEvent, ProbeStep, Target},
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) places: Places,
     pub(super) stalls: Arc<Stalls>,
+    pub(super) network: Arc<dyn Network>,
     pub(super) tls: tokio_rustls::TlsConnector,
 }
 
@@ -111,7 +113,7 @@ impl One {
             // Too many probes are in flight.
             return self.end(sent_at, ProbeOutcome::Void(VoidCause::Crowded)).await;
         };
-        let mut connecting = Box::pin(exchange::connect(self.target.ip, self.target.probe.port));
+        let mut connecting = self.shared.network.connect(self.target.address());
         let first = match futures::poll!(&mut connecting) {
             Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
             first => first,
@@ -261,6 +263,7 @@ mod tests {
             reports,
             places: Places::new(1),
             stalls: Arc::new(Stalls::new(Monotonic::now())),
+            network: Arc::new(super::super::network::Tcp),
             tls: super::super::tls::connector(),
         });
         let timeout = Duration::from_mins(1);

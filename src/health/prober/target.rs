@@ -1,6 +1,10 @@
 //! What is probed, and what is reported of it.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::super::probe::{ProbeOutcome, ResolvedProbe};
 use crate::api::HoldConnection;
@@ -24,6 +28,13 @@ pub struct Target {
     pub threshold: u32,
     /// Whether the pod is the holder. Its late answers are listened to first of all: without them it would be replaced.
     pub is_holder: bool,
+}
+
+impl Target {
+    /// Where the probes are sent.
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.probe.port)
+    }
 }
 
 /// An event of a probe.

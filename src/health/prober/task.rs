@@ -99,11 +99,12 @@ impl Task {
     /// Waits for the next thing to happen. None if the receiver of events was dropped.
     async fn turn(&mut self, early: &Notify) -> Option<()> {
         tokio::select! {
-            _ = self.ticks.tick() => return self.take_turn().await,
+            biased;
             Some(ended) = self.in_flight.next() => self.ended(ended?),
             Some(heard) = self.late.next() => return heard.then_some(()),
             () = self.hold.lost() => self.hurry(),
             () = early.notified() => self.hint(),
+            _ = self.ticks.tick() => return self.take_turn().await,
         }
         Some(())
     }
@@ -218,7 +219,8 @@ impl Task {
         let on_trial = match kept {
             Some(kept) => self.hold.keep(kept, places),
             None if opens_one_of_its_own(target) && !self.hold.is_held() => {
-                self.hold.open((target.ip, target.probe.port), target.probe.timeout, places)
+                let connecting = self.shared.network.connect(target.address());
+                self.hold.open(connecting, target.probe.timeout, places)
             }
             None => false,
         };

@@ -146,27 +146,25 @@ impl Controller {
             }
             let next = self.next_turn(now);
             tokio::select! {
+                biased;
                 () = shutdown.cancelled(), if drained_by.is_none() => {
                     tracing::info!("stopping: changes under way are finished, then the groups are released");
                     self.draining = true;
                     drained_by = Some(now + DRAIN_TIMEOUT);
                 }
-                Some(message) = inbox.recv() => {
-                    self.take(message, Monotonic::now());
-                    for _ in 0..BURST {
-                        let Ok(message) = inbox.try_recv() else { break };
-                        self.take(message, Monotonic::now());
-                    }
-                }
-                Some(event) = probed.recv() => {
-                    self.probed(event, Monotonic::now());
-                    for _ in 0..BURST {
-                        let Ok(event) = probed.try_recv() else { break };
-                        self.probed(event, Monotonic::now());
-                    }
-                }
+                Some(message) = inbox.recv() => self.take(message, Monotonic::now()),
+                Some(event) = probed.recv() => self.probed(event, Monotonic::now()),
                 () = self.executor.task_ended() => {}
                 () = sleep_until(Instant::now() + next) => {}
+            }
+            // Whichever came first: many messages do not keep the loop from what the probes show.
+            for _ in 0..BURST {
+                let Ok(message) = inbox.try_recv() else { break };
+                self.take(message, Monotonic::now());
+            }
+            for _ in 0..BURST {
+                let Ok(event) = probed.try_recv() else { break };
+                self.probed(event, Monotonic::now());
             }
             self.executor.clear();
             self.turn(Monotonic::now());
