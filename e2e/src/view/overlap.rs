@@ -258,7 +258,14 @@ impl Overlaps {
                     None if limits.successors.iter().any(|it| it.name == pod && it.includes(call)) => {
                         self.strange += 1;
                     }
-                    None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
+                    None => {
+                        let way = if call.kept { "kept" } else { "new" };
+                        let text = format!(
+                            "{pod} answered at {} a call of {} from {}, through a {way} connection",
+                            call.end, record.node, call.at
+                        );
+                        self.violated(Trouble::NeverActive, text);
+                    }
                 }
             }
         }
