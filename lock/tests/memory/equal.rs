@@ -308,6 +308,8 @@ impl Stage {
 #[test]
 fn random_operations_have_the_same_answers_and_effects_as_on_a_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // A listener must be dropped inside of the runtime.
+    let _inside = runtime.enter();
     let stage = std::cell::RefCell::new(runtime.block_on(Stage::new()));
     let regressions = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/memory.txt");
     let name = "equal::random_operations_have_the_same_answers_and_effects_as_on_a_server";
