@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
@@ -13,7 +14,7 @@ use crate::fence::Fence;
 use crate::grant::{Confirming, Granting, Vacating};
 use crate::pool::{Lane, Pool, Statement};
 use crate::stats::{Counters, Timer};
-use crate::{DatabaseConfig, FencePolicy, Key, LockError, SessionId};
+use crate::{Clock, DatabaseConfig, FencePolicy, Key, LockError, SessionId};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: rows must not stay locked because
 /// the server cannot send its answer to a frozen client.
@@ -70,7 +71,12 @@ impl Store {
         Self::on(Pool::refusing(error))
     }
 
-    fn on(pool: Pool) -> Self {
+    /// The clock by which the sessions on this store judge time.
+    pub fn clock(&self) -> Clock {
+        self.pool.clock()
+    }
+
+    pub(crate) fn on(pool: Pool) -> Self {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
         Self { pool, fence: Arc::new(fence), counters: Arc::default(), batches: Batches::default() }
     }
@@ -86,13 +92,13 @@ impl Store {
     }
 
     /// Runs a statement on the shared connections.
-    pub(crate) async fn rows(&self, statement: Statement, bind: Bind) -> Result<Vec<PgRow>, LockError> {
+    pub(crate) async fn rows(&self, statement: Statement, bind: Bind) -> Result<Vec<Row>, LockError> {
         let _timer = Timer::start(&self.counters);
-        self.pool.rows(Lane::Work, statement, bind.into_inner()).await
+        self.pool.rows(Lane::Work, statement, bind).await
     }
 
     /// Runs a statement that answers with exactly one row.
-    pub(crate) async fn row(&self, statement: Statement, bind: Bind) -> Result<PgRow, LockError> {
+    pub(crate) async fn row(&self, statement: Statement, bind: Bind) -> Result<Row, LockError> {
         self.rows(statement, bind).await?.pop().ok_or_else(|| unexpected(statement.name, "no rows"))
     }
 
@@ -128,7 +134,12 @@ impl Store {
 
 /// The arguments of a statement, in their order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Bind(PgArguments);
+pub(crate) struct Bind {
+    arguments: PgArguments,
+    /// The same for a database in memory.
+    #[cfg(feature = "memory")]
+    pub(crate) values: Vec<serde_json::Value>,
+}
 
 impl Bind {
     /// No arguments yet.
@@ -138,29 +149,43 @@ impl Bind {
 
     /// The arguments, for the driver.
     pub(crate) fn into_inner(self) -> PgArguments {
-        self.0
+        self.arguments
     }
 
     /// Appends an argument.
-    pub(crate) fn with<'q, T: Encode<'q, Postgres> + Type<Postgres>>(
+    pub(crate) fn with<'q, T: Encode<'q, Postgres> + Type<Postgres> + Serialize>(
         mut self,
         value: T,
     ) -> Result<Self, LockError> {
-        match self.0.add(value) {
+        let invalid = |problem| LockError::Invalid { what: "argument", problem };
+        #[cfg(feature = "memory")]
+        self.values.push(serde_json::to_value(&value).map_err(|error| invalid(error.to_string()))?);
+        match self.arguments.add(value) {
             Ok(()) => Ok(self),
-            Err(error) => {
-                Err(LockError::Invalid { what: "argument", problem: format!("is too large: {error}") })
-            }
+            Err(error) => Err(invalid(format!("is too large: {error}"))),
         }
     }
 }
 
+/// One row of an answer.
+#[derive(Debug)]
+pub(crate) enum Row {
+    Server(PgRow),
+    #[cfg(feature = "memory")]
+    Memory(serde_json::Map<String, serde_json::Value>),
+}
+
 /// One column of an answer.
-pub(crate) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
-    row: &'r PgRow,
+pub(crate) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres> + Deserialize<'r>>(
+    row: &'r Row,
     column: &'static str,
 ) -> Result<T, LockError> {
-    row.try_get(column).map_err(|error| unexpected(column, &error.to_string()))
+    match row {
+        Row::Server(row) => row.try_get(column).map_err(|error| unexpected(column, &error.to_string())),
+        #[cfg(feature = "memory")]
+        Row::Memory(row) => T::deserialize(row.get(column).unwrap_or(&serde_json::Value::Null))
+            .map_err(|error| unexpected(column, &error.to_string())),
+    }
 }
 
 /// The error for an answer that this program does not understand.
@@ -175,8 +200,8 @@ pub(crate) fn unexpected(what: &'static str, detail: &str) -> LockError {
 /// Puts the answers of a batch into the order of the questions: `None` where no row answers one.
 pub(crate) fn in_order<T>(
     count: usize,
-    rows: &[PgRow],
-    read: impl Fn(&PgRow) -> Result<T, LockError>,
+    rows: &[Row],
+    read: impl Fn(&Row) -> Result<T, LockError>,
 ) -> Result<Vec<Option<T>>, LockError> {
     let mut answers: Vec<Option<T>> = std::iter::repeat_with(|| None).take(count).collect();
     for row in rows {
@@ -191,8 +216,8 @@ pub(crate) fn in_order<T>(
 /// Like [`in_order`], but every question must have been answered.
 pub(crate) fn all_in_order<T>(
     count: usize,
-    rows: &[PgRow],
-    read: impl Fn(&PgRow) -> Result<T, LockError>,
+    rows: &[Row],
+    read: impl Fn(&Row) -> Result<T, LockError>,
 ) -> Result<Vec<T>, LockError> {
     let answers: Option<Vec<T>> = in_order(count, rows, read)?.into_iter().collect();
     answers.ok_or_else(|| unexpected("batch", "an answer is missing"))
