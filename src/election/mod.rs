@@ -10,13 +10,29 @@
 //! holder is labelled active) and *confirm*. If the previous term was not confirmed, its holder is fenced between the
 //! first two steps. After any failure the core reads the row and the declaration again and decides from there
 //! (`resume.rs`). A takeover from another replica follows the same path.
+//!
+//! The [`Phase`] says what a group waits for, and has the data that has a meaning only there. These are the phases, and
+//! all ways from one to another; a test compares this table with the code. Most phases end with the [`Outcome`] of
+//! their effect. The others have a *turn* at each step, because of an event or because time has passed.
+//!
+//! | phase | waits for | ends with |
+//! |---|---|---|
+//! TABLE
+//!
+//! An outcome that the table does not name leads from the phase to `BackingOff`: reading again is always safe. Two
+//! outcomes mean the same in nearly every phase: `NotOwner` leads to `Observing`, and `GroupGone` to `Retiring`. From
+//! every phase, [`Event::Disowned`] leads to `Observing` and [`Event::Owned`] begins again.
 
 mod candidate;
+mod change;
 mod evaluate;
 mod event;
 mod fence;
 mod group;
+mod knowledge;
 mod lapses;
+mod outcome;
+mod phase;
 mod plan;
 mod refusal;
 mod request;
@@ -32,7 +48,8 @@ mod unused;
 mod world;
 
 pub use event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket};
-pub use group::{Group, Phase};
+pub use group::Group;
+pub use phase::{Attempt, Change, Phase, Removal, Retirement};
 pub use plan::{Plan, Rest};
 pub use refusal::Refused;
 pub use request::SwitchoverRefusal;

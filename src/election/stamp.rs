@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    event::{Effect, Outcome},
+    event::{Effect, Outcome, Ticket},
     group::Group,
     step::{Effects, growing},
     world::{Member, Standing},
@@ -14,13 +14,42 @@ use crate::api::PodRef;
 /// The least time between two stampings. It doubles with each that fails.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// The stamping in the background, or a dry run in its place.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stamping {
+    under_way: Option<UnderWay>,
+    /// The earliest time of the next one.
+    pub(super) after: Duration,
+    /// Consecutive failures, for the pauses between them.
+    failures: u32,
+}
+
+#[derive(Clone, Debug)]
+struct UnderWay {
+    ticket: Ticket,
+    /// The UID of the standby for which a dry run asks again; none if it is a stamping.
+    retried: Option<String>,
+}
+
+impl Stamping {
+    /// Whether this is its ticket.
+    pub(super) fn is(&self, ticket: Ticket) -> bool {
+        self.under_way.as_ref().is_some_and(|under_way| under_way.ticket == ticket)
+    }
+
+    /// The replica is no longer the owner. The pause between two stampings holds all the same.
+    pub(super) fn forget(&mut self) {
+        *self = Self { after: self.after, ..Self::default() };
+    }
+}
+
 impl Group {
     /// Labels new pods standby and stamps every standby with the declared token.
     pub(super) fn stamp_standbys(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        if self.stamping.is_some() {
+        if self.stamping.under_way.is_some() {
             return;
         }
-        let token = self.declared.token;
+        let token = self.known.declared.token;
         let unstamped = |member: &&Member| {
             member.pod.uid != holder
                 && !matches!(member.standing, Standing::Ended(_))
@@ -38,26 +67,25 @@ impl Group {
         if pods.is_empty() && refused.is_none() {
             return;
         }
-        if now < self.stamp_after {
-            return self.wake_at(self.stamp_after);
+        if now < self.stamping.after {
+            return self.wake_at(self.stamping.after);
         }
-        let effect = match refused.filter(|_| pods.is_empty()) {
+        let (retried, effect) = match refused.filter(|_| pods.is_empty()) {
             // The policy that refused it may have changed, and the status says how many pods could take over.
-            Some(pod) => {
-                self.retried = Some(pod.uid.clone());
-                Effect::Try { token: token + 1, pod, from: None }
-            }
-            None => Effect::Stamp { token, pods },
+            Some(pod) => (Some(pod.uid.clone()), Effect::Try { token: token + 1, pod, from: None }),
+            None => (None, Effect::Stamp { token, pods }),
         };
-        self.stamping = Some(self.emit(effect, effects));
+        let ticket = self.emit(effect, effects);
+        self.stamping.under_way = Some(UnderWay { ticket, retried });
     }
 
     /// Handles the outcome of a stamping, or of a dry run in its place.
     pub(super) fn stamped(&mut self, outcome: Outcome, now: Duration) {
-        self.stamping = None;
-        self.stamp_failures = if matches!(outcome, Outcome::Failed) { self.stamp_failures + 1 } else { 0 };
-        self.stamp_after = now + growing(INTERVAL, self.stamp_failures);
-        match (outcome, self.retried.take()) {
+        let stamping = &mut self.stamping;
+        stamping.failures = if matches!(outcome, Outcome::Failed) { stamping.failures + 1 } else { 0 };
+        stamping.after = now + growing(INTERVAL, stamping.failures);
+        let retried = stamping.under_way.take().and_then(|under_way| under_way.retried);
+        match (outcome, retried) {
             (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
             (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
             (Outcome::Refused(message), Some(uid)) => {
