@@ -153,7 +153,7 @@ impl Group {
         }
         if self.known.is_finished() {
             // No token was used, so a lost label can be put back at once.
-            (self.trials.accepted, self.pacing.relabel_after) = (Some(change.holder.uid), now);
+            (self.trials.accepted, self.pacing.relabels) = (Some(change.holder.uid), now);
             self.settle(now)
         } else if self.is_fit(&change.holder) && self.may_begin() {
             self.ask_for_grant(change, effects)
@@ -233,7 +233,7 @@ impl Group {
         // The holder works. Its group stays ready for a failover meanwhile.
         match change.reason {
             Reason::Switchover => self.last_request.paused_until = now + TRIAL_PAUSE,
-            _ => self.pacing.move_after = now + MOVE_PAUSE,
+            _ => self.pacing.moves = now + MOVE_PAUSE,
         }
         self.settle(now)
     }

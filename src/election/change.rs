@@ -69,7 +69,7 @@ impl Group {
         match change.reason {
             Reason::Switchover => self.last_request.grants += 1,
             Reason::NodeCordoned | Reason::Rollout | Reason::Failback => {
-                (self.pacing.move_after, self.delays.preferred) = (now + MOVE_PAUSE, None);
+                (self.pacing.moves, self.delays.preferred) = (now + MOVE_PAUSE, None);
             }
             _ => {}
         }
@@ -171,7 +171,7 @@ impl Group {
         let replaced = change.from.as_ref().filter(|former| **former != change.holder);
         if replaced.is_some() {
             // The last grant was not in vain.
-            self.pacing.move_after = now;
+            self.pacing.moves = now;
         }
         let failed = replaced.filter(|_| change.reason.is_failure()).map(|former| former.uid.as_str());
         self.lapses.changed(token, failed);

@@ -66,16 +66,12 @@ impl Group {
     }
 
     fn elect_first(&mut self, now: Duration, effects: &mut Effects) -> Phase {
-        match self.successor(None).filter(|_| !self.world.policy.paused) {
-            Some(holder) => {
-                let reason = Reason::FirstHolder;
-                self.begin(Change { holder, reason, from: None, began: now }, effects)
-            }
-            None => {
-                self.stamp_standbys("", now, effects);
-                Phase::Stable
-            }
+        if let Some(holder) = self.successor(None).filter(|_| !self.world.policy.paused) {
+            let reason = Reason::FirstHolder;
+            return self.begin(Change { holder, reason, from: None, began: now }, effects);
         }
+        self.stamp_standbys("", now, effects);
+        Phase::Stable
     }
 
     fn keep(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Phase {
@@ -94,8 +90,8 @@ impl Group {
             }
             self.stamp_standbys(&holder.uid, now, effects);
             Phase::Stable
-        } else if now < self.pacing.relabel_after {
-            self.wake_at(self.pacing.relabel_after);
+        } else if now < self.pacing.relabels {
+            self.wake_at(self.pacing.relabels);
             Phase::Stable
         } else {
             self.go(Phase::Relabelling { holder: holder.clone() }, Effect::Verify(holder.clone()), effects)
@@ -118,7 +114,7 @@ impl Group {
             // The watch lags behind.
             return self.back_off(now);
         }
-        self.pacing.relabel_after = now + RELABEL_INTERVAL;
+        self.pacing.relabels = now + RELABEL_INTERVAL;
         self.delays.lost = None;
         // If it may not be labelled again, or the API server refuses that, another pod follows.
         let fit = Some(holder).filter(|holder| self.is_fit(holder)).cloned();

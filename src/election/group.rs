@@ -6,10 +6,10 @@ use super::{
     event::Ticket,
     knowledge::Knowledge,
     lapses::Lapses,
+    pacing::{Delays, Pacing, Stamping},
     phase::Phase,
     refusal::{Refusals, Refused},
     request::LastRequest,
-    stamp::Stamping,
     unused::UnusedTerms,
     world::{Member, Row, Standing, World},
 };
@@ -50,26 +50,6 @@ pub(super) struct Calls {
     pub(super) awaiting: Option<Ticket>,
     /// Consecutive failures, for the back-off.
     pub(super) failures: u32,
-}
-
-/// What has to last for a while before the holder is replaced: the UID of the pod, and since when it has been so.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Delays {
-    /// The holder against which there is evidence, for the lock delay.
-    pub(super) lost: Option<(String, Duration)>,
-    /// The pod that the role would go back to, and could have, for the failback delay.
-    pub(super) preferred: Option<(String, Duration)>,
-}
-
-/// The earliest times of what must not be repeated too often. They hold although the owner changes.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Pacing {
-    /// Of the next change that nobody requested and no failure calls for.
-    pub(super) move_after: Duration,
-    /// Of the next restoration of a lost label.
-    pub(super) relabel_after: Duration,
-    /// Of the next larger token for a group whose row is behind.
-    pub(super) regain_after: Duration,
 }
 
 /// The dry runs before a change.

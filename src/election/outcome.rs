@@ -24,13 +24,8 @@ impl Group {
         now: Duration,
         effects: &mut Effects,
     ) -> Phase {
-        match (&phase, &outcome) {
-            (Phase::Retiring(_), _) => {}
-            (_, Outcome::Rejected(Rejection::NotOwner)) => return Phase::Observing,
-            (_, Outcome::Rejected(Rejection::GroupGone)) => {
-                return self.retire(Retirement::at(Removal::Tombstone), effects);
-            }
-            (_, _) => {}
+        if let Some(end) = self.rejected(&phase, &outcome, effects) {
+            return end;
         }
         match phase {
             Phase::Reading => match outcome {
@@ -61,12 +56,8 @@ impl Group {
                 }
                 _ => self.back_off(now),
             },
-            Phase::Stripping { change, witness } => match (outcome, witness) {
-                (Outcome::Stripped, _) if !self.is_fit(&change.holder) => {
-                    self.pass_over(change, now, effects)
-                }
-                (Outcome::Stripped, Some(version)) => self.promote(change, version, 0, effects),
-                (Outcome::Stripped, None) => self.recheck(change, 0, effects),
+            Phase::Stripping { change, witness } => match outcome {
+                Outcome::Stripped => self.stripped_for(change, witness, now, effects),
                 _ => self.back_off(now),
             },
             Phase::Promoting { change, conflicts } => {
@@ -75,28 +66,13 @@ impl Group {
             Phase::Rechecking { change, conflicts } => {
                 self.recheck_answered(change, conflicts, outcome, now, effects)
             }
-            Phase::Confirming { change, .. } => match outcome {
-                Outcome::Confirmed => self.confirmed(change, now, effects),
-                // It may have taken effect. Reading the row would tell, but the change would not be reported.
-                Outcome::Failed | Outcome::Unknown => {
-                    Phase::Confirming { change, retry_at: Some(now + self.next_pause()) }
-                }
-                _ => self.back_off(now),
-            },
+            Phase::Confirming { change, .. } => self.confirmation_answered(change, &outcome, now, effects),
             Phase::Vacating(attempt) => match outcome {
                 Outcome::Vacated => self.vacated(effects),
                 outcome if attempt.is_open_after(&outcome) => Phase::Vacating(self.repeat_later(now)),
                 _ => self.back_off(now),
             },
-            Phase::Repairing => match outcome {
-                Outcome::Stripped if self.strays(self.known.holder_uid()).next().is_none() => {
-                    self.calls.failures = 0;
-                    Phase::Stable
-                }
-                // Or strays were stripped, but the watch has not shown that yet, or never will: do not strip them
-                // again at once.
-                _ => self.back_off(now),
-            },
+            Phase::Repairing => self.repair_answered(&outcome, now),
             Phase::Retiring(retirement) => self.retired(retirement, &outcome, now, effects),
             // They await no outcome.
             Phase::Observing
@@ -105,6 +81,28 @@ impl Group {
             | Phase::Stable
             | Phase::Retired => phase,
         }
+    }
+
+    /// Two rejections end every phase in the same way, but for a deletion.
+    fn rejected(&mut self, phase: &Phase, outcome: &Outcome, effects: &mut Effects) -> Option<Phase> {
+        match outcome {
+            _ if matches!(phase, Phase::Retiring(_)) => None,
+            Outcome::Rejected(Rejection::NotOwner) => Some(Phase::Observing),
+            Outcome::Rejected(Rejection::GroupGone) => {
+                Some(self.retire(Retirement::at(Removal::Tombstone), effects))
+            }
+            _ => None,
+        }
+    }
+
+    fn repair_answered(&mut self, outcome: &Outcome, now: Duration) -> Phase {
+        let done = matches!(outcome, Outcome::Stripped);
+        if !done || self.strays(self.known.holder_uid()).next().is_some() {
+            // It may have succeeded, but the watch has not shown that yet, or never will: it is not repeated at once.
+            return self.back_off(now);
+        }
+        self.calls.failures = 0;
+        Phase::Stable
     }
 
     /// The call of this phase is repeated after a pause, as it was.
@@ -169,6 +167,22 @@ impl Group {
         self.strip(change, witness, effects)
     }
 
+    fn stripped_for(
+        &mut self,
+        change: Change,
+        witness: Option<String>,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        if !self.is_fit(&change.holder) {
+            return self.pass_over(change, now, effects);
+        }
+        match witness {
+            Some(version) => self.promote(change, version, 0, effects),
+            None => self.recheck(change, 0, effects),
+        }
+    }
+
     fn promotion_answered(
         &mut self,
         change: Change,
@@ -214,6 +228,23 @@ impl Group {
             Some(_) if self.is_spent(&change.holder) => self.settle(now),
             Some(version) => self.promote(change, version, conflicts, effects),
             None => self.back_off(now),
+        }
+    }
+
+    fn confirmation_answered(
+        &mut self,
+        change: Change,
+        outcome: &Outcome,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        match outcome {
+            Outcome::Confirmed => self.confirmed(change, now, effects),
+            // It may have taken effect. Reading the row would tell, but the change would not be reported.
+            Outcome::Failed | Outcome::Unknown => {
+                Phase::Confirming { change, retry_at: Some(now + self.next_pause()) }
+            }
+            _ => self.back_off(now),
         }
     }
 }

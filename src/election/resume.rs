@@ -93,12 +93,12 @@ impl Group {
         let working = |member: &&Member| member.standing == Standing::Eligible;
         let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
         match active.filter(|_| !self.world.deleting) {
-            Some(_) if now < self.pacing.regain_after => {
-                self.wake_at(self.pacing.regain_after);
-                Phase::BackingOff { until: self.pacing.regain_after }
+            Some(_) if now < self.pacing.regains => {
+                self.wake_at(self.pacing.regains);
+                Phase::BackingOff { until: self.pacing.regains }
             }
             Some(holder) => {
-                self.pacing.regain_after = now + REGAIN_INTERVAL;
+                self.pacing.regains = now + REGAIN_INTERVAL;
                 let from = Some(holder.clone());
                 self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects)
             }

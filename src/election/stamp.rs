@@ -4,49 +4,17 @@
 use std::time::Duration;
 
 use super::{
-    event::{Effect, Outcome, Ticket},
+    event::{Effect, Outcome},
     group::Group,
-    step::{Effects, growing},
+    step::Effects,
     world::{Member, Standing},
 };
 use crate::api::PodRef;
 
-/// The least time between two stampings. It doubles with each that fails.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// The stamping in the background, or a dry run in its place.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stamping {
-    under_way: Option<UnderWay>,
-    /// The earliest time of the next one.
-    pub(super) after: Duration,
-    /// Consecutive failures, for the pauses between them.
-    failures: u32,
-}
-
-#[derive(Clone, Debug)]
-struct UnderWay {
-    ticket: Ticket,
-    /// The UID of the standby for which a dry run asks again; none if it is a stamping.
-    retried: Option<String>,
-}
-
-impl Stamping {
-    /// Whether this is its ticket.
-    pub(super) fn is(&self, ticket: Ticket) -> bool {
-        self.under_way.as_ref().is_some_and(|under_way| under_way.ticket == ticket)
-    }
-
-    /// The replica is no longer the owner. The pause between two stampings holds all the same.
-    pub(super) fn forget(&mut self) {
-        *self = Self { after: self.after, ..Self::default() };
-    }
-}
-
 impl Group {
     /// Labels new pods standby and stamps every standby with the declared token.
     pub(super) fn stamp_standbys(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        if self.stamping.under_way.is_some() {
+        if self.stamping.is_under_way() {
             return;
         }
         let token = self.known.declared.token;
@@ -76,15 +44,12 @@ impl Group {
             None => (None, Effect::Stamp { token, pods }),
         };
         let ticket = self.emit(effect, effects);
-        self.stamping.under_way = Some(UnderWay { ticket, retried });
+        self.stamping.begin(ticket, retried);
     }
 
     /// Handles the outcome of a stamping, or of a dry run in its place.
     pub(super) fn stamped(&mut self, outcome: Outcome, now: Duration) {
-        let stamping = &mut self.stamping;
-        stamping.failures = if matches!(outcome, Outcome::Failed) { stamping.failures + 1 } else { 0 };
-        stamping.after = now + growing(INTERVAL, stamping.failures);
-        let retried = stamping.under_way.take().and_then(|under_way| under_way.retried);
+        let retried = self.stamping.end(matches!(outcome, Outcome::Failed), now);
         match (outcome, retried) {
             (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
             (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),

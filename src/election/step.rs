@@ -5,13 +5,9 @@ use std::time::Duration;
 use super::{
     event::{Effect, Event, Outcome, Ticket},
     group::Group,
+    pacing::{FIRST_BACKOFF, growing},
     phase::{Phase, Removal, Retirement},
 };
-
-/// The wait after the first failure. It doubles with each further failure.
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The maximum wait between two attempts, so that a recovery is noticed soon.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 /// The effects of one step, each with the ticket that its outcome must carry.
 pub(super) type Effects = Vec<(Ticket, Effect)>;
@@ -145,10 +141,4 @@ impl Group {
         self.calls.failures += 1;
         growing(FIRST_BACKOFF, self.calls.failures)
     }
-}
-
-/// The pause after this many consecutive failures, where `first` is the one after the first.
-pub(super) fn growing(first: Duration, failures: u32) -> Duration {
-    let factor = 1_u32 << failures.saturating_sub(1).min(16);
-    (first * factor).min(LONGEST_BACKOFF)
 }

@@ -112,8 +112,8 @@ impl Group {
         };
         self.wake_after_lapses();
         let successor = successor?;
-        if now < self.pacing.move_after {
-            self.wake_at(self.pacing.move_after);
+        if now < self.pacing.moves {
+            self.wake_at(self.pacing.moves);
             return None;
         }
         Some(self.change(successor, reason, now, effects))
@@ -145,7 +145,7 @@ impl Group {
         let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);
         let next = self.successor_that_stays(holder, may)?;
         let since = since.filter(|(uid, _)| *uid == next.uid).map_or(now, |(_, since)| since);
-        let at = (since + delay).max(self.pacing.move_after);
+        let at = (since + delay).max(self.pacing.moves);
         // Kept if it begins, too: a dry run may come first.
         self.delays.preferred = Some((next.uid.clone(), since));
         if now < at {

@@ -46,7 +46,7 @@ fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
     let mut case = Case::stable(world.clone());
     assert!(case.asked.is_empty());
     world.members[0].standing = Standing::Eligible;
-    case.group.pacing.relabel_after = NOW + Duration::from_secs(1);
+    case.group.pacing.relabels = NOW + Duration::from_secs(1);
     case.world(world);
     assert_eq!((case.asked.len(), case.group.wake()), (0, Some(NOW + Duration::from_secs(1))));
 }

@@ -15,6 +15,7 @@ mod planned;
 mod refusals;
 mod resuming;
 mod rollout;
+mod situations;
 mod steps;
 mod switchover;
 

@@ -102,3 +102,15 @@ fn a_replica_that_stops_finishes_its_change_and_begins_no_other() {
     case.world(World { stopping: false, ..world });
     assert_eq!(case.grant().holder, pod("c"), "the next owner goes on");
 }
+
+/// The status reports a request as carried out if the declaration names it, and no change is under way.
+#[test]
+fn a_grant_or_a_declaration_that_failed_does_not_count_as_made() {
+    let mut case = Case::stable(with(Standing::Silent));
+    let id = case.grant().id;
+    assert_eq!(case.group.row().grant, Some(GRANT));
+    case.answer(Outcome::Granted { token: 6 });
+    assert_eq!((case.group.row().grant, case.group.declared().token), (Some(id), 6), "it is being declared");
+    case.answer(Outcome::Unknown);
+    assert_eq!(case.group.declared().token, 5);
+}
