@@ -24,21 +24,7 @@ fn pod(name: &str) -> PodRef {
 }
 
 fn member(name: &str, role: Role) -> Member {
-    Member {
-        pod: pod(name),
-        node: Some(format!("node-{name}")),
-        version: "11".to_owned(),
-        role,
-        stamp: Some(5),
-        stamped_by_us: true,
-        leaving: false,
-        priority: 0,
-        fencing_fits: true,
-        standing: Standing::Eligible,
-        created: 0,
-        revision: None,
-        workload: None,
-    }
+    Member { role, ..Member::standby(name, 5) }
 }
 
 fn world() -> World {

@@ -4,7 +4,8 @@ use std::{cmp::Reverse, time::Duration};
 
 use super::{
     event::Outcome,
-    group::{Change, Group, Phase},
+    group::Group,
+    phase::{Change, Phase},
     request::{MOVE_PAUSE, TRIAL_PAUSE},
     step::Effects,
     world::{Member, Standing},
@@ -42,10 +43,11 @@ impl Group {
         let lost = lost.and_then(|pod| self.member(&pod.uid));
         let lost_node =
             lost.filter(|member| member.standing == Standing::Silent).and_then(|member| member.node.as_ref());
-        let token = Some(self.declared.token);
+        let token = Some(self.known.declared.token);
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
-            let refused = self.refusals.has(&member.pod.uid) || self.unanswered.contains(&member.pod.uid);
+            let refused =
+                self.refusals.has(&member.pod.uid) || self.trials.unanswered.contains(&member.pod.uid);
             let outdated = self.is_outdated(member, lost);
             let unknown = !member.stamped_by_us;
             let behind = unknown || member.stamp != token;
@@ -112,11 +114,11 @@ impl Group {
     }
 
     /// The former holder of this change keeps the role, under a term of its own.
-    pub(super) fn stay(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+    pub(super) fn stay(&mut self, change: Change, now: Duration, effects: &mut Effects) -> Phase {
         match change.from.filter(|_| self.may_begin()) {
             Some(holder) => {
                 let from = Some(holder.clone());
-                self.begin(Change { holder, from, reason: Reason::Resumed, began: now }, effects);
+                self.begin(Change { holder, from, reason: Reason::Resumed, began: now }, effects)
             }
             None => self.settle(now),
         }
@@ -125,7 +127,7 @@ impl Group {
     /// Whether a dry run has to show first that the API server lets this pod be labelled active: nothing shows it so
     /// far, or nothing is urgent, and the attempt would cost another pod its label; or an earlier attempt failed.
     pub(super) fn needs_trial(&self, holder: &PodRef, reason: Reason) -> bool {
-        let unknown = self.accepted.as_ref() != Some(&holder.uid);
+        let unknown = self.trials.accepted.as_ref() != Some(&holder.uid);
         self.member(&holder.uid).filter(|member| unknown && member.role != Role::Active).is_some_and(
             |member| {
                 let weighs = reason.is_planned() || !member.stamped_by_us;
@@ -136,66 +138,72 @@ impl Group {
 
     /// Handles the answer to a dry run. Before a change everything is weighed again, because the holder may have
     /// recovered in the meantime.
-    pub(super) fn tried(&mut self, change: Change, outcome: Outcome, now: Duration, effects: &mut Effects) {
+    pub(super) fn tried(
+        &mut self,
+        change: Change,
+        outcome: Outcome,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
         match outcome {
             Outcome::Accepted => {}
             Outcome::Refused(message) => return self.promotion_refused(change, message, now, effects),
             Outcome::HolderRefused(message) => return self.holder_refused(&change, message, now),
             _ => return self.trial_unanswered(change, now, effects),
         }
-        if self.is_finished() {
+        if self.known.is_finished() {
             // No token was used, so a lost label can be put back at once.
-            (self.accepted, self.relabel_after) = (Some(change.holder.uid), now);
-            self.settle(now);
+            (self.trials.accepted, self.pacing.relabels) = (Some(change.holder.uid), now);
+            self.settle(now)
         } else if self.is_fit(&change.holder) && self.may_begin() {
-            self.ask_for_grant(change, effects);
+            self.ask_for_grant(change, effects)
         } else {
-            self.pass_over(change, now, effects);
+            self.pass_over(change, now, effects)
         }
     }
 
     /// A failover does not wait for the dry run of a planned change. The answer is of no use then: nothing was written.
     pub(super) fn cut_trial_short(&mut self, now: Duration) {
         let Phase::Trying(change) = &self.phase else { return };
-        let planned = change.reason.is_planned() && self.is_finished();
+        let planned = change.reason.is_planned() && self.known.is_finished();
         if planned && change.from.as_ref().is_some_and(|from| self.case_against(from).is_some()) {
-            self.awaiting = None;
-            self.settle(now);
+            self.calls.awaiting = None;
+            self.phase = self.settle(now);
         }
     }
 
     /// The API server refuses to take the label off the holder of a planned change. The holder works and keeps it. What
     /// was planned is weighed again after a pause.
-    pub(super) fn holder_refused(&mut self, change: &Change, message: String, now: Duration) {
+    pub(super) fn holder_refused(&mut self, change: &Change, message: String, now: Duration) -> Phase {
         let former = |member: &&Member| change.from.as_ref() == Some(&member.pod);
         if let Some(member) = self.world.members.iter().find(former) {
             self.refusals.stamp(member, message);
         }
-        self.settle(now);
+        self.settle(now)
     }
 
     /// A promotion had no definite answer. It is repeated, because it may have taken effect. After several failures
     /// another candidate takes the place of the pod, as after a refusal, if there is one.
-    pub(super) fn promotion_failed(&mut self, change: &Change, now: Duration) {
+    pub(super) fn promotion_failed(&mut self, change: &Change, now: Duration) -> Phase {
         let holder = &change.holder;
         let others = self.fails_repeatedly() && self.successor(Some(holder)).is_some();
         let standby = |member: &&Member| member.pod == *holder && member.role != Role::Active;
         if let Some(member) = self.world.members.iter().find(standby).filter(|_| others) {
             self.refusals.promotion(member, UNANSWERED.to_owned());
         }
-        self.back_off(now);
+        self.back_off(now)
     }
 
     /// A dry run had no definite answer. It may be this pod alone that a webhook does not answer for, so a pod that
     /// needs no dry run takes its place, if there is still a reason to change the holder.
-    pub(super) fn trial_unanswered(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        if change.reason.is_planned() && self.is_finished() {
+    pub(super) fn trial_unanswered(&mut self, change: Change, now: Duration, effects: &mut Effects) -> Phase {
+        if change.reason.is_planned() && self.known.is_finished() {
             return self.plan_unanswered(&change, now);
         }
         let fails = |holder: &PodRef| self.case_against(holder).is_some();
-        let goes_on = !self.is_finished()
+        let goes_on = !self.known.is_finished()
             || change.reason == Reason::LabelLost
-            || self.row.holder.as_ref().is_none_or(fails);
+            || self.known.row.holder.as_ref().is_none_or(fails);
         let next = self.best(change.from.as_ref(), |member| {
             member.pod.uid != change.holder.uid && !self.needs_trial(&member.pod, change.reason)
         });
@@ -207,44 +215,44 @@ impl Group {
 
     /// The same before a planned change. The change is weighed again, as its cause may be over. Pods that were not
     /// tried yet are preferred then. If there are none, a pause follows.
-    fn plan_unanswered(&mut self, change: &Change, now: Duration) {
+    fn plan_unanswered(&mut self, change: &Change, now: Duration) -> Phase {
         let uid = &change.holder.uid;
-        let again = self.unanswered.contains(uid);
-        self.unanswered.push(uid.clone());
+        let again = self.trials.unanswered.contains(uid);
+        self.trials.unanswered.push(uid.clone());
         let leads_on = change.reason == Reason::NodeCordoned
             || (change.reason == Reason::Switchover && self.names_no_pod());
         let may = |member: &Member| {
-            self.may_follow(member, change.reason) && !self.unanswered.contains(&member.pod.uid)
+            self.may_follow(member, change.reason) && !self.trials.unanswered.contains(&member.pod.uid)
         };
         let other = change.from.as_ref().and_then(|from| self.successor_that_stays(from, may));
         let fails = change.from.as_ref().is_none_or(|from| self.case_against(from).is_some());
         if fails || (leads_on && !again && other.is_some()) {
             return self.settle(now);
         }
-        self.unanswered.clear();
+        self.trials.unanswered.clear();
         // The holder works. Its group stays ready for a failover meanwhile.
         match change.reason {
             Reason::Switchover => self.last_request.paused_until = now + TRIAL_PAUSE,
-            _ => self.move_after = now + MOVE_PAUSE,
+            _ => self.pacing.moves = now + MOVE_PAUSE,
         }
-        self.settle(now);
+        self.settle(now)
     }
 
     /// Whether a change of holder may begin, or go on: a group that is being deleted or obstructed changes no holder,
     /// and a paused one begins no change.
     pub(super) fn may_begin(&self) -> bool {
-        let held = self.world.policy.paused && self.is_finished();
+        let held = self.world.policy.paused && self.known.is_finished();
         self.world.obstacle.is_none() && !self.world.deleting && !held
     }
 
     /// The holder of this change turned out to be unable to become active. The next candidate takes its place under a
     /// term of its own. A pod that carries the label already is not passed over: only evidence against it counts.
-    pub(super) fn pass_over(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+    pub(super) fn pass_over(&mut self, change: Change, now: Duration, effects: &mut Effects) -> Phase {
         // A pod may be active although the watch does not show it, unless a read has shown that it lost its label.
         let labelled = self.member(&change.holder.uid).is_none_or(|member| member.role == Role::Active)
             || (change.reason != Reason::LabelLost && !self.cannot_be_active(&change.holder, false));
         // Before a change has begun everything is weighed again, unless the group has no active pod to weigh.
-        let goes_on = !self.is_finished() || change.reason == Reason::LabelLost;
+        let goes_on = !self.known.is_finished() || change.reason == Reason::LabelLost;
         if labelled || !goes_on {
             return self.settle(now);
         }
@@ -266,7 +274,7 @@ impl Group {
         message: String,
         now: Duration,
         effects: &mut Effects,
-    ) {
+    ) -> Phase {
         let Some(member) = self.world.members.iter().find(|member| member.pod.uid == change.holder.uid)
         else {
             return self.back_off(now);
@@ -276,6 +284,6 @@ impl Group {
             // It keeps the label. Only its stamp is out of date.
             return self.back_off(now);
         }
-        self.pass_over(change, now, effects);
+        self.pass_over(change, now, effects)
     }
 }

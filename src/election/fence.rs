@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase},
+    group::Group,
+    phase::{Change, Phase},
     step::Effects,
 };
 use crate::api::{PodRef, Reason, Role};
@@ -14,15 +15,21 @@ impl Group {
     /// that term was confirmed, or is known to be unused. So its holder is written first, even if it is the new holder,
     /// too. A replica that reads the pod after this write sees the stamp; the promotion of a replica that has read the
     /// pod before fails.
-    pub(super) fn fence(&mut self, change: Change, settled: bool, now: Duration, effects: &mut Effects) {
+    pub(super) fn fence(
+        &mut self,
+        change: Change,
+        settled: bool,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
         match self.to_fence().filter(|_| !settled) {
             Some(former) if self.carries_the_stamp(&former) => self.fenced(change, now, effects),
             // It is healthy: if it has become active in the meantime, it must stay active.
             Some(former) if self.case_against(&former).is_none() => {
-                let token = self.declared.token;
+                let token = self.known.declared.token;
                 let pods = vec![self.seen(former, |member| member.to_stamp(token))];
                 let effect = Effect::Stamp { token, pods };
-                self.go(Phase::Fencing(change), effect, effects);
+                self.go(Phase::Fencing(change), effect, effects)
             }
             Some(former) => self.fence_off(change, former, effects),
             None => self.declare(change, settled, effects),
@@ -30,20 +37,20 @@ impl Group {
     }
 
     fn to_fence(&self) -> Option<PodRef> {
-        let unused = self.unused.has(self.declared.grant.as_deref());
-        self.declared.holder.clone().filter(|holder| !unused || self.reads_as_active(holder))
+        let unused = self.unused.has(self.known.declared.grant.as_deref());
+        self.known.declared.holder.clone().filter(|holder| !unused || self.reads_as_active(holder))
     }
 
-    fn fence_off(&mut self, change: Change, former: PodRef, effects: &mut Effects) {
-        let token = self.declared.token;
+    fn fence_off(&mut self, change: Change, former: PodRef, effects: &mut Effects) -> Phase {
+        let token = self.known.declared.token;
         let pods = vec![self.seen(former, |member| member.to_strip(token))];
         let effect = Effect::Strip { token, pods };
-        self.go(Phase::Fencing(change), effect, effects);
+        self.go(Phase::Fencing(change), effect, effects)
     }
 
     /// Continues when the declared holder has lost its label, or all other pods have because it keeps its own.
-    pub(super) fn fenced_off(&mut self, change: Change, now: Duration, effects: &mut Effects) {
-        let kept = self.declared.holder.clone().filter(|former| former.uid == change.holder.uid);
+    pub(super) fn fenced_off(&mut self, change: Change, now: Duration, effects: &mut Effects) -> Phase {
+        let kept = self.known.declared.holder.clone().filter(|former| former.uid == change.holder.uid);
         match kept.filter(|former| !self.carries_the_stamp(former)) {
             // It is stamped even if the watch does not show its label any more, because the watch may have gone back.
             Some(former) => self.stamp_active(change, former, now, effects),
@@ -58,13 +65,13 @@ impl Group {
         refused: Vec<(PodRef, String)>,
         now: Duration,
         effects: &mut Effects,
-    ) {
+    ) -> Phase {
         self.stamps_refused(refused);
-        self.fenced(change, now, effects);
+        self.fenced(change, now, effects)
     }
 
     /// Continues when the declared holder is stamped, or was active when it should have been.
-    fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) {
+    fn fenced(&mut self, change: Change, now: Duration, effects: &mut Effects) -> Phase {
         match self.to_fence() {
             Some(former) if self.is_spent(&former) => self.declare(change, false, effects),
             Some(former) if self.reads_as_active(&former) && self.is_fit(&former) => {
@@ -72,12 +79,12 @@ impl Group {
                     return self.fence_active(change, former, now, effects);
                 }
                 let from = Some(former.clone());
-                self.begin(Change { holder: former, reason: Reason::Resumed, from, began: now }, effects);
+                self.begin(Change { holder: former, reason: Reason::Resumed, from, began: now }, effects)
             }
             // Its stamp is not seen: it was refused, or the watch has gone back in time. A pod that works, or is to be
             // active again, must not lose a label for that.
             Some(former) if former.uid == change.holder.uid || self.case_against(&former).is_none() => {
-                self.back_off(now);
+                self.back_off(now)
             }
             Some(former) => self.fence_off(change, former, effects),
             None => self.declare(change, false, effects),
@@ -89,26 +96,32 @@ impl Group {
     ///
     /// The label may have been set by others while the pod of an earlier term is still active. So before the stamp is
     /// written, the declared term takes the label off every other pod, as in step 3.
-    fn fence_active(&mut self, change: Change, former: PodRef, now: Duration, effects: &mut Effects) {
+    fn fence_active(
+        &mut self,
+        change: Change,
+        former: PodRef,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
         if self.carries_the_stamp(&former) {
             return self.declare(change, false, effects);
         }
-        let (token, pods) = (self.declared.token, self.to_strip(&former.uid));
+        let (token, pods) = (self.known.declared.token, self.to_strip(&former.uid));
         if pods.is_empty() {
             return self.stamp_active(change, former, now, effects);
         }
-        self.go(Phase::Fencing(change), Effect::Strip { token, pods }, effects);
+        self.go(Phase::Fencing(change), Effect::Strip { token, pods }, effects)
     }
 
-    fn stamp_active(&mut self, change: Change, pod: PodRef, now: Duration, effects: &mut Effects) {
+    fn stamp_active(&mut self, change: Change, pod: PodRef, now: Duration, effects: &mut Effects) -> Phase {
         let stamp =
             self.member(&pod.uid).filter(|member| member.stamped_by_us).and_then(|member| member.stamp);
         match stamp {
             // A later term was declared in the meantime, or the operator did not write this stamp. The declaration is
             // read again to find out.
-            Some(stamp) if stamp > self.declared.token && self.suspect != Some(stamp) => {
-                self.suspect = Some(stamp);
-                self.back_off(now);
+            Some(stamp) if stamp > self.known.declared.token && self.known.suspect != Some(stamp) => {
+                self.known.suspect = Some(stamp);
+                self.back_off(now)
             }
             // The version that the watch shows may be from after a later declaration, and a write bound to it would be
             // late.
@@ -125,15 +138,15 @@ impl Group {
         stands: bool,
         now: Duration,
         effects: &mut Effects,
-    ) {
-        let former = self.declared.holder.clone().filter(|former| self.reads_as_active(former));
+    ) -> Phase {
+        let former = self.known.declared.holder.clone().filter(|former| self.reads_as_active(former));
         match (former, version.filter(|_| stands)) {
             (Some(former), Some(_)) if self.carries_the_stamp(&former) => {
-                self.declare(change, false, effects);
+                self.declare(change, false, effects)
             }
             (Some(pod), Some(version)) => {
-                let token = self.declared.token;
-                self.go(Phase::Fencing(change), Effect::Promote { token, pod, version }, effects);
+                let token = self.known.declared.token;
+                self.go(Phase::Fencing(change), Effect::Promote { token, pod, version }, effects)
             }
             _ => self.back_off(now),
         }
@@ -147,9 +160,9 @@ impl Group {
     /// declared term is confirmed: then the pods that it was to strip have lost the label. To be asked before the row
     /// names the pod as holder.
     pub(super) fn cannot_be_active(&self, pod: &PodRef, settled: bool) -> bool {
-        let stripped = self.declared.strip.iter().filter(|_| !settled);
-        let known = self.row.holder.iter().chain(&self.row.pending);
-        let mut known = known.chain(&self.declared.holder).chain(stripped);
+        let stripped = self.known.declared.strip.iter().filter(|_| !settled);
+        let known = self.known.row.holder.iter().chain(&self.known.row.pending);
+        let mut known = known.chain(&self.known.declared.holder).chain(stripped);
         !self.reads_as_active(pod) && (self.unused.spare(&pod.uid) || known.all(|known| known.uid != pod.uid))
     }
 
@@ -163,7 +176,7 @@ impl Group {
     /// Whether the pod carries the stamp of the declared term. Then no other promotion under this term changes
     /// anything: it is bound to a version before that stamp, or repeats it.
     fn carries_the_stamp(&self, pod: &PodRef) -> bool {
-        let token = Some(self.declared.token);
+        let token = Some(self.known.declared.token);
         self.member(&pod.uid).is_some_and(|member| member.stamped_by_us && member.stamp == token)
     }
 }

@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use super::{
     event::{Effect, Event, Finished, Outcome},
-    group::{Group, Phase},
+    group::Group,
+    phase::Phase,
     world::{Member, Row, Standing, World},
 };
 use crate::api::{Declaration, PodRef, Reason, Role};
@@ -101,7 +102,7 @@ impl Rest {
             (Phase::Observing | Phase::Retired, _) => Self::NotOwned,
             (Phase::BackingOff { .. }, _) => Self::ReadAgain,
             (_, Some(obstacle)) => Self::Blocked(obstacle),
-            (Phase::Resuming { until }, _) => Self::Unfinished { remaining: until.saturating_sub(now) },
+            (Phase::Resuming { until, .. }, _) => Self::Unfinished { remaining: until.saturating_sub(now) },
             _ if world.policy.paused => Self::Paused { against },
             _ if standing == Some(Standing::Eligible) => Self::HolderWorks,
             _ if matches!(standing, Some(Standing::Unproven | Standing::HeardElsewhere)) => {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{
     event::Effect,
-    group::{Change, Group, Phase, Retirement},
+    group::Group,
+    phase::{Change, Phase, Removal, Retirement},
     step::Effects,
     world::{Member, Row, Standing},
 };
@@ -21,7 +22,7 @@ const RESUME_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Group {
     /// Begins to work for a group that this replica has just become the owner of.
-    pub(super) fn adopt(&mut self, row: Option<Row>, now: Duration, effects: &mut Effects) {
+    pub(super) fn adopt(&mut self, row: Option<Row>, now: Duration, effects: &mut Effects) -> Phase {
         let declared = &self.world.declared;
         let same_term = |row: &Row| {
             let grant = row.grant.map(|grant| grant.to_string());
@@ -30,9 +31,9 @@ impl Group {
         };
         match row.filter(same_term) {
             Some(row) => {
-                (self.row, self.declared) = (row, self.world.declared.clone());
-                self.doubted = false;
-                self.settle(now);
+                (self.known.row, self.known.declared) = (row, self.world.declared.clone());
+                self.known.doubted = false;
+                self.settle(now)
             }
             None => self.read(effects),
         }
@@ -44,60 +45,41 @@ impl Group {
         declared: Option<Declaration>,
         now: Duration,
         effects: &mut Effects,
-    ) {
-        let Some(row) = row else {
-            self.phase = Phase::Observing;
-            return;
-        };
-        self.row = row;
+    ) -> Phase {
+        let Some(row) = row else { return Phase::Observing };
+        self.known.row = row;
         let Some(declared) = declared else {
-            return self.retire(Retirement::Tombstone, effects);
+            return self.retire(Retirement::at(Removal::Tombstone), effects);
         };
         self.unused.read(&declared);
-        self.declared = declared;
-        if self.is_behind() {
+        self.known.declared = declared;
+        if self.known.is_behind() {
             return self.regain(now, effects);
         }
-        self.settle(now);
+        self.settle(now)
     }
 
-    /// Enters the phase that waits for events: stable, or resuming if the row's term is unfinished.
-    pub(super) fn settle(&mut self, now: Duration) {
-        let until = now + RESUME_PATIENCE;
-        self.phase = if self.is_finished() { Phase::Stable } else { Phase::Resuming { until } };
-    }
-
-    /// Whether there is no unfinished term.
-    pub(super) fn is_finished(&self) -> bool {
-        self.row.holder.is_none() || (self.row.confirmed && self.declared.token == self.row.token)
-    }
-
-    /// Whether the declaration is of a later term than the row.
-    pub(super) fn is_behind(&self) -> bool {
-        // The grant id of a free row is that of the release, which is not declared.
-        let same_grant = self.declared.grant.is_none()
-            || self.declared.grant == self.row.grant.map(|grant| grant.to_string());
-        self.declared.token > self.row.token
-            || (self.declared.token == self.row.token
-                && self.declared.token > 0
-                && self.row.holder.is_some()
-                && !same_grant)
+    /// The phase that waits for events: stable, or resuming if the row's term is unfinished.
+    pub(super) fn settle(&self, now: Duration) -> Phase {
+        match self.known.unfinished_holder() {
+            Some(holder) => Phase::Resuming { holder: holder.clone(), until: now + RESUME_PATIENCE },
+            None => Phase::Stable,
+        }
     }
 
     /// The database lost commits: the declaration is of a later term than the row. The active pod keeps its role
     /// under a token that was never used.
-    fn regain(&mut self, now: Duration, effects: &mut Effects) {
-        let former = self.row.holder.take();
-        self.row.confirmed = false;
-        self.row.pending.extend(former);
+    fn regain(&mut self, now: Duration, effects: &mut Effects) -> Phase {
+        let former = self.known.row.holder.take();
+        self.known.row.confirmed = false;
+        self.known.row.pending.extend(former);
         if self.world.deleting {
-            self.phase = Phase::Stable;
-            return;
+            return Phase::Stable;
         }
-        match self.declared.holder.clone() {
+        match self.known.declared.holder.clone() {
             // The watch may not have shown its label yet, and a pod that is not the holder would lose the label.
             Some(holder) if !self.declared_holder_is_labelled() => {
-                self.go(Phase::Regaining, Effect::Verify(holder), effects);
+                self.go(Phase::Regaining, Effect::Verify(holder), effects)
             }
             _ => self.regained(now, effects),
         }
@@ -106,26 +88,26 @@ impl Group {
     /// Continues when the label of the declared holder is known. If the declared term was not carried out, the pod of
     /// the previous term may still be active. It is preferred if there is fresh evidence for it, because then no
     /// label has to change.
-    pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) {
-        let declared = self.declared.holder.clone().filter(|_| self.declared_holder_is_labelled());
+    pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) -> Phase {
+        let declared = self.known.declared.holder.clone().filter(|_| self.declared_holder_is_labelled());
         let working = |member: &&Member| member.standing == Standing::Eligible;
         let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
         match active.filter(|_| !self.world.deleting) {
-            Some(_) if now < self.regain_after => {
-                self.phase = Phase::BackingOff { until: self.regain_after };
-                self.wake_at(self.regain_after);
+            Some(_) if now < self.pacing.regains => {
+                self.wake_at(self.pacing.regains);
+                Phase::BackingOff { until: self.pacing.regains }
             }
             Some(holder) => {
-                self.regain_after = now + REGAIN_INTERVAL;
+                self.pacing.regains = now + REGAIN_INTERVAL;
                 let from = Some(holder.clone());
-                self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects);
+                self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects)
             }
-            None => self.phase = Phase::Stable,
+            None => Phase::Stable,
         }
     }
 
     pub(super) fn declared_holder_is_labelled(&self) -> bool {
-        let declared = self.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
+        let declared = self.known.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
         declared.is_some_and(|member| {
             member.role == Role::Active && !matches!(member.standing, Standing::Ended(_))
         })
@@ -134,27 +116,29 @@ impl Group {
     /// Whether the row's term was granted to this replica since it last became the owner.
     fn is_own_term(&self) -> bool {
         // Grant ids count up from the seed.
-        let number = self.row.grant.map(|grant| grant.as_u128().wrapping_sub(self.seed));
-        number.is_some_and(|number| number <= u128::from(self.tickets))
+        let number = self.known.row.grant.map(|grant| grant.as_u128().wrapping_sub(self.calls.seed));
+        number.is_some_and(|number| number <= u128::from(self.calls.last))
     }
 
     /// Continues a term that was granted, and perhaps declared, but not confirmed.
-    pub(super) fn resume(&mut self, until: Duration, now: Duration, effects: &mut Effects) {
+    pub(super) fn resume(
+        &mut self,
+        holder: PodRef,
+        until: Duration,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
         if self.world.deleting {
-            return self.retire(Retirement::Tombstone, effects);
+            return self.retire(Retirement::at(Removal::Tombstone), effects);
         }
-        let Some(holder) = self.row.holder.clone() else {
-            self.phase = Phase::Stable;
-            return;
-        };
-        let declared = self.declared.token == self.row.token;
+        let declared = self.known.declared.token == self.known.row.token;
         let member = self.member(&holder.uid);
         let promoted = declared
             && member.is_some_and(|m| {
-                m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.row.token)
+                m.role == Role::Active && m.stamped_by_us && m.stamp == Some(self.known.row.token)
             });
         if self.world.obstacle.is_some() && !promoted {
-            return;
+            return Phase::Resuming { holder, until };
         }
         if promoted || self.is_fit(&holder) {
             let (reason, from) = (self.reason_of_term(), self.former_holder(&holder));
@@ -164,62 +148,67 @@ impl Group {
                 // Only the replica that was granted a term promotes a pod under it.
                 (false, _) if !self.is_own_term() => self.begin(change, effects),
                 (false, true) if self.is_spent(&change.holder) || self.refusals.has(&change.holder.uid) => {
-                    self.begin(change, effects);
+                    self.begin(change, effects)
                 }
                 (false, true) if self.is_heard_again(&change) => self.stay(change, now, effects),
-                (false, true) => {
-                    self.witness = None;
-                    self.strip(change, effects);
-                }
+                (false, true) => self.strip(change, None, effects),
                 (false, false) => self.fence(change, false, now, effects),
             };
         }
         match self.case_against(&holder) {
-            None if now < until && !self.refusals.bars(&holder.uid) => self.wake_at(until),
-            case => self.overtake(&holder, case, now, effects),
+            None if now < until && !self.refusals.bars(&holder.uid) => {
+                self.wake_at(until);
+                Phase::Resuming { holder, until }
+            }
+            case => self.overtake(&holder, case, now, effects).unwrap_or(Phase::Resuming { holder, until }),
         }
     }
 
     /// Whether the row's holder was active, under its own term or the last one that was confirmed. Of a pod that is
     /// gone, the watch does not show it.
     pub(super) fn may_have_been_active(&self, holder: &PodRef) -> bool {
-        let gone = self.declared.token == self.row.token && self.member(&holder.uid).is_none();
+        let gone = self.known.declared.token == self.known.row.token && self.member(&holder.uid).is_none();
         // A single one is the unfinished term itself.
-        let confirmed = self.row.pending.first().filter(|_| self.row.pending.len() > 1);
+        let confirmed = self.known.row.pending.first().filter(|_| self.known.row.pending.len() > 1);
         let was_active = confirmed.is_some_and(|first| first.uid == holder.uid);
-        self.is_finished() || was_active || gone || self.reads_as_active(holder)
+        self.known.is_finished() || was_active || gone || self.reads_as_active(holder)
     }
 
     /// Why the unfinished term was begun.
     pub(super) fn reason_of_term(&self) -> Reason {
-        self.row.reason.unwrap_or(Reason::Resumed)
+        self.known.row.reason.unwrap_or(Reason::Resumed)
     }
 
     /// The pod that the unfinished term takes the role from: the one that is labelled active, else the last earlier
     /// holder that may have been active.
     pub(super) fn former_holder(&self, holder: &PodRef) -> Option<PodRef> {
-        let earlier = || self.row.pending.iter().rev().filter(|pod| pod.uid != holder.uid);
+        let earlier = || self.known.row.pending.iter().rev().filter(|pod| pod.uid != holder.uid);
         let labelled = earlier().find(|pod| self.reads_as_active(pod));
         labelled.or_else(|| earlier().find(|pod| !self.unused.spare(&pod.uid))).cloned()
     }
 
-    /// The holder of the unfinished term cannot be promoted: another pod replaces it under a new term.
-    fn overtake(&mut self, holder: &PodRef, case: Option<Reason>, now: Duration, effects: &mut Effects) {
-        match (self.successor(Some(holder)), case) {
+    /// The holder of the unfinished term cannot be promoted: another pod replaces it under a new term, if there is one.
+    fn overtake(
+        &mut self,
+        holder: &PodRef,
+        case: Option<Reason>,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Option<Phase> {
+        Some(match (self.successor(Some(holder)), case) {
             (Some(_), None) => {
                 // It may be active: the watch may show a list from before its promotion.
-                let reason = self.reason_of_term();
-                self.go(Phase::Verifying { reason, certain: true }, Effect::Verify(holder.clone()), effects);
+                self.read_holder(holder, self.reason_of_term(), true, effects)
             }
             (Some(successor), Some(reason)) if self.is_certain(holder) => {
-                self.change(successor, reason, now, effects);
+                self.change(successor, reason, now, effects)
             }
             (successor, Some(reason)) if successor.is_some() || self.has_ended(holder) => {
                 // The watches may be stale, and the holder may be active. Without a successor, the quorum read
                 // decides whether the lock is freed.
-                self.verify(holder, reason, effects);
+                self.verify(holder, reason, effects)
             }
-            (None, _) | (_, Some(_)) => {}
-        }
+            (None, _) | (_, Some(_)) => return None,
+        })
     }
 }

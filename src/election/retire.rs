@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     event::{Effect, Outcome, Rejection},
-    group::{Group, Phase, Retirement},
+    group::Group,
+    phase::{Phase, Removal, Retirement},
     step::Effects,
     world::Member,
 };
@@ -16,70 +17,67 @@ const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Group {
-    pub(super) fn retire(&mut self, step: Retirement, effects: &mut Effects) {
-        let effect = match step {
-            Retirement::Tombstone => Effect::Tombstone,
-            Retirement::Labels => Effect::Clear {
+    /// Makes the call of this step, or repeats it.
+    pub(super) fn retire(&mut self, retirement: Retirement, effects: &mut Effects) -> Phase {
+        let effect = match retirement.step {
+            Removal::Tombstone => Effect::Tombstone,
+            Removal::Labels => Effect::Clear {
                 on_delete: self.world.policy.on_delete,
                 pods: self.world.members.iter().map(Member::to_clear).collect(),
             },
-            Retirement::Finalizer => Effect::Unfinalize,
+            Removal::Finalizer => Effect::Unfinalize,
         };
-        self.retry_at = None;
-        self.go(Phase::Retiring(step), effect, effects);
+        self.go(Phase::Retiring(Retirement { retry_at: None, ..retirement }), effect, effects)
     }
 
     pub(super) fn retired(
         &mut self,
-        step: Retirement,
+        retirement: Retirement,
         outcome: &Outcome,
         now: Duration,
         effects: &mut Effects,
-    ) {
+    ) -> Phase {
+        let Retirement { step, mut give_up_at, mut labels_by, .. } = retirement;
         let next = match (step, outcome) {
             // Another replica owns the group now and completes the deletion.
-            (Retirement::Tombstone, Outcome::Rejected(Rejection::NotOwner)) => {
-                self.phase = Phase::Observing;
-                return;
-            }
-            (Retirement::Tombstone, Outcome::Failed | Outcome::Unknown) => {
+            (Removal::Tombstone, Outcome::Rejected(Rejection::NotOwner)) => return Phase::Observing,
+            (Removal::Tombstone, Outcome::Failed | Outcome::Unknown) => {
                 // A deletion must not depend on the database. The row gets its tombstone later.
-                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
-                if now >= give_up { Some(Retirement::Labels) } else { None }
+                let give_up = *give_up_at.get_or_insert(now + RETIREMENT_PATIENCE);
+                if now >= give_up { Some(Removal::Labels) } else { None }
             }
-            (Retirement::Tombstone, _) => Some(Retirement::Labels),
-            (Retirement::Labels, Outcome::Cleared) => {
-                self.labels_by = None;
-                Some(Retirement::Finalizer)
+            (Removal::Tombstone, _) => Some(Removal::Labels),
+            (Removal::Labels, Outcome::Cleared) => {
+                labels_by = None;
+                Some(Removal::Finalizer)
             }
-            (Retirement::Labels, Outcome::ClearRefused) => {
+            (Removal::Labels, Outcome::ClearRefused) => {
                 // When a namespace is deleted, the operator may lose its rights in it before the groups are gone, and
                 // never gets them back. The deletion must not wait for that.
-                let give_up = *self.retire_by.get_or_insert(now + RETIREMENT_PATIENCE);
-                if now >= give_up { Some(Retirement::Finalizer) } else { None }
+                let give_up = *give_up_at.get_or_insert(now + RETIREMENT_PATIENCE);
+                if now >= give_up { Some(Removal::Finalizer) } else { None }
             }
-            (Retirement::Labels, _) => {
+            (Removal::Labels, _) => {
                 // It is unknown what the API server would allow. If it does not answer at all, the finalizer cannot be
                 // removed either, and the labels are tried again.
-                self.retire_by = None;
-                let give_up = *self.labels_by.get_or_insert(now + LONGEST_PATIENCE);
-                if now >= give_up { Some(Retirement::Finalizer) } else { None }
+                give_up_at = None;
+                let give_up = *labels_by.get_or_insert(now + LONGEST_PATIENCE);
+                if now >= give_up { Some(Removal::Finalizer) } else { None }
             }
-            (Retirement::Finalizer, Outcome::Unfinalized | Outcome::Rejected(Rejection::GroupGone)) => {
-                self.phase = Phase::Retired;
-                return;
+            (Removal::Finalizer, Outcome::Unfinalized | Outcome::Rejected(Rejection::GroupGone)) => {
+                return Phase::Retired;
             }
-            _ => None,
+            (Removal::Finalizer, _) => None,
         };
-        if let Some(next) = next {
-            self.retire_by = None;
+        if let Some(step) = next {
             // Otherwise the finalizer may not go either.
-            self.failures = if self.labels_by.is_none() { 0 } else { self.failures };
-            return self.retire(next, effects);
+            self.calls.failures = if labels_by.is_none() { 0 } else { self.calls.failures };
+            return self.retire(Retirement { labels_by, ..Retirement::at(step) }, effects);
         }
         let again = now + self.next_pause();
-        self.retry_at = Some(self.retire_by.map_or(again, |give_up| again.min(give_up)));
-        let unsettled = step == Retirement::Finalizer && self.labels_by.is_some();
-        self.phase = Phase::Retiring(if unsettled { Retirement::Labels } else { step });
+        let retry_at = Some(give_up_at.map_or(again, |give_up| again.min(give_up)));
+        let unsettled = step == Removal::Finalizer && labels_by.is_some();
+        let step = if unsettled { Removal::Labels } else { step };
+        Phase::Retiring(Retirement { step, retry_at, give_up_at, labels_by })
     }
 }

@@ -6,21 +6,18 @@ use std::time::Duration;
 use super::{
     event::{Effect, Outcome},
     group::Group,
-    step::{Effects, growing},
+    step::Effects,
     world::{Member, Standing},
 };
 use crate::api::PodRef;
 
-/// The least time between two stampings. It doubles with each that fails.
-const INTERVAL: Duration = Duration::from_secs(1);
-
 impl Group {
     /// Labels new pods standby and stamps every standby with the declared token.
     pub(super) fn stamp_standbys(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        if self.stamping.is_some() {
+        if self.stamping.is_under_way() {
             return;
         }
-        let token = self.declared.token;
+        let token = self.known.declared.token;
         let unstamped = |member: &&Member| {
             member.pod.uid != holder
                 && !matches!(member.standing, Standing::Ended(_))
@@ -38,26 +35,22 @@ impl Group {
         if pods.is_empty() && refused.is_none() {
             return;
         }
-        if now < self.stamp_after {
-            return self.wake_at(self.stamp_after);
+        if now < self.stamping.after {
+            return self.wake_at(self.stamping.after);
         }
-        let effect = match refused.filter(|_| pods.is_empty()) {
+        let (retried, effect) = match refused.filter(|_| pods.is_empty()) {
             // The policy that refused it may have changed, and the status says how many pods could take over.
-            Some(pod) => {
-                self.retried = Some(pod.uid.clone());
-                Effect::Try { token: token + 1, pod, from: None }
-            }
-            None => Effect::Stamp { token, pods },
+            Some(pod) => (Some(pod.uid.clone()), Effect::Try { token: token + 1, pod, from: None }),
+            None => (None, Effect::Stamp { token, pods }),
         };
-        self.stamping = Some(self.emit(effect, effects));
+        let ticket = self.emit(effect, effects);
+        self.stamping.begin(ticket, retried);
     }
 
     /// Handles the outcome of a stamping, or of a dry run in its place.
     pub(super) fn stamped(&mut self, outcome: Outcome, now: Duration) {
-        self.stamping = None;
-        self.stamp_failures = if matches!(outcome, Outcome::Failed) { self.stamp_failures + 1 } else { 0 };
-        self.stamp_after = now + growing(INTERVAL, self.stamp_failures);
-        match (outcome, self.retried.take()) {
+        let retried = self.stamping.end(matches!(outcome, Outcome::Failed), now);
+        match (outcome, retried) {
             (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
             (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
             (Outcome::Refused(message), Some(uid)) => {

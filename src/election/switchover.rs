@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{
     group::Group,
+    phase::Phase,
     request::SwitchoverRefusal,
     step::Effects,
     world::{Member, Standing, SwitchoverRequest},
@@ -51,13 +52,25 @@ impl Group {
         }
     }
 
-    /// Begins the requested switchover, in a group whose holder is active and works. Returns whether it did.
-    pub(super) fn switch_over(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
-        let Some(request) = self.requested().cloned() else { return false };
-        let Some((_, since)) = self.last_request.weighed else { return false };
+    /// Begins the first planned change that is due, in a group whose holder is active and works.
+    pub(super) fn hand_over(
+        &mut self,
+        holder: &PodRef,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Option<Phase> {
+        self.switch_over(holder, now, effects)
+            .or_else(|| self.leave(holder, now, effects))
+            .or_else(|| self.fail_back(holder, now, effects))
+    }
+
+    /// Begins the requested switchover, if it can be carried out now.
+    fn switch_over(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Option<Phase> {
+        let request = self.requested().cloned()?;
+        let (_, since) = self.last_request.weighed.clone()?;
         if now < self.last_request.paused_until {
             self.wake_at(self.last_request.paused_until);
-            return false;
+            return None;
         }
         let target = match self.target(&request, holder) {
             Ok(_) if self.last_request.grants >= MOST_GRANTS => Err(SwitchoverRefusal::Failed),
@@ -66,28 +79,27 @@ impl Group {
         match target {
             Ok(target) => {
                 self.last_request.begun = true;
-                self.change(target, Reason::Switchover, now, effects);
-                true
+                Some(self.change(target, Reason::Switchover, now, effects))
             }
             Err(SwitchoverRefusal::NotEligible(_) | SwitchoverRefusal::NoCandidate)
                 if now < since + PATIENCE =>
             {
                 self.wake_at(since + PATIENCE);
-                false
+                None
             }
             Err(why) => {
                 self.last_request.refused = Some((request.id, why));
-                false
+                None
             }
         }
     }
 
     /// Begins to hand over from a holder that works and is about to be lost: to a pod on another node if its node is
-    /// about to be emptied, to a pod of the newest revision if a rollout is about to delete it. Returns whether it did.
-    /// Without such a pod the holder stays until it is deleted.
-    pub(super) fn leave(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
+    /// about to be emptied, to a pod of the newest revision if a rollout is about to delete it. Without such a pod the
+    /// holder stays until it is deleted.
+    fn leave(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Option<Phase> {
         let held = self.world.policy.paused || self.refusals.bars_stamp(&holder.uid);
-        let Some(present) = self.member(&holder.uid).filter(|_| !held) else { return false };
+        let present = self.member(&holder.uid).filter(|_| !held)?;
         let (reason, successor) = if present.leaving {
             let may = |member: &Member| self.may_follow(member, Reason::NodeCordoned);
             (Reason::NodeCordoned, self.successor_that_stays(holder, may))
@@ -96,30 +108,29 @@ impl Group {
             let may = |member: &Member| works && member.revision.as_ref() == Some(newest);
             (Reason::Rollout, self.successor_that_stays(holder, may))
         } else {
-            return false;
+            return None;
         };
         self.wake_after_lapses();
-        let Some(successor) = successor else { return false };
-        if now < self.move_after {
-            self.wake_at(self.move_after);
-            return false;
+        let successor = successor?;
+        if now < self.pacing.moves {
+            self.wake_at(self.pacing.moves);
+            return None;
         }
-        self.change(successor, reason, now, effects);
-        true
+        Some(self.change(successor, reason, now, effects))
     }
 
     /// Begins to give the role back to a pod of a higher priority than the holder's, once that pod could have had it
-    /// for as long as the policy says. Returns whether it did. The holder works, so nothing is urgent: a pod of an
+    /// for as long as the policy says. The holder works, so nothing is urgent: a pod of an
     /// older revision, which a rollout is about to delete, is not worth a change, unless the holder is of one, too.
     /// What a user has requested stays until the next change.
-    pub(super) fn fail_back(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> bool {
-        let since = self.preferred.take();
+    fn fail_back(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Option<Phase> {
+        let since = self.delays.preferred.take();
         let held = self.world.policy.paused
-            || self.row.reason == Some(Reason::Switchover)
+            || self.known.row.reason == Some(Reason::Switchover)
             || self.refusals.bars_stamp(&holder.uid);
-        let Some(delay) = self.world.policy.failback.filter(|_| !held) else { return false };
+        let delay = self.world.policy.failback.filter(|_| !held)?;
         self.wake_after_lapses();
-        let Some(present) = self.member(&holder.uid) else { return false };
+        let present = self.member(&holder.uid)?;
         let failed = self.superseded_by(present).filter(|newest| self.has_failed(newest));
         let (priority, may_be_outdated) = (present.priority, self.is_outdated(present, None));
         let better = |member: &Member| {
@@ -132,34 +143,33 @@ impl Group {
         };
         // A pod that failed lately may fail again as soon as it is active.
         let may = |member: &Member| !self.lapses.has(&member.pod.uid) && better(member);
-        let Some(next) = self.successor_that_stays(holder, may) else { return false };
+        let next = self.successor_that_stays(holder, may)?;
         let since = since.filter(|(uid, _)| *uid == next.uid).map_or(now, |(_, since)| since);
-        let at = (since + delay).max(self.move_after);
+        let at = (since + delay).max(self.pacing.moves);
         // Kept if it begins, too: a dry run may come first.
-        self.preferred = Some((next.uid.clone(), since));
+        self.delays.preferred = Some((next.uid.clone(), since));
         if now < at {
             self.wake_at(at);
-            return false;
+            return None;
         }
-        self.change(next, Reason::Failback, now, effects);
-        true
+        Some(self.change(next, Reason::Failback, now, effects))
     }
 
     /// The request that the declaration of a term names: the present one if this change of holder fulfils it, else the
     /// last one.
     pub(super) fn fulfilled(&self, holder: &PodRef) -> Option<String> {
         // The first one is the holder of the last term that was confirmed.
-        let moves = self.row.pending.first().is_none_or(|former| former.uid != holder.uid);
+        let moves = self.known.row.pending.first().is_none_or(|former| former.uid != holder.uid);
         let allows = |request: &&SwitchoverRequest| request.to.as_ref().is_none_or(|to| *to == holder.name);
         let request = self.requested().filter(|_| moves).filter(allows);
-        request.map(|request| request.id.clone()).or_else(|| self.declared.switchover.clone())
+        request.map(|request| request.id.clone()).or_else(|| self.known.declared.switchover.clone())
     }
 
     /// The request that was neither carried out nor refused.
     fn requested(&self) -> Option<&SwitchoverRequest> {
         let refused = self.last_request.refused.as_ref().map(|(id, _)| id);
         self.world.switchover.as_ref().filter(|request| {
-            self.declared.switchover.as_ref() != Some(&request.id) && refused != Some(&request.id)
+            self.known.declared.switchover.as_ref() != Some(&request.id) && refused != Some(&request.id)
         })
     }
 

@@ -77,6 +77,26 @@ pub struct Workload {
 }
 
 impl Member {
+    /// For tests and benchmarks: a standby that could become active, on a node of its own, with the stamp of this term.
+    #[doc(hidden)]
+    pub fn standby(name: &str, token: i64) -> Self {
+        Self {
+            pod: PodRef { name: name.to_owned(), uid: format!("uid-{name}") },
+            node: Some(format!("node-{name}")),
+            version: "11".to_owned(),
+            role: Role::Standby,
+            stamp: Some(token),
+            stamped_by_us: true,
+            leaving: false,
+            priority: 0,
+            fencing_fits: true,
+            standing: Standing::Eligible,
+            created: 0,
+            revision: None,
+            workload: None,
+        }
+    }
+
     /// Whether it is a standby with the stamp of this term.
     pub(super) fn is_standby_of(&self, token: i64) -> bool {
         self.role == Role::Standby && self.stamped_by_us && self.stamp == Some(token) && self.fencing_fits

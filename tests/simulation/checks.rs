@@ -120,7 +120,8 @@ fn states_that_differ_in_what_the_checks_read_are_different() {
         |model, uid, _| assert!(model.server.blemished.insert(uid.to_owned())),
         |model, _, _| model.server.forgot = true,
         |model, _, _| model.server.divided = true,
-    ] as [fn(&mut Model, &str, &Granted); 8]
+        |model, _, _| model.server.revision += 1,
+    ] as [fn(&mut Model, &str, &Granted); 9]
     {
         let mut other = model.clone();
         change(&mut other, &uid, &grant);

@@ -59,17 +59,51 @@ pub struct Model {
 }
 
 impl fmt::Debug for Model {
-    /// Identifies a state: what the next actions and the checks depend on. Counts for tests are left out, and where new
-    /// numbers begin.
+    /// Identifies a state: what the next actions and the checks depend on. Each field is named here, so that a new one
+    /// is left out only on purpose.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { now, server, databases, snapshots, replicas, packets, faults, database_down, .. } = self;
-        let Server { pods, health, refusing, cut, blemished, bad_until, released, .. } = server;
-        let Server { fulfilled, meddled, kept, group, ledger, declared, forgot, divided, .. } = server;
+        let Self {
+            now,
+            server,
+            databases,
+            snapshots,
+            replicas,
+            packets,
+            faults,
+            database_down,
+            published,
+            // The same throughout an exploration; and a source of names, of which only equality matters.
+            freshness: _,
+            counter: _,
+        } = self;
+        let Server {
+            revision,
+            pods,
+            health,
+            refusing,
+            cut,
+            blemished,
+            bad_until,
+            released,
+            fulfilled,
+            meddled,
+            kept,
+            group,
+            ledger,
+            declared,
+            forgot,
+            divided,
+            // A count for tests; and what ends the exploration.
+            promotions: _,
+            violation: _,
+        } = server;
         write!(f, "{pods:?}{health:?}{refusing:?}{cut:?}{blemished:?}{bad_until:?}{released:?}")?;
         write!(f, "{fulfilled:?}{meddled:?}{kept:?}{group:?}{ledger:?}{declared:?}{forgot}{divided}")?;
         write!(f, "{now:?}{databases:?}{replicas:?}{packets:?}{faults:?}{database_down}")?;
+        // Evidence that is seen from now on counts from this revision.
+        write!(f, "{revision}")?;
         if faults.relists > 0 {
-            write!(f, "{:?}", self.published)?;
+            write!(f, "{published:?}")?;
         }
         if faults.rewinds > 0 {
             write!(f, "{snapshots:?}")?;

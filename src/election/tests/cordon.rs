@@ -69,7 +69,7 @@ fn a_grant_that_fails_is_repeated_soon_and_one_that_was_in_vain_after_a_pause() 
     case.meanwhile(alone);
     case.answer(Outcome::Granted { token: 6 });
     assert_eq!(case.grant().holder, pod("a"), "the former holder stays");
-    assert!(case.group.move_after >= NOW + Duration::from_secs(5));
+    assert!(case.group.pacing.moves >= NOW + Duration::from_secs(5));
 }
 
 #[test]

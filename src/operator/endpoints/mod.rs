@@ -464,21 +464,8 @@ mod tests {
             holder: Some(pod.clone()),
             ..Declaration::default()
         };
-        let member = Member {
-            pod: pod.clone(),
-            node: None,
-            version: "1".into(),
-            role,
-            stamp: Some(stamp),
-            stamped_by_us: true,
-            leaving: false,
-            priority: 0,
-            fencing_fits: true,
-            standing: Standing::Unproven,
-            created: 0,
-            revision: None,
-            workload: None,
-        };
+        let standing = Standing::Unproven;
+        let member = Member { pod: pod.clone(), role, standing, ..Member::standby("p1", stamp) };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };

@@ -321,21 +321,8 @@ mod tests {
         let holder = Some(pod.clone());
         let declared =
             Declaration { token: 5, grant: Some(grant.to_string()), holder, ..Declaration::default() };
-        let member = Member {
-            pod: pod.clone(),
-            node: None,
-            version: "1".into(),
-            role,
-            stamp: Some(5),
-            stamped_by_us: true,
-            leaving: false,
-            priority: 0,
-            fencing_fits: true,
-            standing: Standing::Unproven,
-            created: 0,
-            revision: None,
-            workload: None,
-        };
+        let standing = Standing::Unproven;
+        let member = Member { pod: pod.clone(), role, standing, ..Member::standby("web-0", 5) };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };

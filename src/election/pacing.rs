@@ -1,0 +1,84 @@
+//! When something is done at the earliest: after a failure, after it has lasted for a while, or because it must not be
+//! repeated too often.
+
+use std::time::Duration;
+
+use super::event::Ticket;
+
+/// The wait after the first failure. It doubles with each further failure.
+pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+/// The maximum wait between two attempts, so that a recovery is noticed soon.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+/// The least time between two stampings. It doubles with each that fails.
+const STAMP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause after this many consecutive failures, where `first` is the one after the first.
+pub(super) fn growing(first: Duration, failures: u32) -> Duration {
+    let factor = 1_u32 << failures.saturating_sub(1).min(16);
+    (first * factor).min(LONGEST_BACKOFF)
+}
+
+/// What has to last for a while before the holder is replaced: the UID of the pod, and since when it has been so.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Delays {
+    /// The holder against which there is evidence, for the lock delay.
+    pub(super) lost: Option<(String, Duration)>,
+    /// The pod that the role would go back to, and could have, for the failback delay.
+    pub(super) preferred: Option<(String, Duration)>,
+}
+
+/// The earliest times of what must not be repeated too often. They hold although the owner changes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pacing {
+    /// Of the next change that nobody requested and no failure calls for.
+    pub(super) moves: Duration,
+    /// Of the next restoration of a lost label.
+    pub(super) relabels: Duration,
+    /// Of the next larger token for a group whose row is behind.
+    pub(super) regains: Duration,
+}
+
+/// The stamping in the background, or a dry run in its place.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stamping {
+    under_way: Option<UnderWay>,
+    /// The earliest time of the next one.
+    pub(super) after: Duration,
+    /// Consecutive failures, for the pauses between them.
+    failures: u32,
+}
+
+#[derive(Clone, Debug)]
+struct UnderWay {
+    ticket: Ticket,
+    /// The UID of the standby for which a dry run asks again; none if it is a stamping.
+    retried: Option<String>,
+}
+
+impl Stamping {
+    /// Whether this is its ticket.
+    pub(super) fn is(&self, ticket: Ticket) -> bool {
+        self.under_way.as_ref().is_some_and(|under_way| under_way.ticket == ticket)
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// `retried` is the UID of the standby, if it is a dry run.
+    pub(super) fn begin(&mut self, ticket: Ticket, retried: Option<String>) {
+        self.under_way = Some(UnderWay { ticket, retried });
+    }
+
+    /// Its outcome has arrived. Returns the UID of the standby, if it was a dry run.
+    pub(super) fn end(&mut self, failed: bool, now: Duration) -> Option<String> {
+        self.failures = if failed { self.failures + 1 } else { 0 };
+        self.after = now + growing(STAMP_INTERVAL, self.failures);
+        self.under_way.take()?.retried
+    }
+
+    /// The replica is no longer the owner. The pause between two stampings holds all the same.
+    pub(super) fn forget(&mut self) {
+        *self = Self { after: self.after, ..Self::default() };
+    }
+}

@@ -1,0 +1,209 @@
+//! When evidence replaces the holder, and when a read has to confirm it first.
+
+use super::*;
+
+#[test]
+fn each_reason_replaces_the_holder_and_watch_evidence_is_confirmed_first() {
+    for (standing, reason, asks) in [
+        (Standing::Silent, Reason::Silent, false),
+        (Standing::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
+        (Standing::Failing(Reason::ContainerRestarted), Reason::ContainerRestarted, false),
+        (Standing::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
+        (Standing::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
+        (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, false),
+        (Standing::Ended(Reason::PodFinished), Reason::PodFinished, true),
+        (Standing::Ended(Reason::DisruptionTarget), Reason::DisruptionTarget, true),
+    ] {
+        let mut case = Case::stable(with(standing));
+        assert_eq!(case.verified(reason), asks, "{reason}");
+        let grant = case.grant();
+        assert_eq!((grant.holder, grant.reason), (pod("b"), reason));
+        assert_eq!((grant.expected, grant.floor), (5, 5));
+    }
+    let mut gone = settled();
+    gone.members.remove(0);
+    let mut case = Case::stable(gone);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.grant().reason, Reason::PodDeleted);
+}
+
+#[test]
+fn without_evidence_against_it_a_holder_stays() {
+    for standing in [Standing::Eligible, Standing::Unproven] {
+        assert!(Case::stable(with(standing)).asked.is_empty(), "{standing:?}");
+    }
+    let mut case = Case::stable(with(Standing::Failing(Reason::PodNotReady)));
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+}
+
+#[test]
+fn a_restart_during_the_read_counts_as_a_crash() {
+    let ended = Reason::ContainerTerminated;
+    let mut case = Case::stable(with(Standing::Failing(ended)));
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    // The read shows a running container, but a new one.
+    case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.answer(Outcome::Verified(None));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), ended));
+    // The crash still counts if the new container is ready before the outcome of the read.
+    let mut case = Case::stable(with(Standing::Failing(ended)));
+    case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.meanwhile(settled());
+    case.answer(Outcome::Verified(None));
+    assert_eq!(case.grant().holder, pod("b"));
+    // Without a successor, it stays.
+    let alone = |standing| {
+        let mut world = with(standing);
+        world.members.truncate(1);
+        world
+    };
+    let mut case = Case::stable(alone(Standing::Ended(Reason::PodDeleted)));
+    case.meanwhile(alone(Standing::Failing(Reason::ContainerRestarted)));
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
+}
+
+#[test]
+fn only_a_pod_with_fresh_evidence_becomes_the_successor() {
+    for standing in [Standing::Unproven, Standing::Silent, Standing::Failing(Reason::PodNotReady)] {
+        let mut world = with(Standing::Silent);
+        (world.members[1].standing, world.members[2].standing) = (standing, standing);
+        assert!(Case::stable(world).asked.is_empty(), "{standing:?}");
+    }
+}
+
+#[test]
+fn the_successor_is_on_another_node_than_a_silent_holder_and_else_the_oldest() {
+    let mut world = with(Standing::Silent);
+    let node = world.members[0].node.clone();
+    world.members[1].node = node;
+    world.members[2].created = 9;
+    assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
+    world.members[0].standing = Standing::Failing(Reason::ProbeRefused);
+    assert_eq!(Case::stable(world).grant().holder, pod("b"));
+}
+
+#[test]
+fn a_holder_that_ended_without_a_successor_frees_the_lock() {
+    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    world.members.truncate(1);
+    let mut case = Case::stable(world);
+    assert!(case.verified(Reason::PodDeleted));
+    assert_eq!(case.effect(), Effect::Vacate { token: 5 });
+    case.answer(Outcome::Vacated);
+    assert!(matches!(&case.asked[0].1, Effect::Finished(finished) if finished.to.is_none()));
+    assert_eq!(case.group.holder(), None);
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_repeated_until_its_result_is_known() {
+    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    world.members.truncate(1);
+    let mut case = Case::stable(world);
+    assert!(case.verified(Reason::PodDeleted));
+    case.answer(Outcome::Unknown);
+    // The pod comes back. The release may still be carried out, so the lock is not its own yet.
+    case.world(settled());
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    for _ in 0..2 {
+        case.now = case.group.wake().expect("it asks again");
+        case.step(Event::Tick);
+        assert_eq!(case.effect(), Effect::Vacate { token: 5 });
+        case.answer(Outcome::Failed);
+        assert!(matches!(case.group.phase(), Phase::Vacating(_)), "{:?}", case.group.phase());
+    }
+    case.now = case.group.wake().expect("it asks again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Vacated);
+    assert_eq!(case.group.holder(), None);
+}
+
+#[test]
+fn a_silent_holder_that_answers_again_before_it_loses_its_label_keeps_the_role() {
+    // In a group of two, the next holder is the one before the last.
+    for (declared, strip) in [(false, &[][..]), (true, &[]), (false, &["b"]), (true, &["b"])] {
+        let silent = World { declared: declaration(5, Some("a"), strip), ..with(Standing::Silent) };
+        let mut case = Case::stable(silent.clone());
+        assert_eq!(case.grant().holder, pod("b"));
+        let mut answer = Outcome::Granted { token: 6 };
+        if declared {
+            case.answer(answer);
+            answer = Outcome::Declared;
+        }
+        case.meanwhile(World { members: settled().members, ..silent });
+        case.answer(answer);
+        assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6), "{declared}, {strip:?}");
+        case.answer(Outcome::Granted { token: 7 });
+        let finished = loop {
+            match case.asked[0].1.clone() {
+                Effect::Finished(finished) => break finished,
+                Effect::Stamp { .. } => {
+                    let mut stamped = case.group.world().clone();
+                    stamped.members[1].stamp = Some(case.group.declared().token);
+                    case.meanwhile(stamped);
+                    case.answer(Outcome::Stamped(Vec::new()));
+                }
+                Effect::Declare { .. } => case.answer(Outcome::Declared),
+                Effect::Strip { pods, .. } => {
+                    assert!(pods.iter().all(|stripped| stripped.pod != pod("a")), "{pods:?}");
+                    case.answer(Outcome::Stripped);
+                }
+                Effect::Promote { .. } => case.answer(Outcome::Promoted),
+                Effect::Confirm { .. } => case.answer(Outcome::Confirmed),
+                other => panic!("{other:?}"),
+            }
+        };
+        // No other pod was the holder, so none has failed.
+        assert_eq!((finished.token, finished.from, finished.to), (7, Some(pod("a")), Some(pod("a"))));
+        assert!(!case.group.lapses.has("uid-a") && !case.group.lapses.has("uid-b"));
+    }
+}
+
+#[test]
+fn a_silent_holder_that_answers_again_keeps_the_role_although_the_answer_to_the_declaration_was_lost() {
+    let mut case = Case::stable(with(Standing::Silent));
+    case.answer(Outcome::Granted { token: 6 });
+    assert!(matches!(case.effect(), Effect::Declare { .. }));
+    let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
+    case.answer(Outcome::Failed);
+    case.meanwhile(World { declared: declared.clone(), ..settled() });
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6));
+}
+
+/// a is active with token 5. Then b and c were holders, one after the other, and neither was promoted. The row and the
+/// declaration are read.
+fn two_terms_in_vain(standing: Standing) -> Case {
+    let (declared, mut granted) = own(declaration(7, Some("c"), &["a", "b"]), row(7, Some("c"), false));
+    granted.pending = vec![pod("a"), pod("b"), pod("c")];
+    granted.reason = Some(Reason::Silent);
+    Case::new(World { declared, ..with(standing) }, granted)
+}
+
+#[test]
+fn a_silent_holder_that_answers_again_keeps_the_role_although_two_others_were_granted_it() {
+    let case = two_terms_in_vain(Standing::Eligible);
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 7));
+}
+
+#[test]
+fn the_former_holder_of_an_unfinished_term_is_the_pod_that_was_active() {
+    let mut case = two_terms_in_vain(Standing::Silent);
+    assert_eq!(case.effect(), Effect::Strip { token: 7, pods: vec![known("a"), known("b")] });
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.effect(), Effect::Recheck(pod("c")));
+    let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
+    case.answer(Outcome::Rechecked {
+        version: Some("12".to_owned()),
+        declared: Some(declared),
+        row: Some(row),
+    });
+    assert!(matches!(case.effect(), Effect::Promote { token: 7, .. }), "{:?}", case.asked);
+    case.answer(Outcome::Promoted);
+    case.answer(Outcome::Confirmed);
+    assert_eq!(case.finished().from, Some(pod("a")));
+    assert!(case.group.lapses.has("uid-a") && !case.group.lapses.has("uid-b"));
+}

@@ -1,0 +1,216 @@
+//! Unfinished terms, and rows that have lost commits.
+
+use super::*;
+
+#[test]
+fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
+    let mut granted = row(6, Some("b"), false);
+    granted.pending = vec![pod("a"), pod("b")];
+    let mut world = with(Standing::Silent);
+    let declares_7 = |case: &Case| {
+        matches!(case.effect(), Effect::Declare { next, .. }
+            if next.token == 7 && next.holder == Some(pod("b")) && next.strip == [pod("a")])
+    };
+    // Granted, perhaps fenced: the new owner cannot tell whether the previous term was confirmed, so it fences and
+    // then declares.
+    let mut case = Case::new(world.clone(), granted.clone());
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
+    case.answer(Outcome::Granted { token: 7 });
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
+    case.answer(Outcome::Stripped);
+    assert!(declares_7(&case), "{:?}", case.asked);
+    // Declared, perhaps stripped: the promotion of the previous owner may be on its way, so its holder is fenced, even
+    // though it is the holder of the new term, too.
+    world.declared = declaration(6, Some("b"), &["a"]);
+    let mut case = Case::new(world.clone(), granted.clone());
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
+    case.answer(Outcome::Granted { token: 7 });
+    assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![known("b")] });
+    let mut stamped = world.clone();
+    (stamped.members[1].stamp, stamped.members[1].version) = (Some(6), "12".to_owned());
+    case.meanwhile(stamped);
+    case.answer(Outcome::Stamped(Vec::new()));
+    assert!(declares_7(&case), "{:?}", case.asked);
+    case.answer(Outcome::Declared);
+    case.answer(Outcome::Stripped);
+    assert!(matches!(case.effect(), Effect::Promote { token: 7, version, .. } if version == "12"));
+    // Promoted: it confirms.
+    (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
+    world.members[1].stamp = Some(6);
+    // It reports why the old pod went, as the row says.
+    for (recorded, told) in [(Some(Reason::Silent), Reason::Silent), (None, Reason::Resumed)] {
+        granted.reason = recorded;
+        let mut case = Case::new(world.clone(), granted.clone());
+        assert_eq!(case.effect(), Effect::Confirm { token: 6 });
+        case.answer(Outcome::Confirmed);
+        let finished = case.finished();
+        assert_eq!((finished.reason, finished.from, finished.to), (told, Some(pod("a")), Some(pod("b"))));
+    }
+    // Confirmed: only the stamps are missing.
+    granted.confirmed = true;
+    world.members[0].stamp = Some(6);
+    world.members[2].stamp = Some(6);
+    assert!(Case::new(world, granted).asked.is_empty());
+}
+
+#[test]
+fn an_owner_continues_its_own_term_where_it_stopped() {
+    let (declared, mut granted) = own(declaration(6, Some("b"), &["a"]), row(6, Some("b"), false));
+    granted.pending = vec![pod("a"), pod("b")];
+    let mut world = with(Standing::Silent);
+    // Granted: whether it was fenced is not known.
+    let mut case = Case::new(world.clone(), granted.clone());
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
+    case.answer(Outcome::Stripped);
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next == declared));
+    // Declared, perhaps stripped: it strips, and reads the holder again before it promotes.
+    world.declared = declared;
+    let mut case = Case::new(world.clone(), granted.clone());
+    assert_eq!(case.effect(), Effect::Strip { token: 6, pods: vec![known("a")] });
+    case.answer(Outcome::Stripped);
+    assert_eq!(case.effect(), Effect::Recheck(pod("b")));
+}
+
+#[test]
+fn an_unfinished_term_of_a_pod_that_fails_is_overtaken() {
+    let mut world = settled();
+    world.members[1].standing = Standing::Silent;
+    world.members[0].standing = Standing::Failing(Reason::ProbeRefused);
+    let case = Case::new(world, row(6, Some("b"), false));
+    assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
+}
+
+#[test]
+fn an_unproven_active_pod_of_an_unfinished_term_is_not_replaced() {
+    let mut case = Case::new(with(Standing::Unproven), row(6, Some("a"), false));
+    case.now += Duration::from_mins(1);
+    if case.asked.is_empty() {
+        case.step(Event::Tick);
+    }
+    assert_eq!(case.grant().holder, pod("a"));
+}
+
+#[test]
+fn an_unproven_holder_of_an_unfinished_term_is_read_before_another_pod_follows() {
+    let waited = || {
+        // If b has been promoted, the watch does not show it yet.
+        let mut world = settled();
+        world.declared = declaration(6, Some("b"), &["a"]);
+        world.members[0].role = Role::Standby;
+        (world.members[0].standing, world.members[1].standing) = (Standing::Silent, Standing::Unproven);
+        let mut case = Case::new(world, row(6, Some("b"), false));
+        case.now = case.group.wake().expect("it waits for evidence");
+        case.step(Event::Tick);
+        assert_eq!(case.effect(), Effect::Verify(pod("b")));
+        case
+    };
+    let mut case = waited();
+    case.answer(Outcome::Verified(None));
+    assert_eq!(case.grant().holder, pod("c"));
+
+    let mut case = waited();
+    let mut read = case.group.world().clone();
+    read.members[1].role = Role::Active;
+    case.meanwhile(read);
+    case.answer(Outcome::Verified(None));
+    case.now = case.group.wake().expect("it reads again");
+    case.step(Event::Tick);
+    let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
+    case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+    assert_eq!(case.grant().holder, pod("b"));
+
+    let mut case = waited();
+    case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+    assert_eq!(case.grant().holder, pod("c"));
+}
+
+#[test]
+fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
+    let mut world = with(Standing::Failing(Reason::ProbeRefused));
+    world.members.truncate(1);
+    let (_, row) = own(declaration(6, Some("b"), &[]), row(6, Some("b"), false));
+    let mut case = Case::new(world.clone(), row);
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
+    // The read shows the pod, which is not ready yet.
+    world.members.push(member("b", Role::Standby, Standing::Failing(Reason::PodNotReady)));
+    case.meanwhile(world.clone());
+    case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+    world.members[1].standing = Standing::Eligible;
+    case.world(world);
+    assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
+    case.answer(Outcome::Stripped);
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 6), "{:?}", case.asked);
+}
+
+#[test]
+fn after_lost_commits_the_active_pod_keeps_the_role_under_a_new_token() {
+    for lost in [row(4, Some("c"), true), Row::default()] {
+        let grant = Case::new(settled(), lost).grant();
+        assert_eq!((grant.holder, grant.reason, grant.floor), (pod("a"), Reason::LostCommits, 5));
+    }
+    let other = Row { grant: Some(Uuid::from_u128(8)), ..row(5, Some("c"), true) };
+    assert_eq!(Case::new(settled(), other).grant().holder, pod("a"), "the same token, granted twice");
+}
+
+/// Two replicas that use different databases, as during a change of the URL, would outbid each other endlessly.
+#[test]
+fn a_group_whose_row_is_repeatedly_behind_waits_in_between() {
+    let mut case = Case::new(settled(), Row::default());
+    assert_eq!(case.grant().reason, Reason::LostCommits);
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped, Outcome::Promoted] {
+        case.answer(outcome);
+    }
+    let under = |token| {
+        let mut world = settled();
+        world.declared = declaration(token, Some("a"), &[]);
+        world.members.iter_mut().for_each(|member| member.stamp = Some(token));
+        world
+    };
+    case.meanwhile(World { declared: case.group.declared().clone(), ..under(6) });
+    case.answer(Outcome::Confirmed);
+    let outbid = under(7);
+    case.world(outbid.clone());
+    assert_eq!(case.effect(), Effect::Read);
+    let (row, declared) = (Some(row(6, Some("a"), true)), Some(outbid.declared.clone()));
+    case.answer(Outcome::Read { row: row.clone(), declared: declared.clone() });
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(5)));
+    case.now = NOW + Duration::from_secs(5);
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Read);
+    case.answer(Outcome::Read { row, declared });
+    let grant = case.grant();
+    assert_eq!((grant.holder, grant.reason, grant.floor), (pod("a"), Reason::LostCommits, 7));
+}
+
+#[test]
+fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role() {
+    let mut unseen = settled();
+    unseen.members.remove(0);
+    let mut case = Case::new(unseen.clone(), Row::default());
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    case.meanwhile(settled());
+    case.answer(Outcome::Verified(None));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::LostCommits));
+    // It is really gone: another pod is elected.
+    let mut case = Case::new(unseen, Row::default());
+    case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
+}
+
+/// The declared term, which the row has lost, was not carried out: the pod of the term before is still labelled.
+#[test]
+fn after_lost_commits_the_pod_that_is_labelled_keeps_the_role_if_it_works() {
+    let regained = |standing| {
+        let world = World { declared: declaration(6, Some("b"), &["a"]), ..with(standing) };
+        let mut case = Case::new(world, row(4, Some("c"), true));
+        assert_eq!(case.effect(), Effect::Verify(pod("b")));
+        case.answer(Outcome::Verified(None));
+        case
+    };
+    let grant = regained(Standing::Eligible).grant();
+    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::LostCommits));
+    for standing in [Standing::Silent, Standing::Unproven] {
+        assert!(matches!(regained(standing).effect(), Effect::Strip { .. }), "{standing:?}");
+    }
+}
