@@ -6,9 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::batch::Request;
-use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, Row, get, in_order, unexpected};
+use crate::statement::{Bind, Row, Statement, get, in_order, unexpected};
 use crate::types::check_text;
 use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::store::{Row, get};
+use crate::statement::{Row, get};
 use crate::{Key, LockError, Store};
 
 /// A fence for data in another database than the lock's: SQL that creates the function `leadergroup.fence_seen(key,

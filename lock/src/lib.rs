@@ -96,6 +96,7 @@ mod refusal;
 mod route;
 mod schema;
 mod session;
+mod statement;
 mod stats;
 mod store;
 mod target;

@@ -6,10 +6,9 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::timeout;
 
-#[cfg(feature = "memory")]
 use crate::memory::Connected;
-use crate::pool::Statement;
-use crate::store::{Bind, Row};
+#[cfg(feature = "memory")]
+use crate::statement::{Bind, Row, Statement};
 
 /// How long closing a connection in order may take before it is simply dropped.
 const GOODBYE: Duration = Duration::from_secs(1);

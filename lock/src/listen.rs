@@ -9,11 +9,12 @@ use tokio::time::{sleep, timeout};
 
 #[cfg(feature = "memory")]
 use crate::memory::Heard;
-use crate::pool::{Lane, Pool, Statement};
+use crate::pool::{Lane, Pool};
 use crate::pooler;
 use crate::process::Process;
 use crate::route::{Place, endpoint};
-use crate::store::{Bind, YIELDED};
+use crate::statement::{Bind, Notification, Statement};
+use crate::store::YIELDED;
 use crate::types::check_text;
 use crate::url::Wanted;
 use crate::{GrantId, Key, LockError, SessionId, Store};
@@ -64,13 +65,6 @@ enum Word {
     All,
     /// It is this request's turn.
     About(GrantId),
-}
-
-/// A notification, as it was sent.
-#[derive(Debug, Clone)]
-pub(crate) struct Notification {
-    pub(crate) channel: String,
-    pub(crate) payload: String,
 }
 
 /// A connection that listens.

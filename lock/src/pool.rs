@@ -19,7 +19,7 @@ use crate::link::Link;
 use crate::memory::MemoryClient;
 use crate::pooler::{self, Opened, Settings};
 use crate::route::{Place, Route, endpoint, silent};
-use crate::store::{Bind, Row};
+use crate::statement::{Bind, Row, Statement};
 use crate::target::Target;
 use crate::{Clock, DatabaseConfig, LockError};
 
@@ -53,15 +53,6 @@ pub(crate) enum Lane {
     /// failover costs nothing, but a heartbeat that hangs in COMMIT, where no timeout of the server applies, costs the
     /// session.
     Heartbeat,
-}
-
-/// One prepared statement, and its name in errors.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Statement {
-    /// The name, for people.
-    pub(crate) name: &'static str,
-    /// The SQL text.
-    pub(crate) sql: &'static str,
 }
 
 /// The connections to one database. Cheap to clone.

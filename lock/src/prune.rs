@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use crate::jitter::portion_of;
-use crate::pool::Statement;
-use crate::store::{Bind, Row, get};
+use crate::statement::{Bind, Row, Statement, get};
 use crate::{LockError, Store};
 
 const DUE: Statement = Statement {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, CHUNK, Row, get, unexpected};
+use crate::statement::{Bind, Row, Statement, get, unexpected};
+use crate::store::CHUNK;
 use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
 
 const READ: Statement = Statement { name: "read", sql: include_str!("sql/read.sql") };

@@ -5,9 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::grant::check_token;
-use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, get};
+use crate::statement::{Bind, Statement, get};
 use crate::types::check_text;
 use crate::{FailureDetector, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token};
 

@@ -1,6 +1,6 @@
 //! Why a row was not changed.
 
-use crate::store::{Row, get, unexpected};
+use crate::statement::{Row, get, unexpected};
 use crate::{LockError, LockRow, SessionId};
 
 /// The answer to a change of one key that returns no other values.

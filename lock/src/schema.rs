@@ -7,9 +7,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
 use crate::migrations::{MIGRATIONS, VERSION};
-use crate::pool::{Lane, Statement};
+use crate::pool::Lane;
 use crate::pooler::Settings;
-use crate::store::{Bind, Row, get};
+use crate::statement::{Bind, Row, Statement, get};
 use crate::{LockError, Store};
 
 /// How long a migration may take, including the wait for another one.

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::pool::{Lane, Statement};
+use crate::pool::Lane;
+use crate::statement::{Bind, Row, Statement, get, unexpected};
 use crate::stats::Timer;
-use crate::store::{Bind, Row, get, unexpected};
 use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
 

@@ -14,10 +14,9 @@ use super::database::MemoryDatabase;
 use super::failure::Failure;
 use super::network::{End, Fate};
 use super::random::Random;
-use crate::listen::Notification;
-use crate::pool::Pool;
-use crate::store::Row;
-use crate::{Clock, DatabaseConfig, LockError, Store};
+use crate::statement::Notification;
+use crate::statement::Row;
+use crate::{Clock, DatabaseConfig, LockError};
 
 /// The address in the settings, which a valid configuration needs.
 const URL: &str = "postgres://program@memory/memory";
@@ -66,15 +65,15 @@ impl MemoryClient {
 
     /// The same with these time limits and numbers of connections. Addresses and files in the settings are not used.
     #[must_use]
-    pub fn with_config(self, config: DatabaseConfig) -> Self {
-        let config =
-            DatabaseConfig { url: URL.into(), url_file: None, password_file: None, ca_file: None, ..config };
+    pub fn with_config(self, config: &DatabaseConfig) -> Self {
+        let config = DatabaseConfig {
+            url: URL.into(),
+            url_file: None,
+            password_file: None,
+            ca_file: None,
+            ..config.clone()
+        };
         Self { config: Arc::new(config), ..self }
-    }
-
-    /// A store for the program. An error names a setting that is wrong.
-    pub fn store(&self) -> Result<Store, LockError> {
-        Ok(Store::on(Pool::in_memory(self)?))
     }
 
     /// From now on, new connections lead to this database. Present ones stay until they are [cut](Self::cut).
@@ -137,7 +136,7 @@ impl MemoryClient {
         let accepted = timeout(limit, way).await;
         let silent = format!("no answer within {} ms", limit.as_millis());
         let accepted = accepted.map_err(|_| unreachable(&silent))?;
-        let accepted = accepted.map_err(|detail| unreachable(detail))?;
+        let accepted = accepted.map_err(unreachable)?;
         Ok((database, accepted))
     }
 }
@@ -149,14 +148,6 @@ fn unreachable(detail: &str) -> LockError {
 /// Whether a connection that is told of cuts in this way still stands.
 fn stands(cuts: &watch::Receiver<()>) -> bool {
     matches!(cuts.has_changed(), Ok(false))
-}
-
-impl Store {
-    /// A store for a database in memory, as one more program that uses it. See [`MemoryClient`] for a program with its
-    /// own clock, settings or faults.
-    pub fn in_memory(database: &MemoryDatabase) -> Self {
-        MemoryClient::new(database, "program").store().unwrap_or_else(Self::refusing)
-    }
 }
 
 /// A connection.

@@ -16,8 +16,7 @@ use super::network::{Call, End, Fate, Network};
 use super::random::Random;
 use super::tables::Tables;
 use super::transaction::{Transaction, reads};
-use crate::listen::Notification;
-use crate::store::Row;
+use crate::statement::{Notification, Row};
 use crate::{Clock, EraId};
 
 /// What the database's clock shows at first: the beginning of 2026, in microseconds since 1970.

@@ -23,6 +23,8 @@
 //! the program itself is: [`GrantId::new`](crate::GrantId::new) and the pauses of a waiting [`Client`](crate::Client)
 //! are random.
 
+#![allow(clippy::unnecessary_wraps, reason = "a statement may fail, so all have one signature")]
+
 mod claims;
 mod client;
 mod database;

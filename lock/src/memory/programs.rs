@@ -176,16 +176,14 @@ impl Transaction<'_> {
         }
         let mut verdict = look.verdict;
         if verdict == "free" {
-            match self.begin_term(&asked.key, &asked.next(own), Some("its session ended"))? {
-                Some(token) => {
-                    (verdict, look.token) = ("granted", Some(token));
-                    let queue = self.tables.queue(&asked.key).map(|waiter| waiter.id);
-                    let before = queue.filter(|id| look.place.is_some_and(|own| *id <= own));
-                    let before: Vec<i64> = before.collect();
-                    self.tables.remove_waiters(&before);
-                    self.note_whether_awaited(&asked.key)?;
-                }
-                None => (verdict, look.token) = ("busy", None),
+            look.token = self.begin_term(&asked.key, &asked.next(own), Some("its session ended"))?;
+            verdict = if look.token.is_some() { "granted" } else { "busy" };
+            if look.token.is_some() {
+                let queue = self.tables.queue(&asked.key).map(|waiter| waiter.id);
+                let before = queue.filter(|id| look.place.is_some_and(|own| *id <= own));
+                let before: Vec<i64> = before.collect();
+                self.tables.remove_waiters(&before);
+                self.note_whether_awaited(&asked.key)?;
             }
         } else if asked.wait
             && look.place.is_none()

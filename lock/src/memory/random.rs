@@ -2,7 +2,7 @@
 
 use uuid::{Builder, Uuid};
 
-/// A stream of random numbers (SplitMix64). Two streams of one seed are equal.
+/// A stream of random numbers (`SplitMix64`). Two streams of one seed are equal.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 

@@ -56,6 +56,7 @@ pub(super) struct Session {
 }
 
 #[derive(Debug, Clone, Serialize)]
+#[allow(clippy::struct_field_names, reason = "the columns' names")]
 pub(super) struct Lock {
     pub(super) key: String,
     pub(super) group_id: String,

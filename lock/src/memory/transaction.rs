@@ -1,5 +1,6 @@
 //! One statement in a transaction of its own: the statements by their names, their arguments and their answers.
 
+use crate::statement::{Notification, Row};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -7,8 +8,6 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::random::Random;
 use super::tables::Tables;
-use crate::listen::Notification;
-use crate::store::Row;
 
 /// The rows of an answer.
 pub(super) type Answer = Result<Vec<Value>, Failure>;

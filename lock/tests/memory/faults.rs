@@ -88,7 +88,7 @@ async fn time_limits_are_those_of_the_program_and_of_the_server() {
     let config =
         DatabaseConfig { statement_timeout: Duration::from_millis(300), ..DatabaseConfig::default() };
     befalls(&database, "check", slow);
-    let hasty = MemoryClient::new(&database, "hasty").with_config(config).store().unwrap();
+    let hasty = MemoryClient::new(&database, "hasty").with_config(&config).store().unwrap();
     let after = Duration::from_millis(300);
     assert_eq!(hasty.check().await.unwrap_err(), LockError::Timeout { statement: "check", after });
 }

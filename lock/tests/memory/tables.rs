@@ -55,10 +55,27 @@ fn in_one_form(tables: Map<String, Value>) -> Map<String, Value> {
         };
         let mut rows: Vec<Value> = rows.into_iter().map(row).collect();
         // By their primary keys.
-        rows.sort_by_key(|row| (row["key"].to_string(), row["token"].as_i64(), row["id"].to_string()));
+        rows.sort_by_key(|row| {
+            let id = row["id"].as_i64().map_or_else(|| row["id"].to_string(), |id| format!("{id:020}"));
+            (row["key"].to_string(), row["token"].as_i64(), id)
+        });
+        if name == "waiters" {
+            number(&mut rows);
+        }
         (name, Value::Array(rows))
     };
     tables.into_iter().map(form).collect()
+}
+
+/// Numbers waiters by their places in the queues of their keys. In which order one statement adds waiters for several
+/// keys depends on the planner.
+fn number(waiters: &mut [Value]) {
+    let mut before: Option<(Value, u64)> = None;
+    for waiter in waiters {
+        let place = before.take().filter(|(key, _)| *key == waiter["key"]).map_or(0, |(_, place)| place + 1);
+        waiter["id"] = place.into();
+        before = Some((waiter["key"].clone(), place));
+    }
 }
 
 /// The row without what is left out, and with its holder in three columns.
