@@ -37,7 +37,7 @@ run() {
       words=(--skip every_order)
       ;;
     health)
-      files=(-f 'src/health/*.rs' -e src/health/clock.rs)
+      files=(-f 'src/health/*.rs')
       tests+=(--cargo-arg=--test=health)
       words=(--skip prober:: --skip grpc:: --skip hold:: --skip late:: --skip stopped::)
       ;;

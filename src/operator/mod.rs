@@ -53,8 +53,9 @@ pub use commands::{
 };
 use controller::{Controller, Health, Parts};
 use executor::{Context, count_writes};
-use leadergroup_lock::{LockError, Store};
+use leadergroup_lock::{Clock, LockError, Store};
 use lock::keys::KeyRule;
+use message::Message;
 use status::events::Events;
 
 /// How many messages may wait for the controller. A task that sends more waits.
@@ -168,15 +169,16 @@ impl Replica {
         let Self { settings, api, store, prober, evidence, metrics, .. } = self;
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
-        let watches = watch::Watches {
-            client: api.watches,
-            namespaces: settings.namespaces.clone(),
-            endpoints: settings.managed_endpoints,
-            messages: messages.clone(),
-        };
-        watches.start();
+        start_watches(&settings, api.watches, store.clock(), messages.clone());
         let patience = settings.ttl * 2;
-        let ping = watch::ping(api.changes.clone(), settings.retry_interval, patience, fit, messages.clone());
+        let ping = watch::ping(
+            api.changes.clone(),
+            store.clock(),
+            settings.retry_interval,
+            patience,
+            fit,
+            messages.clone(),
+        );
         let ping = tokio::spawn(ping);
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
@@ -224,6 +226,11 @@ impl Replica {
         }
         ping.abort();
     }
+}
+
+fn start_watches(settings: &Settings, client: Client, clock: Clock, messages: mpsc::Sender<Message>) {
+    let namespaces = settings.namespaces.clone();
+    watch::Watches { client, clock, namespaces, endpoints: settings.managed_endpoints, messages }.start();
 }
 
 /// The cluster's identity, as soon as the API server answers; `None` if the replica is to stop before that.

@@ -31,8 +31,8 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::clock::Monotonic;
 use crate::api::HoldConnection;
+use leadergroup_lock::Clock;
 use network::Tcp;
 use places::Places;
 use single::Shared;
@@ -70,14 +70,19 @@ impl Prober {
     /// The thread cannot be started.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> io::Result<Self> {
         let tasks = runtime::Builder::new_current_thread().enable_all().build()?;
-        let (prober, run) = Self::on(tasks.handle().clone(), Arc::new(Tcp), events, limit);
+        let (prober, run) = Self::on(tasks.handle().clone(), Arc::new(Tcp), Clock::boottime(), events, limit);
         thread::Builder::new().name("prober".to_owned()).spawn(move || tasks.block_on(run))?;
         Ok(prober)
     }
 
-    /// The same in the present runtime and over this network, for a simulation.
-    pub fn simulated(network: Arc<dyn Network>, events: mpsc::Sender<ProbeEvent>, limit: usize) -> Self {
-        let (prober, run) = Self::on(Handle::current(), network, events, limit);
+    /// The same in the present runtime, over this network and by this clock, for a simulation.
+    pub fn simulated(
+        network: Arc<dyn Network>,
+        clock: Clock,
+        events: mpsc::Sender<ProbeEvent>,
+        limit: usize,
+    ) -> Self {
+        let (prober, run) = Self::on(Handle::current(), network, clock, events, limit);
         tokio::spawn(run);
         prober
     }
@@ -86,19 +91,20 @@ impl Prober {
     fn on(
         runtime: Handle,
         network: Arc<dyn Network>,
+        clock: Clock,
         events: mpsc::Sender<ProbeEvent>,
         limit: usize,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (reports, told) = mpsc::channel(events.max_capacity());
-        let stalls = Arc::new(Stalls::new(Monotonic::now()));
+        let stalls = Arc::new(Stalls::new(clock.now()));
         let (places, tls) = (Places::new(limit), tls::connector());
-        let shared = Arc::new(Shared { reports, places, stalls: stalls.clone(), network, tls });
+        let shared = Arc::new(Shared { reports, places, stalls: stalls.clone(), network, clock, tls });
         let (running, stopped) = oneshot::channel();
         let run = async move {
             tokio::select! {
                 biased;
                 _ = stopped => {}
-                () = stalls::watch(stalls) => {}
+                () = stalls::watch(stalls, clock) => {}
                 () = delivery::deliver(told, events, LONGEST_WAIT) => {}
             }
         };

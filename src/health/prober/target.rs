@@ -44,7 +44,7 @@ pub struct ProbeEvent {
     pub uid: Arc<str>,
     /// The sequence number of the probe, larger for every later probe of this pod.
     pub seq: u64,
-    /// When it was sent, as a time of [`Monotonic`](crate::health::Monotonic).
+    /// When it was sent, by the prober's clock.
     pub sent_at: Duration,
     /// The step.
     pub step: ProbeStep,
