@@ -161,7 +161,8 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    /// Runs the statement with this name. If this future is dropped, the statement runs on for as long as its fate says.
+    /// Runs the statement with this name. If this future is dropped, the statement runs on for as long as its fate
+    /// says.
     pub(crate) async fn rows(
         &mut self,
         statement: &'static str,
