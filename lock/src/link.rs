@@ -6,8 +6,8 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::timeout;
 
-use crate::memory::Connected;
 #[cfg(feature = "memory")]
+use crate::memory::Connected;
 use crate::statement::{Bind, Row, Statement};
 
 /// How long closing a connection in order may take before it is simply dropped.
