@@ -14,6 +14,7 @@ one that the file belongs to; if there are several in a list, each must notice t
   mutants.py [--shard 0/8] [WORD ...]   runs all faults, or those whose name or file contains a word, or the first eighth
 """
 
+import functools
 import os
 import re
 import shutil
@@ -49,17 +50,24 @@ def load():
     return found
 
 
+@functools.cache
+def unit_tests(package):
+    """The sources of a package, and the paths of its modules as tests have them."""
+    sources = ROOT / {"leadergroup-lock": "lock", "leadergroup-e2e": "e2e"}.get(package, "") / "src"
+    files = list(sources.rglob("*.rs"))
+    modules = [file.relative_to(sources).with_suffix("").parts for file in files]
+    paths = [f'{"::".join(part for part in module if part != "mod")}::tests::' for module in modules]
+    return [file.read_text() for file in files], paths
+
+
 def stale(mutant):
     """The words for unit tests that are part of neither a module's path nor a function's name."""
     for check in mutant["checks"]:
         if check[1:2] != ["-p"] or check[3] != "--lib":
             continue
-        sources = ROOT / {"leadergroup-lock": "lock", "leadergroup-e2e": "e2e"}.get(check[2], "") / "src"
-        modules = [path.relative_to(sources).with_suffix("") for path in sources.rglob("*.rs")]
-        paths = [f'{"::".join(part for part in module.parts if part != "mod")}::tests::' for module in modules]
+        texts, paths = unit_tests(check[2])
         for words in check[4:]:
-            is_function = any(f"fn {words}" in path.read_text() for path in sources.rglob("*.rs"))
-            if not is_function and not any(words in path for path in paths):
+            if not any(words in path for path in paths) and not any(f"fn {words}" in text for text in texts):
                 yield words
 
 

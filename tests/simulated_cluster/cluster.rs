@@ -52,6 +52,7 @@ struct Node {
     /// Its kubelet reaches the API server.
     is_connected: bool,
     renewed: Duration,
+    is_cordoned: bool,
 }
 
 /// The cluster.
@@ -84,7 +85,7 @@ impl Cluster {
             cluster.create(Kind::Node, "", json!({ "metadata": { "name": node }, "spec": {}, "status": {} }));
             let lease = json!({ "metadata": { "name": node }, "spec": { "holderIdentity": node } });
             cluster.create(Kind::Lease, "kube-node-lease", lease);
-            let state = Node { is_on: true, is_connected: true, renewed: Duration::ZERO };
+            let state = Node { is_on: true, is_connected: true, renewed: Duration::ZERO, is_cordoned: false };
             cluster.nodes.insert((*node).to_owned(), state);
             cluster.agenda.plan(Duration::from_secs(u64::from(place)), Step::Heartbeat((*node).to_owned()));
         }
@@ -160,13 +161,10 @@ impl Cluster {
             .collect();
         let mut store = self.api.store();
         for (name, pod) in &self.pods {
-            let is_ready = !silent.contains(pod.node.as_str()) && pod.program == Program::Serves;
-            if is_ready || !silent.contains(pod.node.as_str()) {
-                continue;
+            if silent.contains(pod.node.as_str()) {
+                // It may be gone.
+                drop(store.update(Kind::Pod, NAMESPACE, name, |pod| set_ready(pod, false)));
             }
-            let marked = store.update(Kind::Pod, NAMESPACE, name, |pod| set_ready(pod, false));
-            // It may be gone.
-            drop(marked);
         }
     }
 
@@ -242,7 +240,8 @@ impl Cluster {
 
     fn create_pod(&mut self, group: &str, now: Duration) {
         let load = |name: &String| self.pods.values().filter(|pod| pod.node == *name).count();
-        let fit = self.nodes.iter().filter(|(_, node)| now <= node.renewed + NODE_GRACE);
+        let takes_pods = |node: &Node| now <= node.renewed + NODE_GRACE && !node.is_cordoned;
+        let fit = self.nodes.iter().filter(|(_, node)| takes_pods(node));
         let Some(node) = fit.map(|(name, _)| name.clone()).min_by_key(load) else { return };
         self.created += 1;
         let name = format!("{group}-{}", self.created);
@@ -370,6 +369,9 @@ impl Cluster {
     /// A node is cordoned, or no longer.
     pub fn cordon(&mut self, node: &str, cordoned: bool) {
         self.change(Kind::Node, "", node, |node| node["spec"]["unschedulable"] = cordoned.into());
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.is_cordoned = cordoned;
+        }
     }
 
     fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {

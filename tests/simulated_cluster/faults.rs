@@ -9,7 +9,9 @@ use crate::{
 };
 
 /// The longest time that a fault lasts.
-const LONGEST: u64 = 20_000;
+const LONGEST: Duration = Duration::from_secs(20);
+/// For how long a request may be carried out: each replica that gets the group lets it wait for 30 s.
+const REQUEST: Duration = Duration::from_secs(90);
 
 /// What puts an end to a fault.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ const KINDS: &[fn(&mut Simulation) -> Option<Undo>] = &[
     |run| {
         let place = run.any_replica();
         run.replicas[place].ask_to_stop();
-        // Another one follows after a while: the name is that of one that does not exist any more.
+        // Another one takes its place when the fault is undone.
         Some(Undo::Resume(run.replicas[place].name.clone()))
     },
     |run| Some(cut(run, Cut { api: true, database: false })),
@@ -205,27 +207,35 @@ pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
         run.run(pause);
         let now = run.now;
         let due: Vec<_> = undoes.extract_if(.., |(at, ..)| *at <= now).collect();
-        for (_, what, recorded) in due {
-            run.act(|run| undo(run, what, recorded));
+        for (at, what, recorded) in due {
+            run.act(|run| undo(run, what, at, recorded));
         }
         let kind = run.random.below(KINDS.len());
         tracing::info!(kind, at = ?run.now, "a fault");
         if let Some(what) = run.act(KINDS[kind]) {
             tracing::info!(?what, "a fault");
-            let lasts = run.millis(Duration::from_millis(LONGEST));
+            let lasts = if matches!(what, Undo::Requested(_)) { REQUEST } else { run.millis(LONGEST) };
             let (pods, reasons) = what.counts_against(run);
             let recorded = run.fault(pods, reasons);
             undoes.push((run.now + lasts, what, recorded));
         }
     }
-    for (_, what, recorded) in undoes {
-        run.act(|run| undo(run, what, recorded));
+    for (at, what, recorded) in undoes {
+        run.act(|run| undo(run, what, at, recorded));
     }
 }
 
-fn undo(run: &mut Simulation, what: Undo, recorded: Range<usize>) {
+/// Undoes a fault that was to last until `at`.
+fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usize>) {
     tracing::info!(?what, at = ?run.now, "a fault is undone");
-    run.fault_is_over(recorded);
+    if let Undo::Requested(group) = &what {
+        // A request cannot be taken back, and it is also one to pods that came after it.
+        let pods = run.cluster.of_group(group);
+        run.fault_since(recorded.start, pods, at);
+        run.fault_is_over(recorded, at);
+    } else {
+        run.fault_is_over(recorded, run.now);
+    }
     match what {
         Undo::Requested(_) => {}
         Undo::Program(pod) => run.cluster.set_program(&pod, Program::Serves, run.now),

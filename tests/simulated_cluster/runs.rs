@@ -9,9 +9,7 @@ use leadergroup_e2e::history::{not_at_rest, operator_writes};
 fn groups_get_a_holder_and_keep_it() {
     log::show();
     let mut simulation = Simulation::new(1, 2);
-    let began = std::time::Instant::now();
     simulation.run(Duration::from_mins(1));
-    eprintln!("{:?}", began.elapsed());
     let checked = simulation.checked();
     assert!(checked.violations.is_empty(), "{:#?}", checked.violations);
     assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);

@@ -47,7 +47,7 @@ pub struct Cut {
     pub database: bool,
 }
 
-/// Of which calls one in a few fails.
+/// Which calls fail now and then: one in four.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Storm {
     pub api: bool,
@@ -151,10 +151,17 @@ impl Simulation {
         first..self.faults.len()
     }
 
-    /// Records that faults are over.
-    pub fn fault_is_over(&mut self, which: Range<usize>) {
-        let now = recorded::moment(self.now);
-        self.faults[which].iter_mut().for_each(|fault| fault.until = Some(now));
+    /// Records that more pods may be replaced because of a fault that began earlier, until this time.
+    pub fn fault_since(&mut self, recorded: usize, pods: Vec<String>, at: Duration) {
+        let Some(first) = self.faults.get(recorded).cloned() else { return };
+        let until = Some(recorded::moment(at));
+        self.faults.extend(pods.into_iter().map(|uid| Fault { uid, until, ..first.clone() }));
+    }
+
+    /// Records when faults are over.
+    pub fn fault_is_over(&mut self, which: Range<usize>, at: Duration) {
+        let until = Some(recorded::moment(at));
+        self.faults[which].iter_mut().for_each(|fault| fault.until = until);
     }
 
     /// Which calls may fail from now on.

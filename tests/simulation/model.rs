@@ -72,7 +72,7 @@ impl fmt::Debug for Model {
             faults,
             database_down,
             published,
-            // The same throughout an exploration; and a source of names, of which only equality matters.
+            // `freshness` never changes during an exploration, and names made from `counter` are only compared.
             freshness: _,
             counter: _,
         } = self;

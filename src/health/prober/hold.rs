@@ -93,7 +93,7 @@ impl Hold {
         let closed = async move {
             let _place = place;
             if let Ok(Ok(stream)) = timeout(patience, connecting).await {
-                closed(Box::new(stream)).await;
+                closed(stream).await;
             }
         };
         self.hold(closed.boxed())

@@ -152,6 +152,7 @@ impl Controller {
             }
             let next = self.next_turn(now);
             tokio::select! {
+                // In this order, so that a simulation can repeat a run.
                 biased;
                 () = shutdown.cancelled(), if drained_by.is_none() => {
                     tracing::info!("stopping: changes under way are finished, then the groups are released");
