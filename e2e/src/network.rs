@@ -31,10 +31,10 @@ pub const DATABASE_ADDRESS: &str = "198.18.0.20";
 pub const POD_RANGE: &str = "198.18.64.0/18";
 /// The `ClusterIP`s.
 pub const SERVICE_RANGE: &str = "198.19.0.0/20";
-/// How long a node remembers where a connection led that was not answered. The kernel's default is two minutes. For so
-/// long a new connection from the same port leads to the same pod, wherever the Service routes by then, which looks
-/// like a fault of the operator.
-pub const UNANSWERED: Duration = Duration::from_secs(2);
+/// How long a node remembers where a connection led that was not answered, or that the other side reset. The kernel's
+/// defaults are two minutes and ten seconds. For so long a new connection from the same port leads to the same address,
+/// wherever the Service routes by then, which looks like a fault of the operator.
+pub const REMEMBERED: Duration = Duration::from_secs(2);
 /// Maximum number of nodes, limited by the addresses.
 pub const MAX_NODES: u8 = 60;
 
@@ -136,9 +136,9 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
     batch(&namespace, &lines).await?;
     if machine.pods.is_some() {
         let set = format!(
-            "echo 1 >/proc/sys/net/ipv4/ip_forward && \
-             echo {} >/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_syn_sent",
-            UNANSWERED.as_secs()
+            "echo 1 >/proc/sys/net/ipv4/ip_forward && cd /proc/sys/net/netfilter && \
+             echo {seconds} >nf_conntrack_tcp_timeout_syn_sent && echo {seconds} >nf_conntrack_tcp_timeout_close",
+            seconds = REMEMBERED.as_secs()
         );
         run("nsenter", [&format!("--net=/run/netns/{namespace}"), "sh", "-c", &set]).await?;
     }

@@ -68,8 +68,9 @@ pub struct Limits {
     /// may follow the former one to it, and it may outlive its object.
     pub pods: Vec<Exempt>,
     /// Other pods that were given the address of a former holder, by name. If a client's connection was not answered,
-    /// its node remembers for a while where it led. The next connection from the same port leads there, too, and
-    /// reaches the pod that has the address by then. No operator can prevent this.
+    /// or was reset, its node remembers for a while where it led. The next connection from the same port leads there,
+    /// too, and reaches the pod that has the address by then. A node that does not hear of changes leads there until it
+    /// does. No operator can prevent this.
     pub successors: Vec<Exempt>,
 }
 
@@ -124,22 +125,32 @@ struct Answer<'a> {
     term: usize,
 }
 
+/// An answer of a pod that had not been active until then.
+struct Stranger<'a> {
+    node: &'a str,
+    call: &'a Call,
+    pod: &'a str,
+}
+
 /// When something first happened.
 type FirstOf<K> = BTreeMap<K, Moment>;
 
 /// Computes the overlaps and finds the violations. The terms are in order, and begin before the calls.
 pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps {
     let mut out = Overlaps::default();
-    let answers = out.answers(terms, records, limits);
+    let (answers, strangers) = out.answers(terms, records);
     out.kept = answers.iter().filter(|answer| answer.call.kept).count();
     out.opened = answers.len() - out.kept;
     let away = Away::new(terms, &answers, limits);
+    for stranger in &strangers {
+        out.answered_by(stranger, &away, limits);
+    }
     let (first, first_on) = firsts(&answers, &away);
     let mut changes: BTreeMap<usize, Overlap> =
         first.keys().map(|term| (*term, Overlap::default())).collect();
     let later = earliest_after(&first, terms.len());
     for answer in &answers {
-        let is_exempt = hung(limits, terms, answer.term) || away.covers(answer);
+        let is_exempt = hung(limits, terms, answer.term) || away.covers(answer.node, answer.call);
         if terms[answer.term].gone.is_some_and(|gone| answer.call.at > gone) && !is_exempt {
             let text = format!("{} answered at {}, when it was gone", answer.pod, answer.call.end);
             out.violated(Trouble::Gone, text);
@@ -184,7 +195,8 @@ pub(super) fn pod_of(call: &Call) -> Option<&str> {
 fn firsts<'a>(answers: &[Answer<'a>], away: &Away) -> (FirstOf<usize>, FirstOf<(&'a str, usize)>) {
     let mut first = BTreeMap::new();
     let mut first_on = BTreeMap::new();
-    for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer)) {
+    for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer.node, answer.call))
+    {
         let end = answer.call.end;
         let here = first_on.entry((answer.node, answer.term)).or_insert(end);
         for at in [first.entry(answer.term).or_insert(end), here] {
@@ -245,31 +257,38 @@ impl Overlaps {
         self.changes.iter().map(|change| change.kept).max().unwrap_or_default()
     }
 
-    /// The answers, each with its term.
-    fn answers<'a>(&mut self, terms: &[Term], records: &'a [Record], limits: &Limits) -> Vec<Answer<'a>> {
+    /// The answers, each with its term, and those that were given in no term.
+    fn answers<'a>(&mut self, terms: &[Term], records: &'a [Record]) -> (Vec<Answer<'a>>, Vec<Stranger<'a>>) {
         let mut answers = Vec::new();
-        for record in records {
-            self.moved(record);
-            for call in &record.calls {
+        let mut strangers = Vec::new();
+        for Record { node, calls } in records {
+            self.moved(calls);
+            for call in calls {
                 let Some(pod) = pod_of(call) else { continue };
                 let begun = terms.partition_point(|term| term.began <= call.end);
                 match terms[..begun].iter().rposition(|term| term.pod == pod) {
-                    Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
-                    None if limits.successors.iter().any(|it| it.name == pod && it.includes(call)) => {
-                        self.strange += 1;
-                    }
-                    None => {
-                        let way = if call.kept { "kept" } else { "new" };
-                        let text = format!(
-                            "{pod} answered at {} a call of {} from {}, through a {way} connection",
-                            call.end, record.node, call.at
-                        );
-                        self.violated(Trouble::NeverActive, text);
-                    }
+                    Some(term) => answers.push(Answer { node, call, pod, term }),
+                    None => strangers.push(Stranger { node, call, pod }),
                 }
             }
         }
-        answers
+        (answers, strangers)
+    }
+
+    /// Judges an answer of a pod that had not been active.
+    fn answered_by(&mut self, stranger: &Stranger<'_>, away: &Away, limits: &Limits) {
+        let Stranger { node, call, pod } = stranger;
+        let is_exempt = |it: &Exempt| it.includes(call) || it.from <= call.end && away.covers(node, call);
+        if limits.successors.iter().any(|it| it.name == *pod && is_exempt(it)) {
+            self.strange += 1;
+            return;
+        }
+        let way = if call.kept { "kept" } else { "new" };
+        let text = format!(
+            "{pod} answered at {} a call of {} from {node}, through a {way} connection",
+            call.end, call.at
+        );
+        self.violated(Trouble::NeverActive, text);
     }
 
     /// How late the last exempt answer of an old pod was.
@@ -277,9 +296,9 @@ impl Overlaps {
         self.changes.iter().map(|change| change.exempt).max().unwrap_or_default()
     }
 
-    fn moved(&mut self, record: &Record) {
+    fn moved(&mut self, calls: &[Call]) {
         let mut pods: BTreeMap<u64, &str> = BTreeMap::new();
-        for call in &record.calls {
+        for call in calls {
             let Some(pod) = pod_of(call) else { continue };
             let before = *pods.entry(call.connection).or_insert(pod);
             if before != pod {
@@ -309,8 +328,8 @@ impl Away {
         Self(limits.nodes.iter().map(|it| Exempt { until: caught_up(it), ..it.clone() }).collect())
     }
 
-    fn covers(&self, answer: &Answer<'_>) -> bool {
-        self.0.iter().any(|away| away.name == answer.node && away.includes(answer.call))
+    fn covers(&self, node: &str, call: &Call) -> bool {
+        self.0.iter().any(|away| away.name == node && away.includes(call))
     }
 }
 

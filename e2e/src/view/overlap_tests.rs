@@ -133,6 +133,22 @@ fn a_pod_with_the_address_of_a_former_holder_may_answer_for_some_time() {
 }
 
 #[test]
+fn a_node_that_is_away_may_reach_a_pod_with_the_address_of_a_former_holder() {
+    let terms = terms(&[("a", 0), ("b", 100)]);
+    let found = |nodes, at| {
+        let limits = Limits { successors: vec![exempt("c", 150, Some(250))], nodes, ..limits() };
+        let calls = vec![new(120, "b"), new(at, "c"), new(500, "b")];
+        overlaps(&terms, &[on("one", calls)], &limits).troubles()
+    };
+    let away = |node| vec![exempt(node, 90, Some(400))];
+    assert_eq!(found(away("one"), 350), []);
+    assert_eq!(found(away("one"), 450), [], "it has not caught up");
+    assert_eq!(found(away("one"), 510), [Trouble::NeverActive]);
+    assert_eq!(found(away("two"), 350), [Trouble::NeverActive]);
+    assert_eq!(found(away("one"), 140), [Trouble::NeverActive], "before the pod had the address");
+}
+
+#[test]
 fn a_pod_that_is_gone_must_not_answer_not_even_through_a_kept_connection() {
     let mut terms = terms(&[("a", 0), ("b", 100)]);
     terms[0].gone = Some(ms(300));

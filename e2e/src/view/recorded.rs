@@ -11,11 +11,11 @@ use super::overlap::{Exempt, Term};
 use crate::{
     history::{GroupView, History, Kind, Object, Promotion, check},
     moment::Moment,
-    network::UNANSWERED,
+    network::REMEMBERED,
 };
 
 /// How long answers from a reused address are exempt: as long as nodes remember, and as long again for an answer.
-const REMEMBERED: Duration = UNANSWERED.saturating_mul(2);
+const REUSED: Duration = REMEMBERED.saturating_mul(2);
 
 /// The terms of a group in which a pod was active. They begin with their grants: the recording sees a declaration a
 /// while after it was made, perhaps later than a client reaches the pod. If the database has another clock, they begin
@@ -68,7 +68,7 @@ pub(super) fn address_successors(history: &History, terms: &[Term]) -> Vec<Exemp
         } else if let Some(from) = of_holders.get(address).copied()
             && given.insert((&pod.uid, address))
         {
-            let until = Some(change.seen.plus(REMEMBERED));
+            let until = Some(change.seen.plus(REUSED));
             successors.push(Exempt { name: change.id.name.clone(), from, until });
         }
     }
