@@ -32,7 +32,9 @@ fn possible() -> Ways {
     let mut all = settled_terms();
     all.extend(unfinished_terms());
     all.extend([lost_commits(), retirements()]);
-    all.iter_mut().for_each(|known| known.phases.push(Phase::Reading));
+    for known in &mut all {
+        known.phases.push(Phase::Reading);
+    }
     let mut found = Ways::new();
     let worlds = worlds();
     for known in &all {

@@ -20,7 +20,7 @@ fn attempts() -> [Attempt; 3] {
         .map(|(in_doubt, retry_at)| Attempt { in_doubt, retry_at })
 }
 
-fn granting(change: Change) -> [Phase; 3] {
+fn granting(change: &Change) -> [Phase; 3] {
     let request =
         GrantRequest { expected: 5, floor: 5, holder: change.holder.clone(), id: OWN, reason: change.reason };
     attempts().map(|attempt| Phase::Granting { change: change.clone(), request: request.clone(), attempt })
@@ -42,10 +42,10 @@ pub(super) fn settled_terms() -> Vec<Known> {
     let reasons = [Reason::Silent, Reason::Switchover, Reason::NodeCordoned, Reason::LabelLost];
     let changes = reasons.map(|reason| change("b", reason, "a"));
     held.extend(changes.iter().cloned().map(Phase::Trying));
-    held.extend(changes.into_iter().flat_map(granting));
+    held.extend(changes.iter().flat_map(granting));
     let first = Change { from: None, ..change("b", Reason::FirstHolder, "a") };
     let mut free = vec![Phase::Stable, Phase::Repairing, Phase::Trying(first.clone())];
-    free.extend(granting(first));
+    free.extend(granting(&first));
     vec![
         Known { row: row(5, Some("a"), true), declared: declared(), phases: held },
         Known { row: row(5, None, true), declared: declared(), phases: free },
@@ -74,7 +74,7 @@ pub(super) fn unfinished_terms() -> Vec<Known> {
             certain,
         }));
         phases.push(Phase::Trying(change("c", Reason::Silent, "a")));
-        phases.extend(granting(change("c", Reason::Silent, "a")));
+        phases.extend(granting(&change("c", Reason::Silent, "a")));
         phases.extend(attempts().map(Phase::Vacating));
         let change = || change("b", Reason::Silent, "a");
         let next = declaration(6, Some("b"), &["a"]);
